@@ -1,0 +1,249 @@
+"""Every way of joining self-attention and convolution, one equation at a time.
+
+Legend (the same letters everywhere):
+
+    B  sentences in a batch        C  hidden size = H * d          i  position of a query
+    N  tokens in a sentence        k  reach of a kernel            j  position of a key
+    H  heads, d channels each      K  kernel size = 2k + 1         r  relative position j - i, from -k to k
+
+The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
+
+    content        a_ij =  q_i . k_j / sqrt(d)                                       Vaswani et al. 2017; [C] eq. 1
+    fixed               +  beta_r            a scalar a head and position            Raffel et al. 2020;  [C] eq. 4
+    dynamic             +  q_i . w_r / sqrt(d)    a kernel made by each query        Shaw et al. 2018;    [C] eq. 5
+    key_dynamic         +  k_j . u_(i-j) / sqrt(d)    a kernel made by each key      Huang et al. 2020
+
+plus the places where convolutions are injected; or it is another mixer altogether. The sum over j of softmax(a_ij) v_j
+with beta alone would be a lightweight convolution with kernel softmax(beta): relative positions are convolutions.
+
+[C] is Chang, Xu, Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions in Pre-trained
+Language Models". The table VARIANTS at the end of this file names all of them; a new name there is a new variant.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from kernels import relative_scores
+
+
+def split_heads(x, heads):
+    """(B, N, C) to (B, H, N, d): head h owns the contiguous channels h*d .. h*d + d-1."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, N, H, d) -> (B, H, N, d)
+
+
+def merge_heads(x):
+    """(B, H, N, d) to (B, N, C), the inverse of `split_heads`."""
+    return x.transpose(1, 2).flatten(2)  # (B, N, H, d) -> (B, N, C)
+
+
+def zero_padding(x, padding_mask):
+    """x (B, N, C) with 0 wherever padding_mask (B, N) says that no real token stands."""
+    return x.masked_fill(~padding_mask[:, :, None], 0)
+
+
+def attend(scores, value, padding_mask, dropout):
+    """z_i = sum_j softmax_j(a_ij) v_j over the real tokens j: (B, H, N, N) and (B, H, N, d) to (B, H, N, d)."""
+    scores = scores.masked_fill(~padding_mask[:, None, None, :], torch.finfo(scores.dtype).min)
+    return dropout(scores.softmax(dim=-1)).to(value.dtype) @ value
+
+
+def relative_kernel(channels, kernel_size):
+    """A table of one d-vector a relative position, (d, K), drawn as the released code of [C] draws it."""
+    return nn.Parameter(nn.init.kaiming_uniform_(torch.empty(channels, kernel_size), a=math.sqrt(5)))
+
+
+def half(config):
+    """H/2, for the variants that give half of their heads to convolutions. ValueError where H is odd."""
+    if config.heads % 2:
+        raise ValueError(f"{config.variant} gives half of the heads to convolutions: heads must be even, not {config.heads}")
+    return config.heads // 2
+
+
+class DepthwiseConvolution(nn.Conv1d):
+    """y_i,c = sum_r beta_r,c x_(i+r),c + b_c: one kernel of K weights a channel, zeros beyond the ends. [C] eq. 2
+
+    (B, N, C) to (B, N, C). Parameters: weight (C, 1, K), bias (C).
+    """
+
+    def __init__(self, channels, kernel_size):
+        super().__init__(channels, channels, kernel_size, padding=kernel_size // 2, groups=channels)
+
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)  # (B, N, C) -> (B, C, N) -> (B, N, C)
+
+
+class HalfConvolution(nn.Module):
+    """A projection whose first H/2 heads are depthwise-separable convolutions and whose others are linear. [C] sec. 5
+
+        first half    y = pointwise(depthwise(x)), no activation in between
+        second half   y = linear(x)
+
+    (B, N, C) to (B, N, C). The caller has zeroed x at padding.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        C, d = config.hidden_size, config.hidden_size // config.heads
+        self.depthwise = DepthwiseConvolution(C, config.kernel_size)
+        self.pointwise = nn.Linear(C, half(config) * d)
+        self.linear = nn.Linear(C, half(config) * d)
+
+    def forward(self, x):
+        return torch.cat([self.pointwise(self.depthwise(x)), self.linear(x)], dim=-1)  # 2 x (B, N, C/2) -> (B, N, C)
+
+
+class SelfAttention(nn.Module):
+    """Self-attention with the score terms and convolutions that a variant names.
+
+        a_ij = q_i . k_j / sqrt(d)  [+ beta_r]  [+ q_i . w_r / sqrt(d)]  [+ k_j . u_(i-j) / sqrt(d)]
+        z_i  = sum_j softmax_j(a_ij) v_j  [+ depthwise(v)_i]              then the output projection
+
+    q, k and v are linear in x, or half convolutional where the variant says so. beta has its own weights in each head
+    and is not scaled; w and u are one table a layer, shared by all heads ([C] sec. 3.2).
+
+    forward(x, padding_mask): x (B, N, C), padding_mask (B, N) bool, True where a token is real; returns (B, N, C).
+    """
+
+    def __init__(self, config, variant):
+        super().__init__()
+        C, self.heads, K = config.hidden_size, config.heads, config.kernel_size
+        d = C // self.heads
+
+        def projection(name):
+            return HalfConvolution(config) if name in variant.convolutional else nn.Linear(C, C)
+
+        self.query, self.key, self.value = projection("query"), projection("key"), projection("value")
+        self.fixed = nn.Parameter(torch.zeros(self.heads, K)) if "fixed" in variant.terms else None
+        self.dynamic = relative_kernel(d, K) if "dynamic" in variant.terms else None
+        self.key_dynamic = relative_kernel(d, K) if "key_dynamic" in variant.terms else None
+        self.depthwise = DepthwiseConvolution(C, K) if variant.depthwise else None
+        self.convolutional = bool(variant.convolutional)
+        self.output = nn.Linear(C, C)
+        self.dropout = nn.Dropout(config.dropout)
+        self.window = config.window
+
+    def forward(self, x, padding_mask):
+        if self.convolutional:
+            x = zero_padding(x, padding_mask)  # a convolution must not see what stands on padding
+        value = self.value(x)  # (B, N, C)
+        query, key = split_heads(self.query(x), self.heads), split_heads(self.key(x), self.heads)  # (B, H, N, d)
+
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, H, N, N)
+        scores = scores + self.position_scores(query, key)
+
+        z = merge_heads(attend(scores, split_heads(value, self.heads), padding_mask, self.dropout))  # (B, N, C)
+        if self.depthwise is not None:
+            z = z + self.depthwise(zero_padding(value, padding_mask))  # [C] eq. 7; the softmax does not touch this term
+        return self.output(z)
+
+    def position_scores(self, query, key):
+        """The sum of the fixed, dynamic and key-based terms, (B, H, N, N); 0 where the variant has none.
+
+        The first two differ only in where a query's row of K weights comes from, so they are one row: that is the
+        composite attention of [C] eq. 6. A key's row says which queries shall look at it: it is read by i - j, so the
+        map of keys by queries is transposed.
+        """
+        N, d = query.shape[-2:]
+        scores, rows = 0, 0
+        if self.dynamic is not None:
+            rows = query @ self.dynamic / math.sqrt(d)  # (B, H, N, d) (d, K) -> (B, H, N, K)
+        if self.fixed is not None:
+            rows = rows + self.fixed[:, None, :].expand(-1, N, -1)  # (H, N, K), broadcast over B
+        if self.dynamic is not None or self.fixed is not None:
+            scores = relative_scores(rows, N, self.window)  # (B, H, N, N), or (H, N, N) for fixed alone
+        if self.key_dynamic is not None:
+            rows = key @ self.key_dynamic / math.sqrt(d)  # (B, H, N, K), row j
+            scores = scores + relative_scores(rows, N, self.window).transpose(-1, -2)  # (B, H, j, i) -> (B, H, i, j)
+        return scores
+
+
+class ConvBert(nn.Module):
+    """H/2 heads of self-attention beside H/2 heads of span-based dynamic convolution. Jiang et al. 2020; [C] A.3
+
+        c   = pointwise(depthwise(x))                                 a summary of the neighbourhood of each token
+        p_i = softmax over r of kernel(c_i * q_i)                     K weights for each token and convolution head
+        z_i = sum_r p_i,r v_(i+r)                                     a dynamic lightweight convolution
+
+    q, k have width C/2 and serve the attention heads; v has width C, its first half for them, its second for the
+    convolution heads. Taps on padding or beyond the ends meet a value of 0 and keep their share of the softmax.
+
+    forward(x, padding_mask): (B, N, C) and (B, N) bool to (B, N, C).
+    """
+
+    def __init__(self, config, variant):
+        super().__init__()
+        C, K, self.heads = config.hidden_size, config.kernel_size, half(config)  # heads of each kind
+        self.query, self.key, self.value = nn.Linear(C, C // 2), nn.Linear(C, C // 2), nn.Linear(C, C)
+        self.depthwise = DepthwiseConvolution(C, K)
+        self.pointwise = nn.Linear(C, C // 2)
+        self.kernel = nn.Linear(C // 2, self.heads * K)
+        self.output = nn.Linear(C, C)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x, padding_mask):
+        x = zero_padding(x, padding_mask)
+        query, key = self.query(x), self.key(x)  # (B, N, C/2)
+        attended, convolved = zero_padding(self.value(x), padding_mask).chunk(2, dim=-1)  # values, 2 x (B, N, C/2)
+
+        q, k = split_heads(query, self.heads), split_heads(key, self.heads)  # (B, H/2, N, d)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # (B, H/2, N, N)
+        attended = attend(scores, split_heads(attended, self.heads), padding_mask, self.dropout)  # (B, H/2, N, d)
+
+        c = self.pointwise(self.depthwise(x))  # (B, N, C/2)
+        p = split_heads(self.kernel(c * query), self.heads).softmax(dim=-1)  # (B, N, H/2 * K) -> (B, H/2, N, K)
+        band = relative_scores(p, x.shape[1], "zero")  # (B, H/2, N, N): row i holds p_i around the diagonal
+        convolved = band.to(convolved.dtype) @ split_heads(convolved, self.heads)  # (B, H/2, N, d)
+        return self.output(torch.cat([merge_heads(attended), merge_heads(convolved)], dim=-1))  # (B, N, C)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What one name of `--variant` stands for."""
+
+    equation: str  # printed when a run starts
+    terms: tuple[str, ...] = ()  # of "fixed", "dynamic", "key_dynamic", added to the content score
+    convolutional: tuple[str, ...] = ()  # of "query", "key", "value": half of their heads are convolutions
+    depthwise: bool = False  # a depthwise convolution of the values added to the output of attention
+    absolute: bool = False  # learned absolute positions added to the embeddings (model.py reads this)
+    mixer: type = SelfAttention
+    kernel_size: int = 17  # K where the user gives none
+
+
+QK = ("query", "key")
+QKV = ("query", "key", "value")
+COMPOSITE = ("fixed", "dynamic")
+content = "a_ij = q_i.k_j/sqrt(d)"
+composite = content + " + q_i.w_r/sqrt(d) + beta_r"
+
+VARIANTS = {
+    "none": Variant(content),
+    "absolute": Variant(content + ",  x_i = token_i + position_i", absolute=True),
+    "fixed": Variant(content + " + beta_r", ("fixed",)),
+    "dynamic": Variant(content + " + q_i.w_r/sqrt(d)", ("dynamic",)),
+    "composite": Variant(composite, COMPOSITE),
+    "composite-key": Variant(composite + " + k_j.u_(i-j)/sqrt(d)", COMPOSITE + ("key_dynamic",)),
+    "depthwise": Variant(content + ",  z_i + sum_r beta_r*v_(i+r)", depthwise=True),
+    "composite-depthwise": Variant(composite + ",  z_i + sum_r beta'_r*v_(i+r)", COMPOSITE, depthwise=True),
+    "conv-qk": Variant(content + ",  half of q, k = conv(x)", convolutional=QK),
+    "conv-v": Variant(content + ",  half of v = conv(x)", convolutional=("value",)),
+    "conv-qkv": Variant(content + ",  half of q, k, v = conv(x)", convolutional=QKV),
+    "composite-conv-qk": Variant(composite + ",  half of q, k = conv(x)", COMPOSITE, QK),
+    "composite-conv-v": Variant(composite + ",  half of v = conv(x)", COMPOSITE, ("value",)),
+    "composite-conv-qkv": Variant(composite + ",  half of q, k, v = conv(x)", COMPOSITE, QKV),
+    "convbert": Variant(
+        "H/2 heads: " + content + ";  H/2 heads: z_i = sum_r softmax_r(f(conv(x)_i * q_i)) v_(i+r)",
+        absolute=True, mixer=ConvBert, kernel_size=9,
+    ),
+}
+
+
+def make_mixer(config):
+    """The mixer of config.variant, a module (B, N, C), (B, N) -> (B, N, C).
+
+    config needs .variant, .hidden_size (C), .heads (H), .kernel_size (K), .window and .dropout.
+    """
+    variant = VARIANTS[config.variant]
+    return variant.mixer(config, variant)

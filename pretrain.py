@@ -1,0 +1,499 @@
+"""Masked-LM pre-training, for any variant on any corpus.
+
+    python pretrain.py --variant composite                                  a tiny model on the built-in toy language
+    python pretrain.py --variant none composite --seed 0 1 2                six runs, one after another, and their table
+    python pretrain.py --variant composite --size small --corpus my_texts/  the paper's BERT-small on your own text
+
+A run is fixed by its settings: batch, masks and dropout of step s are functions of (seed, s) alone, so a run that was
+stopped and started again equals one that was not, to the bit on CPU. Its folder holds config.json, tokenizer.json,
+model.pt (weights alone), train_state.pt (what resuming needs) and log.jsonl. Settings: [C] tables 4 and 5.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from attention import VARIANTS
+from data import PAD, mask_tokens, prepare_corpus
+from kernels import WINDOWS
+from model import (
+    SIZES, BertConfig, BertForMaskedLM, load_file, load_weights, parameter_count, save_file, save_run,
+    write_whole,
+)
+
+# Steps, batch, length and learning rate where the command line gives none. small and base: [C] table 4.
+RECIPES = {
+    "tiny": dict(steps=4000, batch_size=64, seq_len=128, lr=1e-3, warmup_steps=400, dropout=0.1),
+    "small": dict(steps=125_000, batch_size=128, seq_len=128, lr=3e-4, warmup_steps=10_000, dropout=0.1),
+    "base": dict(steps=1_000_000, batch_size=256, seq_len=128, lr=1e-4, warmup_steps=10_000, dropout=0.1),
+}
+TOY_RECIPE = dict(steps=1500, batch_size=64, seq_len=64, lr=1e-3, warmup_steps=150, dropout=0.1)  # tiny on the toy language
+
+
+class TrainingFailed(Exception):
+    """The loss left the numbers; the message names the step."""
+
+
+# --- What pre-training and fine-tuning share ---------------------------------------------------------------------------
+
+
+def choose_device(device=None, dtype=None):
+    """(torch.device, torch.dtype, reason): what to run on, and why. "auto" or None choose.
+
+    bf16 where the hardware multiplies it (CUDA from compute capability 8.0 on, CPUs with AVX512-BF16 or AMX), float32
+    everywhere else. Raises ValueError where the machine lacks what is asked for.
+    """
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    chosen = next(name for name in available if available[name]) if device in (None, "auto") else device
+    try:
+        if not available.get(torch.device(chosen).type):
+            raise ValueError(f"this machine has no device {chosen!r} that torch can use")
+    except RuntimeError:
+        raise ValueError(f"unknown device {chosen!r}; the devices are: {', '.join(available)}") from None
+    why = "asked for" if device == chosen else f"the best of: {', '.join(n for n in available if available[n])}"
+    chosen = torch.device(chosen)
+    precision = "asked for"
+    if dtype in (None, "auto"):
+        dtype, precision = ("bf16", "multiplied by its hardware") if has_bf16(chosen) else ("fp32", "it has no fast bf16")
+    name = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else f"{torch.get_num_threads()} threads"
+    reason = f"device {chosen} ({why}; {name}), precision {dtype} ({precision})"
+    return chosen, {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype], reason
+
+
+def has_bf16(device):
+    """Whether the device has instructions that multiply bf16, so that it is about twice as fast as float32."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    found = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch has no such function: float32
+    return device.type == "cpu" and any(found.get(name) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def autocast(device, dtype):
+    """The context in which a forward pass runs: bf16 matrix products over float32 weights, or plain float32."""
+    return torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext()
+
+
+def make_optimizer(model, weight_decay):
+    """AdamW (betas 0.9, 0.999, eps 1e-6); biases and LayerNorm weights do not decay."""
+    kept = [parameter for name, parameter in model.named_parameters() if name.endswith("bias") or "norm" in name]
+    decayed = [parameter for name, parameter in model.named_parameters() if not (name.endswith("bias") or "norm" in name)]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-6, fused=kept[0].device.type in ("cpu", "cuda"))
+
+
+def learning_rate(step, steps, warmup_steps, peak):
+    """Linear from 0 to `peak` over the warm-up, then linear to 0 at `steps`; `step` counts from 0."""
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    return peak * (steps - step) / max(1, steps - warmup_steps)
+
+
+def step_seed(seed, step, stream):
+    """The seed of one step's randomness; streams ("masks", "dropout") of a step are independent of each other."""
+    sequence = np.random.SeedSequence([seed, step, *stream.encode()])
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class Interrupts:
+    """Turns SIGINT and SIGTERM into a flag, read between two steps: `with Interrupts() as stop: ... if stop.signal`."""
+
+    def __enter__(self):
+        self.signal = 0
+        self.before = {number: signal.signal(number, self.note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def note(self, number, frame):
+        self.signal = number
+        signal.signal(number, self.before[number])  # a second one acts at once
+
+    def __exit__(self, *error):
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+# --- One run -----------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def evaluate(model, corpus, batch_size, device, dtype):
+    """(loss in nats, accuracy) over the masked tokens of the held-out pairs: the same tokens for every run."""
+    model.eval()
+    loss, correct, count = 0.0, 0, 0
+    for input_ids, labels in corpus.held_out_batches(batch_size):
+        input_ids, labels = input_ids.to(device), labels.to(device)
+        with autocast(device, dtype):
+            logits, targets = model.masked_logits(input_ids, labels, input_ids != PAD)  # (M, V), (M,)
+        loss += F.cross_entropy(logits.float(), targets, reduction="sum").item()
+        correct += (logits.argmax(dim=-1) == targets).sum().item()
+        count += len(targets)
+    model.train()
+    return loss / count, correct / count
+
+
+class Run:
+    """One model on its way through its steps, and the folder from which it can be taken up again.
+
+    `settings` fix the run (see `run_settings`); where and how it runs, device and checkpoints, does not belong to them.
+    """
+
+    def __init__(self, folder, settings, corpus, device, dtype):
+        self.folder, self.settings, self.corpus = Path(folder), settings, corpus
+        self.device, self.dtype = device, dtype
+        torch.manual_seed(step_seed(settings["seed"], 0, "weights"))
+        self.model = BertForMaskedLM(model_config(settings, corpus.vocab_size)).to(device).train()
+        self.optimizer = make_optimizer(self.model, weight_decay=0.01)
+        self.generator = torch.Generator(device)
+        self.step, self.result = 0, None
+        self.records = [{"settings": settings}]  # the lines of log.jsonl
+        self.interval = dict(loss=0.0, steps=0, tokens=0, seconds=0.0)  # since the last of them
+        self.totals = dict(tokens=0, seconds=0.0)
+        self.pending = []  # (step, loss, gradient norm) still on the device
+
+    # -- on disk
+
+    def resume(self):
+        """Take up the folder's checkpoint, if it has one. ValueError where the folder holds something else."""
+        path = self.folder / "train_state.pt"
+        if not path.exists():
+            if self.folder.exists() and any(file.suffix != ".part" for file in self.folder.iterdir()):
+                raise ValueError(f"{self.folder} is not empty and holds no run to resume; choose another --out_dir")
+            return
+        state = load_file(path)
+        try:
+            saved = state["settings"]
+            differing = [f"{key} {saved.get(key)} there, {value} here"
+                         for key, value in self.settings.items() if saved.get(key) != value]
+            if differing:
+                raise ValueError(f"{self.folder} belongs to another run ({'; '.join(differing)}); choose another --out_dir")
+            self.step, self.result, self.records = state["step"], state["result"], state["records"]
+            self.interval, self.totals = state["interval"], state["totals"]
+            if self.result is None:
+                load_weights(self.model, state["model"], path)
+                self.optimizer.load_state_dict(state["optimizer"])
+        except (KeyError, TypeError, AttributeError):
+            raise ValueError(f"{path} is damaged or is not a checkpoint of this project") from None
+
+    def save(self):
+        """The model for use, then everything for resuming, each file whole or not at all.
+
+        train_state.pt has its own copy of the weights: a kill between two files leaves a state that fits itself. A
+        finished run keeps its result there and lets go of the optimizer.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        save_run(self.folder, self.model, self.corpus.tokenizer)
+        log = "".join(json.dumps(record) + "\n" for record in self.records)
+        write_whole(self.folder / "log.jsonl", lambda part: part.write_text(log, encoding="utf-8"))
+        state = dict(settings=self.settings, step=self.step, result=self.result, records=self.records,
+                     interval=self.interval, totals=self.totals)
+        if self.result is None:
+            state |= dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict())
+        save_file(state, self.folder / "train_state.pt")
+
+    # -- training
+
+    def train_step(self):
+        """One optimizer step: batch, masks and dropout are functions of (seed, step). Nothing here waits for the device."""
+        settings, step = self.settings, self.step
+        input_ids = self.corpus.batch(settings["seed"], step, settings["batch_size"])  # (B, N)
+        self.interval["tokens"] += int((input_ids != PAD).sum())
+        input_ids = input_ids.to(self.device)
+        self.generator.manual_seed(step_seed(settings["seed"], step, "masks"))
+        masked_ids, labels = mask_tokens(input_ids, self.corpus.vocab_size, self.generator)  # (B, N) both
+
+        lr = learning_rate(step, settings["steps"], settings["warmup_steps"], settings["lr"])
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        torch.manual_seed(step_seed(settings["seed"], step, "dropout"))
+        with autocast(self.device, self.dtype):
+            loss = self.model.loss(masked_ids, labels, input_ids != PAD)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        self.pending.append((self.step, loss.detach(), norm))
+
+    def collect(self, seconds):
+        """Read the losses of the steps since the last call; `seconds` is the time these steps took.
+
+        Raises TrainingFailed at the first that is not a finite number. A checkpoint is written only after this.
+        """
+        for step, loss, norm in self.pending:
+            loss = loss.item()
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                kept = f"the checkpoint in {self.folder} is from before" if self.folder.exists() else "nothing was saved"
+                raise TrainingFailed(f"loss {loss}, gradient norm {norm.item()} at step {step}: training stopped; {kept}. "
+                                     "A lower --lr or a longer --warmup_steps may help")
+            self.interval["loss"] += loss
+            self.interval["steps"] += 1
+        self.pending.clear()
+        self.interval["seconds"] += seconds
+
+    def log(self, bar):
+        """One line of log.jsonl for the steps since the last one, and the same numbers on the progress bar."""
+        interval, settings = self.interval, self.settings
+        record = dict(step=self.step, loss=interval["loss"] / interval["steps"],
+                      lr=learning_rate(self.step - 1, settings["steps"], settings["warmup_steps"], settings["lr"]),
+                      tokens_per_second=round(interval["tokens"] / interval["seconds"]))
+        self.records.append(record)
+        self.totals["tokens"] += interval["tokens"]
+        self.totals["seconds"] += interval["seconds"]
+        self.interval = dict.fromkeys(interval, 0)
+        bar.set_postfix_str(f"loss {record['loss']:.3f}, lr {record['lr']:.1e}, {record['tokens_per_second']:,} tokens/s")
+
+    def evaluate(self):
+        """Held-out loss and accuracy now, into the log and as a printed line. The last one is the run's result."""
+        settings = self.settings
+        loss, accuracy = evaluate(self.model, self.corpus, settings["batch_size"], self.device, self.dtype)
+        self.records.append(dict(step=self.step, held_out_loss=loss, held_out_accuracy=accuracy))
+        tokens, seconds = (self.totals[key] + self.interval[key] for key in ("tokens", "seconds"))
+        left = seconds / self.step * (settings["steps"] - self.step)
+        tqdm.write(f"step {self.step:>{len(str(settings['steps']))}} of {settings['steps']}   held-out loss {loss:.3f}   "
+                   f"accuracy {100 * accuracy:5.1f} %   {tokens / seconds:,.0f} tokens/s   "
+                   + (f"ETA {duration(left)}" if left else f"took {duration(seconds)}"))
+        if self.step == settings["steps"]:
+            self.result = dict(loss=loss, accuracy=accuracy, parameters=parameter_count(self.model),
+                               tokens_per_second=tokens / seconds, seconds=seconds)
+
+    def train(self, save_every, eval_every):
+        """Train to the last step. Returns 0, or the number of the signal that stopped it; either way all is saved."""
+        steps = self.settings["steps"]
+        log_every = max(1, steps // 100)
+        bar = tqdm(total=steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)
+        with Interrupts() as stop, bar:
+            since = time.perf_counter()
+            while self.step < steps and not stop.signal:
+                self.train_step()
+                bar.update()
+                last = self.step == steps
+                logs, evaluates, saves = (last or self.step % n == 0 for n in (log_every, eval_every, save_every))
+                if logs or evaluates or saves or stop.signal:
+                    self.collect(time.perf_counter() - since)
+                    if logs:
+                        self.log(bar)
+                    if evaluates:
+                        self.evaluate()
+                    if saves or stop.signal:
+                        self.save()
+                    since = time.perf_counter()
+        return stop.signal if self.result is None else 0
+
+    def dry_run(self, steps=20):
+        """Time a few steps and write nothing: the cost of the whole run before it is paid."""
+        self.train_step()  # the first step allocates, and compiles where asked to
+        self.collect(0.0)
+        self.interval["tokens"], start = 0, time.perf_counter()
+        for _ in range(min(steps, self.settings["steps"] - 1)):
+            self.train_step()
+        self.collect(1e-9)
+        seconds = time.perf_counter() - start
+        per_step = seconds / max(1, self.step - 1)
+        print(f"dry run: {1000 * per_step:.0f} ms a step, {self.interval['tokens'] / seconds:,.0f} tokens/s; "
+              f"all {self.settings['steps']:,} steps would take {duration(per_step * self.settings['steps'])}; nothing written")
+
+
+# --- The command line ----------------------------------------------------------------------------------------------------
+
+
+def duration(seconds):
+    """Seconds as 45 s, 3:05 or 2:10:09."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{seconds:02}"
+    return f"{minutes}:{seconds:02}" if minutes else f"{seconds} s"
+
+
+def model_config(settings, vocab_size):
+    """The model of a run: as many positions as the run's sequences are long."""
+    return BertConfig.from_size(settings["size"], settings["variant"], vocab_size, max_length=settings["seq_len"],
+                                kernel_size=settings["kernel_size"], window=settings["window"], dropout=settings["dropout"])
+
+
+def recipe_for(args):
+    """Steps, batch, lengths and rates of a run: the command line's, and where it is silent those of size and corpus."""
+    recipe = TOY_RECIPE if args.size == "tiny" and args.corpus == ["toy"] else RECIPES[args.size]
+    given = {name: getattr(args, name) for name in recipe if getattr(args, name) is not None}
+    if "steps" in given:  # a shorter run warms up for a tenth of its steps
+        given.setdefault("warmup_steps", min(recipe["warmup_steps"], max(1, args.steps // 10)))
+    return recipe | given
+
+
+def run_settings(args, recipe, variant, seed, corpus, dtype):
+    """All that a run's result depends on, as plain values: what log.jsonl begins with and a resumed run must match."""
+    kernel_size = VARIANTS[variant].kernel_size if args.kernel_size is None else args.kernel_size
+    return dict(variant=variant, size=args.size, corpus=corpus.fingerprint, **recipe, kernel_size=kernel_size,
+                window=args.window, seed=seed, dtype=str(dtype).removeprefix("torch."))
+
+
+def run_folders(args):
+    """{(variant, seed): folder}: --out_dir itself for a single run with one given, a folder below it for each of several."""
+    names = list(VARIANTS) if "all" in args.variant else list(dict.fromkeys(args.variant))
+    runs = [(variant, seed) for seed in dict.fromkeys(args.seed) for variant in names]
+    if len(runs) == 1 and args.out_dir is not None:
+        return {runs[0]: args.out_dir}
+    several = len(set(args.seed)) > 1
+    return {(variant, seed): Path(args.out_dir or "runs") / (f"{variant}-seed{seed}" if several else variant)
+            for variant, seed in runs}
+
+
+def whole_number(text):
+    """argparse type: a whole number above 0."""
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def parse_arguments(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0],
+                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    add = parser.add_argument
+    add("--variant", nargs="+", default=["composite"], metavar="NAME",
+        help=f"one or more of: {', '.join(VARIANTS)}; or all")
+    add("--size", choices=SIZES, default="tiny")
+    add("--corpus", nargs="+", default=["toy"],
+        help="toy, wikitext-2, wikitext-103, or text files and folders (.txt .gz .xz; a blank line between documents)")
+    add("--out_dir", type=Path, help="folder of the run; of several runs: of their folders (default: runs/VARIANT)")
+    for name in ("steps", "batch_size", "seq_len", "warmup_steps"):
+        add(f"--{name}", type=whole_number, help="default by size and corpus, printed first")
+    add("--lr", type=float, help="peak learning rate; default by size and corpus, printed first")
+    add("--dropout", type=float, help="of hidden states and attention; default by size and corpus, printed first")
+    add("--kernel_size", type=whole_number, help="K, odd; default 17, ConvBERT 9")
+    add("--window", choices=WINDOWS, default=WINDOWS[0], help="relative positions beyond the kernel: end weight, or 0")
+    add("--seed", nargs="+", type=int, default=[0], help="one or more")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    add("--dtype", choices=("auto", "fp32", "bf16"), default="auto")
+    add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile the encoder (default: on CUDA)")
+    add("--resume", choices=("auto", "never"), default="auto", help="go on with a run found in its folder, or refuse to")
+    add("--save_every", type=whole_number, help="steps (default: a tenth of all)")
+    add("--eval_every", type=whole_number, help="steps (default: a tenth of all)")
+    add("--cache_dir", type=Path, default=Path("cache"), help="downloads and token ids")
+    add("--dry_run", action="store_true", help="prepare the text, time twenty steps, write no run")
+    args = parser.parse_args(argv)
+    for name in args.variant:
+        if name not in VARIANTS and name != "all":
+            parser.error(f"unknown variant {name!r}; the variants are: {', '.join(VARIANTS)}")
+    if args.kernel_size is not None and args.kernel_size % 2 == 0:
+        parser.error(f"--kernel_size must be odd (k tokens to each side and the token itself), not {args.kernel_size}")
+    if args.lr is not None and not 0 < args.lr < math.inf:
+        parser.error(f"--lr must be a number above 0, not {args.lr}")
+    if args.seq_len is not None and args.seq_len < 8:
+        parser.error(f"--seq_len must be at least 8, room for two sentences and three marks, not {args.seq_len}")
+    if any(seed < 0 for seed in args.seed):
+        parser.error("--seed must not be negative")
+    return args
+
+
+def start_run(folder, settings, corpus, device, dtype, args, guess):
+    """Print what a run is, then train it. Returns (its result or None, the number of the signal that stopped it or 0)."""
+    run = Run(folder, settings, corpus, device, dtype)
+    print(f"\n{settings['variant']}: {VARIANTS[settings['variant']].equation}")
+    print(f"  {parameter_count(run.model):,} parameters, seed {settings['seed']}, K = {settings['kernel_size']}, folder {folder}")
+    if args.dry_run:
+        run.dry_run()
+        return None, 0
+    if args.resume == "never" and folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is in use and --resume never was given; choose another --out_dir")
+    run.resume()
+    if run.result is not None:
+        print(f"  finished before: held-out loss {run.result['loss']:.3f}, accuracy {100 * run.result['accuracy']:.1f} %")
+        return run.result, 0
+    if run.step:
+        print(f"  resumed at step {run.step:,} of {settings['steps']:,}")
+    else:
+        run.save()  # the folder is taken, and known to be writable, before any work is done
+        print(f"  untrained, the held-out loss would be ln({corpus.vocab_size:,}) = {math.log(corpus.vocab_size):.3f}; "
+              f"always guessing the commonest token is right {100 * guess:.1f} % of the time")
+    if args.compile or (args.compile is None and device.type == "cuda"):
+        compile_encoder(run.model)
+    every = max(1, settings["steps"] // 10)
+    stopped = run.train(args.save_every or every, args.eval_every or every)
+    if stopped:
+        print(f"stopped by {signal.Signals(stopped).name} at step {run.step:,}, saved; the same command goes on from there")
+    return run.result, stopped
+
+
+def compile_encoder(model):
+    """torch.compile the encoder in place, after a trial; where the machine cannot, say so and run uncompiled."""
+    ids = torch.zeros(2, 8, dtype=torch.long, device=next(model.parameters()).device)
+    torch._dynamo.config.recompile_limit = 32  # one graph for each of the few batch lengths
+    model.bert.compile(dynamic=False)
+    try:
+        model.bert(ids).sum().backward()
+    except Exception as error:  # no compiler, an unsupported GPU: whatever it is, the plain code computes the same
+        print(f"  torch.compile does not work here ({type(error).__name__}); running uncompiled")
+        model.bert._compiled_call_impl = None
+    model.zero_grad()
+
+
+def print_table(results):
+    """One row a variant: mean and standard error over its seeds. results: {(variant, seed): result}."""
+    print(f"\n{'variant':<20} {'parameters':>11} {'held-out loss':>17} {'accuracy (%)':>15} {'tokens/s':>9} {'runs':>5}")
+    for variant in dict.fromkeys(variant for variant, _ in results):
+        runs = [result for (name, _), result in results.items() if name == variant]
+        loss = mean_and_error([run["loss"] for run in runs])
+        accuracy = mean_and_error([100 * run["accuracy"] for run in runs], 2)
+        speed = sum(run["tokens_per_second"] for run in runs) / len(runs)
+        print(f"{variant:<20} {runs[0]['parameters']:>11,} {loss:>17} {accuracy:>15} {speed:>9,.0f} {len(runs):>5}")
+
+
+def mean_and_error(values, digits=3):
+    """Mean +- standard error of the mean as text; of one value, that value."""
+    mean = f"{np.mean(values):.{digits}f}"
+    return f"{mean} +- {np.std(values, ddof=1) / math.sqrt(len(values)):.{digits}f}" if len(values) > 1 else mean
+
+
+def unigram_guess(corpus):
+    """Accuracy on the held-out tokens of always naming the commonest token of the training text."""
+    commonest = corpus.commonest_token()
+    targets = torch.cat([labels[labels != -100] for _, labels in corpus.held_out_batches(256)])
+    return (targets == commonest).float().mean().item()
+
+
+def run_all(args):
+    """Every run that the command line names, then their table. Returns the exit code."""
+    device, dtype, reason = choose_device(args.device, args.dtype)
+    print(reason)
+    recipe = recipe_for(args)
+    corpus = prepare_corpus(args.corpus, args.cache_dir, recipe["seq_len"])
+    print(f"{args.size}: " + ", ".join(f"{name} {value:g}" for name, value in recipe.items()))
+    guess, results = unigram_guess(corpus), {}
+    for (variant, seed), folder in run_folders(args).items():
+        settings = run_settings(args, recipe, variant, seed, corpus, dtype)
+        result, stopped = start_run(folder, settings, corpus, device, dtype, args, guess)
+        if stopped:
+            return 128 + stopped
+        if result is not None:
+            results[variant, seed] = result
+    if len(results) > 1:
+        print_table(results)
+    return 0
+
+
+def main(argv=None):
+    args = parse_arguments(argv)
+    try:
+        sys.exit(run_all(args))
+    except TrainingFailed as error:
+        print(f"pretrain.py: {error}", file=sys.stderr)
+        sys.exit(1)
+    except (ValueError, OSError) as error:
+        print(f"pretrain.py: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("pretrain.py: interrupted before training began", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

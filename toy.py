@@ -1,13 +1,13 @@
 """A toy language, small enough that a tiny BERT learns it in minutes, in which position and word order carry meaning.
 
-A meaning is an `Event` or a `State` of `Entity`s; small functions put it into words as a clause, a passive, a question, a
-relative clause or a pronoun. What the language holds, an example each:
+A meaning is an `Event` or a `State` of `Entity`s; small functions put it into words as a clause, a passive, a question,
+a relative clause or a pronoun. What the language holds, an example each:
 
     agreement across attractors     the cat that chased the dogs was tired . / the goats near the duck sleep .
-    roles, and what follows         the dog chased the cats . they were afraid .   (chasers get tired, the chased afraid)
+    roles, and what follows         the dog chased the cats . they were afraid .   (but the dog was tired)
     passives, same consequences     the cats were chased by the dog . it was tired .
     relative clauses                the dogs that the cat chases are afraid . / the child who fed the fox was kind .
-    reasons                         the dogs hid because the cat chased them . / the fox bit the hens because it was angry .
+    reasons                         the dogs hid because the cat chased them . / the fox bit anna because it was angry .
     transfers                       the farmer gave two apples to the child . the child had the apples .
     negation, and what follows      the horse is not hungry . it does not eat .
     opinions, turned by negation    the film was not good . anna hated it . / nobody liked the soup . it was bad .
@@ -15,9 +15,9 @@ relative clause or a pronoun. What the language holds, an example each:
     quantifiers                     every animal in the barn slept . the cats in the barn slept .
     kinds of kinds                  every duck is a bird . every bird is an animal .
     questions and answers           who did the dog chase ? it chased the cats . / did the fox sleep ? no , it did not .
-    pronouns that refer back        ruth washed the cow . it was clean . / the mice were dirty . they washed themselves .
+    pronouns that refer back        ruth washed the cow . it was clean . / the mice are dirty . they wash themselves .
 
-A document keeps one tense and draws no noun twice, so that it cannot contradict itself; its sentences come in pairs, the
+A document keeps one tense and draws no noun twice, so it cannot contradict itself; its sentences come in pairs, the
 second of which depends on the first. Words and punctuation stand between blanks. All choices come from
 `Random(seed).random()`, the one method whose numbers Python promises to keep: a seed gives the same bytes everywhere.
 """
@@ -31,19 +31,19 @@ from random import Random
 
 SENTENCES = 200_000  # of the default corpus
 
-# ---- Meanings ----------------------------------------------------------------------------------------------------------
-
-Noun = namedtuple("Noun", "singular plural kind")  # names and places have plural ""; kind is a key of NOUNS
-Verb = namedtuple("Verb", "base third past participle agent_state patient_state agents patients",  # states: what the event
-                  defaults=("", "", "animate", "animate"))  # makes subject and object; agents, patients: keys of SLOTS
-Entity = namedtuple("Entity", "noun plural determiner adjectives modifier pronoun",  # modifier: a meaning with None in this
-                    defaults=(False, "the", (), None, False))  # entity's place; pronoun: whether worded as one
-Event = namedtuple("Event", "subject verb object past negated preposition third",  # the farmer gave an apple to the child
+# A noun's kind is a key of NOUNS; names and places have plural "". A verb's agents and patients are keys of SLOTS, its
+# states are what its event makes of them. An entity's modifier is a meaning with None in the entity's place; its
+# pronoun says whether it is worded as one. A state with predicate "" and an object says what kind something is.
+Noun = namedtuple("Noun", "singular plural kind")
+Verb = namedtuple("Verb", "base third past participle agent_state patient_state agents patients",
+                  defaults=("", "", "animate", "animate"))
+Entity = namedtuple("Entity", "noun plural determiner adjectives modifier pronoun",
+                    defaults=(False, "the", (), None, False))
+Event = namedtuple("Event", "subject verb object past negated preposition third",
                    defaults=(None, False, False, "", None))
-State = namedtuple("State", "subject predicate object past negated",  # anna was kind; a cat is near the dog; ducks are birds
-                   defaults=(None, False, False))
+State = namedtuple("State", "subject predicate object past negated", defaults=(None, False, False))
 
-# ---- Words: earlier ones are drawn more often ----------------------------------------------------------------------------
+# ---- Words ---------------------------------------------------------------------------------------------------------
 
 NOUNS = {kind: tuple(Noun(*(word + "/").split("/")[:2], kind) for word in words.split()) for kind, words in {
     "animal": "dog/dogs cat/cats horse/horses mouse/mice cow/cows fox/foxes goat/goats wolf/wolves rabbit/rabbits",
@@ -60,8 +60,8 @@ NOUNS = {kind: tuple(Noun(*(word + "/").split("/")[:2], kind) for word in words.
 }.items()}
 PARENT = {"bird": "animal", "woman": "person", "man": "person"}  # every bird is an animal
 KIND_NOUNS = {kind: Noun(kind, plural, PARENT.get(kind, "")) for kind, plural in (
-    ("animal", "animals"), ("bird", "birds"), ("person", "people"), ("tool", "tools"), ("flower", "flowers"),
-    ("fruit", "fruits"))}
+    ("animal", "animals"), ("bird", "birds"), ("person", "people"),
+    ("tool", "tools"), ("flower", "flowers"), ("fruit", "fruits"))}
 SLOTS = {  # kinds to draw from; a repeated one is likelier
     "animate": ("animal", "animal", "animal", "bird", "person", "person", "woman", "man"),
     "human": ("person", "person", "woman", "man"), "beast": ("animal", "animal", "bird"),
@@ -76,36 +76,31 @@ EVENTS = tuple(Verb(*line.split()) for line in """\
     feed     feeds     fed       fed       kind     full      human
     follow   follows   followed  followed  behind   ahead
     wake     wakes     woke      woken     loud     awake
-    catch    catches   caught    caught    quick    trapped   animate  beast
     wash     washes    washed    washed    wet      clean     human    beast
     scare    scares    scared    scared    loud     afraid
     bite     bites     bit       bitten    angry    hurt      beast
-    trick    tricks    tricked   tricked   clever   confused
-    rescue   rescues   rescued   rescued   brave    safe
-    praise   praises   praised   praised   kind     proud     human    human
     defeat   defeats   defeated  defeated  strong   weak""".splitlines())
 EFFORTS = ("tired", "behind", "wet")  # agents' states that come of the event; the others are why they did it
 TRANSFERS = tuple((Verb(*words[:4], agents=words[5], patients=words[6]), words[4]) for words in map(str.split, (
     "give gives gave given to human animate", "steal steals stole stolen from animate animate",
-    "sell sells sold sold to human human", "buy buys bought bought from human human")))  # after "to" comes the new owner
+    "sell sells sold sold to human human", "buy buys bought bought from human human")))  # "to" the new owner
 HAVE, LIKE, ENJOY, HATE = (Verb(*forms.split()) for forms in (
     "have has had had", "like likes liked liked", "enjoy enjoys enjoyed enjoyed", "hate hates hated hated"))
 OPINIONS = ("good", "funny", "lovely", "great"), ("bad", "dull", "boring", "awful")
 LIKING = (LIKE, ENJOY), (HATE,)  # what is good, what is bad
 MOODS = {mood: Verb(*forms.split()) for mood, forms in (  # what one does in it; one who is dirty washes oneself
-    ("tired", "sleep sleeps slept slept"), ("hungry", "eat eats ate eaten"), ("afraid", "hide hides hid hidden"),
-    ("thirsty", "drink drinks drank drunk"), ("glad", "play plays played played"), ("ill", "rest rests rested rested"),
-    ("late", "run runs ran run"), ("dirty", "wash washes washed washed"))}
-OPPOSITES = {"full": "hungry", "awake": "asleep", "clean": "dirty", "brave": "afraid", "loud": "quiet", "strong": "weak",
-             "weak": "strong", "wet": "dry", "quick": "slow"}
+    ("dirty", "wash washes washed washed"), ("tired", "sleep sleeps slept slept"), ("hungry", "eat eats ate eaten"),
+    ("afraid", "hide hides hid hidden"), ("thirsty", "drink drinks drank drunk"), ("glad", "play plays played played"),
+    ("ill", "rest rests rested rested"), ("late", "run runs ran run"))}
+OPPOSITES = {"full": "hungry", "awake": "asleep", "clean": "dirty", "loud": "quiet", "strong": "weak", "weak": "strong"}
 PREPOSITIONS = ("near", "behind", "beside", "with", "in")  # these follow a noun without "that is"
 PLURAL_DETERMINERS = ("the", "the", "the", "some", "two", "many", "three")
 PRONOUNS = {"it": ("it", "it", "itself"), "they": ("they", "them", "themselves"),
             "she": ("she", "her", "herself"), "he": ("he", "him", "himself")}
-SUBJECT, OBJECT, REFLEXIVE = range(3)  # a pronoun's cases
+SUBJECT, OBJECT, REFLEXIVE = range(3)  # cases of a pronoun
 BE, DO = (("is", "are"), ("was", "were")), (("does", "do"), ("did", "did"))  # [past][plural]
 
-# ---- From meanings to words ----------------------------------------------------------------------------------------------
+# ---- From meanings to words ----------------------------------------------------------------------------------------
 
 
 def pronoun_of(entity: Entity) -> str | None:
@@ -170,20 +165,12 @@ def passive(event: Event) -> State:
     return State(event.object, by, event.subject, event.past, event.negated)
 
 
-def yes_or_no(meaning: Event | State) -> str:
-    """ "did the dog chase the cats ?", "is the cat near the dogs tired ?" """
+def question(meaning: Event | State, who: str = "") -> str:
+    """ "did the dog chase the cats ?"; who "subject": "who chased the cats ?"; "object": "who did the dog chase ?" """
+    if who == "subject":
+        return f"{clause(meaning._replace(subject=word('who')))} ?"
     subject, auxiliary, core, rest = parts(meaning)
-    return join(auxiliary, subject, core, rest, "?")
-
-
-def ask_subject(meaning: Event | State) -> str:
-    """ "who chased the cats ?", "who was chased by the dog ?" """
-    return clause(meaning._replace(subject=word("who"))) + " ?"
-
-
-def ask_object(event: Event) -> str:
-    """ "who did the dog chase ?" """
-    return "who " + yes_or_no(event._replace(object=None))
+    return join("who", auxiliary, subject, core, "?") if who else join(auxiliary, subject, core, rest, "?")
 
 
 def short_answer(meaning: Event | State) -> str:
@@ -191,10 +178,19 @@ def short_answer(meaning: Event | State) -> str:
     return join(*parts(meaning)[:2], "not" if meaning.negated else "")
 
 
-# ---- What follows from what, and stories -------------------------------------------------------------------------------
+# ---- Stories: what follows from what -------------------------------------------------------------------------------
 
-def isa(kind: str, ancestor: str) -> bool:
-    return ancestor in (kind, PARENT.get(kind))
+
+def outcomes(event: Event) -> tuple[tuple[Entity, str], tuple[Entity, str]]:
+    """(who, in which state then) for the object and for the subject; where the event is negated, neither is."""
+    return (event.object, event.verb.patient_state), (event.subject, event.verb.agent_state)
+
+
+def in_mood(who: Entity, mood: str, past: bool, negated: bool, acting: bool) -> Event | State:
+    """ "the cat is tired", or as what one does then: "the cat sleeps", "the cat washes itself"."""
+    if not acting:
+        return State(who, mood, None, past, negated)
+    return Event(who, MOODS[mood], who if mood == "dirty" and pronoun_of(who) else None, past, negated)
 
 
 def is_a(noun: Noun, kind: str, plural: bool, negated: bool = False) -> State:
@@ -203,18 +199,8 @@ def is_a(noun: Noun, kind: str, plural: bool, negated: bool = False) -> State:
     return State(who, "", Entity(KIND_NOUNS[kind], plural, "" if plural else "a"), False, negated and plural)
 
 
-def outcomes(event: Event) -> tuple[tuple[Entity, str], tuple[Entity, str]]:
-    """(who, in which state) of the object and of the subject; where the event is negated, neither is."""
-    return (event.object, event.verb.patient_state), (event.subject, event.verb.agent_state)
-
-
-def act(subject: Entity, mood: str, past: bool, negated: bool = False) -> Event:
-    """What one does in this mood: sleep when tired, wash oneself when dirty."""
-    return Event(subject, MOODS[mood], subject if mood == "dirty" else None, past, negated)
-
-
 class Story:
-    """One document in the making. Each method from `consequence` on is a scene: two clauses or questions."""
+    """A document in the making. Each method from `consequence` on is a scene: a pair of meanings or of their words."""
 
     def __init__(self, random):
         self.random = random  # () -> float in [0, 1)
@@ -235,14 +221,14 @@ class Story:
         return first, self.pick([option for option in options if option != first])
 
     def noun(self, *kinds: str) -> Noun:
-        """A noun not used before; each kind has enough of them, since no document plays a scene twice."""
+        """A noun not used before. Every kind has enough of them, since no document plays a scene twice."""
         while (noun := self.pick(NOUNS[kinds[int(len(kinds) * self.random())]])) in self.used:
             pass
         self.used.append(noun)
         return noun
 
     def entity(self, slot="animate", definite=True, named=True, pronominal=False) -> Entity:
-        """Somebody or something new. definite: with "the"; named: perhaps by first name; pronominal: with a pronoun."""
+        """Somebody or something new. definite: with "the"; named: perhaps by name; pronominal: one with a pronoun."""
         noun = self.noun(*[kind for kind in SLOTS[slot] if named or kind not in ("woman", "man")])
         if not noun.plural:
             return Entity(noun, determiner="")
@@ -250,70 +236,68 @@ class Story:
         if not definite:
             determiner = self.pick(PLURAL_DETERMINERS) if plural else "a" if self.chance(0.25) else "the"
         lists = ADJECTIVES.get(noun.kind, ()) if self.chance(0.25) else ()
-        return Entity(noun, plural, determiner, tuple([self.pick(words) for words in lists if words and self.chance(0.5)]))
+        adjectives = tuple([self.pick(words) for words in lists if words and self.chance(0.5)])
+        return Entity(noun, plural, determiner, adjectives)
 
     def event(self, definite=False, **options) -> Event:
         verb = self.pick(EVENTS)
         agent, patient = self.entity(verb.agents, definite, **options), self.entity(verb.patients, definite, **options)
         return Event(agent, verb, patient, self.past)
 
-    def mood_of(self, who: Entity) -> str:
-        mood = self.pick(tuple(MOODS))
-        return mood if mood != "dirty" or pronoun_of(who) else "tired"  # "the doctor washed" whom?
-
-    def attracted(self) -> tuple[Entity, Entity]:
-        """ "the cat near the dogs", whose verb follows another noun; and that other."""
+    def attracted(self) -> Entity:
+        """ "the cat near the dogs", whose verb follows another noun."""
         subject, other = self.entity(named=False), self.entity(self.pick(("animate", "thing")))
-        near = PREPOSITIONS[:3] if other.noun.kind in SLOTS["thing"] else PREPOSITIONS[:4]
-        return subject._replace(modifier=State(None, self.pick(near), other)), other
+        near = self.pick(PREPOSITIONS[:3] if other.noun.kind in SLOTS["thing"] else PREPOSITIONS[:4])
+        return subject._replace(modifier=State(None, near, other))
 
     def again(self, entity: Entity, other: Entity | None = None) -> Entity:
         """The same once more: by pronoun where that cannot be the other (rarely elsewhere), by kind, or by noun."""
         noun, pronoun = entity.noun, pronoun_of(entity)
         if pronoun and self.chance(0.65 if other is None or pronoun != pronoun_of(other) else 0.15):
             return entity._replace(pronoun=True)
-        if noun.kind in KIND_NOUNS and not (other and isa(other.noun.kind, noun.kind)) and self.chance(0.2):
+        ambiguous = other and noun.kind in (other.noun.kind, PARENT.get(other.noun.kind))
+        if noun.kind in KIND_NOUNS and not ambiguous and self.chance(0.15):
             noun = KIND_NOUNS[noun.kind]
         return Entity(noun, entity.plural, "the" if entity.determiner else "")
 
-    def told(self, who: Entity, state: str, negated=False) -> str:
+    def told(self, who: Entity, state: str, negated=False) -> Event | State:
         """That somebody is in a state: outright, by what one does in it, or by not being in the opposite one."""
-        if state in MOODS and self.chance(0.4):
-            return clause(act(who, state, self.past, negated))
-        if state in OPPOSITES and not negated and self.chance(0.3):
+        if state in MOODS:
+            return in_mood(who, state, self.past, negated, acting=self.chance(0.3))
+        if state in OPPOSITES and not negated and self.chance(0.2):
             state, negated = OPPOSITES[state], True
-        return clause(State(who, state, None, self.past, negated))
+        return State(who, state, None, self.past, negated)
 
     def consequence(self):
         negated = self.chance(0.15)
         event = self.event(definite=negated)._replace(negated=negated)
         (who, state), (other, _) = self.two(outcomes(event))
-        return clause(passive(event) if self.chance(0.4) else event), self.told(self.again(who, other), state, negated)
+        return passive(event) if self.chance(0.4) else event, self.told(self.again(who, other), state, negated)
 
     def relative(self):
-        event = self.event(named=False)
-        (who, state), (other, other_state) = self.two(outcomes(event))
-        gapped = passive(event) if who is event.object and self.chance(0.3) else event
-        head = who._replace(determiner="the", modifier=gapped._replace(**{"subject" if who is gapped.subject else "object": None}))
-        return self.told(head, state), self.told(self.again(other, who), other_state)
+        event = self.event(definite=True, named=False)
+        who, state = self.pick(outcomes(event))
+        about = passive(event) if who is event.object and self.chance(0.3) else event
+        gapped = about._replace(subject=None) if who is about.subject else about._replace(object=None)
+        told = self.told(who._replace(modifier=gapped), state)
+        plain = passive(event) if self.chance(0.4) else event
+        return (plain, told) if self.chance(0.6) else (told, plain)
 
     def reason(self):
-        event = self.event(pronominal=True)
-        (who, state), (other, other_state) = self.two(outcomes(event))
-        effect, pronoun = self.told(who, state), who._replace(pronoun=True)
-        cause = event._replace(subject=pronoun) if who is event.subject else event._replace(object=pronoun)
-        cause = passive(cause) if self.chance(0.3) else cause
+        event = self.event(definite=True, pronominal=True)
+        who, state = self.pick(outcomes(event))
+        pronoun = who._replace(pronoun=True)
         if who is event.subject and state not in EFFORTS:
-            effect, cause = clause(event), State(pronoun, state, None, self.past)
-        return f"{effect} because {clause(cause)}", self.told(self.again(other, who), other_state)
+            cause, resolved = State(pronoun, state, None, self.past), State(who, state, None, self.past)
+            return f"{clause(event)} because {clause(cause)}", resolved
+        cause = event._replace(subject=pronoun) if who is event.subject else event._replace(object=pronoun)
+        return f"{clause(self.told(who, state))} because {clause(cause)}", passive(event) if self.chance(0.4) else event
 
-    def moody(self):
-        who, other = self.attracted() if self.chance(0.7) else (self.entity(), None)
-        mood, negated = self.mood_of(who), self.chance(0.35)
-        does, same = act(who, mood, self.past, negated), self.again(who, other)
-        if self.chance(0.3):
-            return clause(does), clause(State(same, mood, None, self.past, negated))
-        return clause(State(who, mood, None, self.past, negated)), clause(act(same, mood, self.past, negated))
+    def mood(self):
+        who = self.attracted() if self.chance(0.6) else self.entity()
+        mood, negated, acting = self.pick(tuple(MOODS)), self.chance(0.35), self.chance(0.3)
+        again = self.again(who, who.modifier and who.modifier.object)
+        return in_mood(who, mood, self.past, negated, acting), in_mood(again, mood, self.past, negated, not acting)
 
     def transfer(self):
         (verb, preposition), thing = self.pick(TRANSFERS), self.entity("thing", definite=False)
@@ -322,79 +306,76 @@ class Story:
         lost = self.chance(0.3)
         holder = self.again(loser, owner) if lost else self.again(owner, loser)
         has = Event(holder, HAVE, self.again(thing, holder), self.past, lost)
-        return clause(passive(event) if self.chance(0.3) else event), clause(has)
+        return passive(event) if self.chance(0.3) else event, has
 
     def binding(self):
         kinds = self.pick((SLOTS["beast"], SLOTS["thing"]))
         sizes, _, colours = map(self.two, ADJECTIVES[kinds[0]])
-        one, other = pair = [Entity(self.noun(*kinds), False, "a", marks) for marks in zip(sizes, colours)]
-        (noun, _, _, (size, colour), *_), (_, _, _, (_, wrong), *_) = self.two(pair)
-        kind, negated = KIND_NOUNS[PARENT.get(noun.kind, noun.kind)], self.chance(0.25)
-        who = Entity(noun) if self.chance(0.5) else Entity(kind, adjectives=(size,))
-        return (f"{phrase(one)} and {phrase(other)} {BE[self.past][True]} in {phrase(Entity(self.noun('place')))}",
-                clause(State(who, wrong if negated else colour, None, self.past, negated)))
+        pair = [Entity(self.noun(*kinds), determiner="a", adjectives=both) for both in zip(sizes, colours)]
+        (noun, *_, (size, colour), _, _), (*_, (_, wrong), _, _) = self.two(pair)
+        who = self.pick((Entity(noun), Entity(KIND_NOUNS[PARENT.get(noun.kind, noun.kind)], adjectives=(size,))))
+        negated, listed = self.chance(0.25), word(" and ".join(map(phrase, pair)), plural=True)
+        return (State(listed, "in", Entity(self.noun("place")), self.past),
+                State(who, wrong if negated else colour, None, self.past, negated))
 
     def opinion(self):
-        bad, denied, flipped, work = self.chance(0.5), self.chance(0.35), self.chance(0.35), self.entity("work")
-        judge = self.pick((None, word("everybody"), word("nobody"))) or self.entity("human")
-        if not judge.noun.kind:
-            flipped = judge.noun.singular == "nobody"
-        felt = Event(judge, self.pick(LIKING[bad != flipped]), work, self.past, flipped and judge.noun.kind != "")
+        bad, denied, work = self.chance(0.5), self.chance(0.35), self.entity("work")
+        judge, negated, turned = self.pick((  # "nobody" turns the meaning by itself
+            (self.entity("human"), self.chance(0.35), False), (word("everybody"), False, False),
+            (word("nobody"), False, True)))
+        felt = Event(judge, self.pick(LIKING[bad != (negated or turned)]), work, self.past, negated)
         said = State(work, self.pick(OPINIONS[bad != denied]), None, self.past, denied)
         if self.chance(0.3):
             unlike = said._replace(subject=self.entity("work"), negated=not denied)
-            return f"{clause(said)} but {short_answer(unlike)}", clause(felt)
+            return f"{clause(said)} but {short_answer(unlike)}", felt
         if self.chance(0.4):
-            return clause(felt), clause(said._replace(subject=self.again(work)))
-        return clause(said), clause(felt._replace(object=self.again(work)))
+            return felt, said._replace(subject=self.again(work))
+        return said, felt._replace(object=self.again(work))
 
     def kinds(self):
         noun, plural = self.noun(*KIND_NOUNS), self.chance(0.5)
         if noun.kind in PARENT:
-            return clause(is_a(noun, noun.kind, plural)), clause(is_a(KIND_NOUNS[noun.kind], PARENT[noun.kind], plural))
+            return is_a(noun, noun.kind, plural), is_a(KIND_NOUNS[noun.kind], PARENT[noun.kind], plural)
         wrong = self.pick([kind for kind in KIND_NOUNS if kind != noun.kind])
-        return clause(is_a(noun, noun.kind, plural)), clause(is_a(noun, wrong, plural, negated=True))
+        return is_a(noun, noun.kind, plural), is_a(noun, wrong, plural, negated=True)
 
     def quantity(self):
         noun, where = self.noun("animal", "bird", "person"), State(None, "in", Entity(self.noun("place")))
-        quantifier, kind, mood = self.pick(("every", "all", "no", "not every")), KIND_NOUNS[noun.kind], self.pick(tuple(MOODS)[:6])
-        whole = Entity(kind, quantifier in ("all", "no"), quantifier, (), where)
-        part = Entity(kind, True, "some", (), where) if quantifier == "not every" else Entity(noun, self.chance(0.5), "the", (), where)
-        negated = quantifier in ("no", "not every")
-        if self.chance(0.5):
-            return clause(act(whole, mood, self.past)), clause(act(part, mood, self.past, negated))
-        return clause(State(whole, mood, None, self.past)), clause(State(part, mood, None, self.past, negated))
+        quantifier, mood, acting = self.pick(("every", "all", "no")), self.pick(tuple(MOODS)), self.chance(0.5)
+        whole = Entity(KIND_NOUNS[noun.kind], quantifier != "every", quantifier, modifier=where)
+        part = Entity(noun, self.chance(0.5), modifier=where)
+        return (in_mood(whole, mood, self.past, False, acting),
+                in_mood(part, mood, self.past, quantifier == "no", acting))
 
     def question(self):
-        if self.chance(0.6):
-            event = self.event(definite=True)
-            asked = passive(event) if self.chance(0.3) else event
-            if self.chance(0.4):
-                return ask_subject(asked), short_answer(asked) if self.chance(0.5) else clause(event)
-            if self.chance(0.4):
-                return ask_object(event), clause(event._replace(subject=self.again(event.subject, event.object)))
-            other = asked.object
-        else:
-            who, other = self.attracted()
-            asked = act(who, self.mood_of(who), self.past) if self.chance(0.3) else State(who, self.mood_of(who), None, self.past)
-        told = asked._replace(subject=self.again(asked.subject, other), negated=self.chance(0.5))
-        return yes_or_no(asked), f"{'no' if told.negated else 'yes'} , {short_answer(told)}"
+        event, form = self.event(definite=True), self.random()
+        asked = passive(event) if self.chance(0.3) else event
+        if form < 0.25:
+            return question(asked, "subject"), short_answer(asked) if self.chance(0.5) else event
+        if form < 0.4:
+            return question(event, "object"), event._replace(subject=self.again(event.subject, event.object))
+        if form < 0.75:
+            asked = in_mood(self.attracted(), self.pick(tuple(MOODS)), self.past, False, acting=self.chance(0.3))
+        told = asked._replace(subject=self.again(asked.subject), negated=self.chance(0.5))
+        return question(asked), f"{'no' if told.negated else 'yes'} , {short_answer(told)}"
 
 
-SCENES = [scene for share, scene in (
-    (5, Story.consequence), (5, Story.relative), (4, Story.moody), (4, Story.question), (3, Story.opinion), (2, Story.reason),
-    (2, Story.transfer), (2, Story.binding), (2, Story.quantity), (1, Story.kinds)) for _ in range(share)]
+SCENES = [scene for share, scene in (  # each as often as its share
+    (6, Story.consequence), (6, Story.relative), (4, Story.mood), (4, Story.question), (3, Story.opinion),
+    (3, Story.reason), (2, Story.transfer), (2, Story.binding), (2, Story.quantity), (1, Story.kinds))
+    for _ in range(share)]
 
 
 def documents(seed: int = 0, sentences: int = SENTENCES) -> Iterator[list[str]]:
-    """Documents of 4, 6 or 8 sentences, until there are `sentences` or a few more; a longer run begins with the shorter."""
+    """Documents of 4, 6 or 8 sentences, `sentences` of them or a few more; a longer run begins with the shorter."""
     random = Random(seed).random
     while sentences > 0:
         story, scenes, count = Story(random), [], 2 + int(3 * random())
         while len(scenes) < count:
             scene = SCENES[int(len(SCENES) * random())]
             scenes += [] if scene in scenes else [scene]
-        texts = [text for scene in scenes for text in scene(story)]
+        told = [told for scene in scenes for told in scene(story)]
+        texts = [words if isinstance(words, str) else clause(words) for words in told]
         yield [text if text.endswith("?") else f"{text} ." for text in texts]
         sentences -= len(texts)
 
@@ -408,7 +389,7 @@ def identity(seed: int = 0, sentences: int = SENTENCES) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Print documents of the toy language.")
     parser.add_argument("--seed", type=int, default=0, help="of the random choices (default 0)")
-    parser.add_argument("--sentences", type=int, default=20, help="end with the document that reaches so many (default 20)")
+    parser.add_argument("--sentences", type=int, default=20, help="stop after so many (default 20)")
     args = parser.parse_args()
     for document in documents(args.seed, args.sentences):
         print(*document, "", sep="\n")

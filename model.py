@@ -172,19 +172,27 @@ class BertForMaskedLM(nn.Module):
         """Logits of every token, (B, N, V). Arguments as in `Bert`."""
         return self.head(self.bert(input_ids, padding_mask, token_type_ids))
 
-    def masked_logits(self, input_ids, labels, padding_mask=None, token_type_ids=None):
+    def masked_logits(self, input_ids, labels, padding_mask=None, token_type_ids=None, multiple=1):
         """Logits (M, V) and targets (M,) of the tokens to predict alone, those where labels (B, N) is not -100.
 
-        The decoder is the largest matrix of a small model: this spares it six tokens of seven.
+        The decoder is the largest matrix of a small model: this spares it six tokens of seven. `multiple` rounds M up
+        with rows whose target is -100, to be ignored.
         """
-        hidden = self.bert(input_ids, padding_mask, token_type_ids)  # (B, N, C)
-        predicted = labels != -100  # (B, N)
-        return self.head(hidden[predicted]), labels[predicted]  # (M, C) -> (M, V), (M,)
+        hidden = self.bert(input_ids, padding_mask, token_type_ids).flatten(0, 1)  # (B, N, C) -> (B * N, C)
+        labels = labels.flatten()  # (B * N,)
+        predicted = (labels != -100).nonzero().squeeze(-1)  # (M,)
+        spare = -len(predicted) % multiple
+        targets = F.pad(labels[predicted], (0, spare), value=-100)  # (M,)
+        return self.head(hidden[F.pad(predicted, (0, spare))]), targets  # (M, C) -> (M, V), (M,)
 
     def loss(self, input_ids, labels, padding_mask=None, token_type_ids=None):
-        """Mean cross-entropy in nats over the tokens to predict; 0 where there is none."""
-        logits, targets = self.masked_logits(input_ids, labels, padding_mask, token_type_ids)
-        return F.cross_entropy(logits, targets, reduction="sum") / max(len(targets), 1)
+        """Mean cross-entropy in nats over the tokens to predict; 0 where there is none.
+
+        Their number differs in each batch. It is rounded up to a multiple of 64 because a matrix product of a new shape
+        is costly: libraries compile it and keep what they compiled.
+        """
+        logits, targets = self.masked_logits(input_ids, labels, padding_mask, token_type_ids, multiple=64)
+        return F.cross_entropy(logits, targets, reduction="sum") / (targets != -100).sum().clamp(min=1)
 
 
 class BertForClassification(nn.Module):

@@ -6,8 +6,8 @@ a relative clause or a pronoun. What the language holds, an example each:
     agreement across attractors     the cat that chased the dogs was tired . / the goats near the duck sleep .
     roles, and what follows         the dog chased the cats . they were afraid .   (but the dog was tired)
     passives, same consequences     the cats were chased by the dog . it was tired .
-    relative clauses                the dogs that the cat chases are afraid . / the child who fed the fox was kind .
-    reasons                         the dogs hid because the cat chased them . / the fox bit anna because it was angry .
+    relative clauses                the cat chases the dogs . the dogs that the cat chases are afraid .
+    reasons, pronouns resolved      the fox bit the hen because it was angry . the fox was angry .
     transfers                       the farmer gave two apples to the child . the child had the apples .
     negation, and what follows      the horse is not hungry . it does not eat .
     opinions, turned by negation    the film was not good . anna hated it . / nobody liked the soup . it was bad .
@@ -23,10 +23,8 @@ second of which depends on the first. Words and punctuation stand between blanks
 """
 
 import argparse
-import hashlib
 from collections import namedtuple
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 SENTENCES = 200_000  # of the default corpus
@@ -378,12 +376,6 @@ def documents(seed: int = 0, sentences: int = SENTENCES) -> Iterator[list[str]]:
         texts = [words if isinstance(words, str) else clause(words) for words in told]
         yield [text if text.endswith("?") else f"{text} ." for text in texts]
         sentences -= len(texts)
-
-
-def identity(seed: int = 0, sentences: int = SENTENCES) -> str:
-    """SHA-256 of all that determines the text: this file, the seed and the count."""
-    source = Path(__file__).read_text(encoding="utf-8")  # line ends come out alike on every system
-    return hashlib.sha256(f"{seed} {sentences} {source}".encode()).hexdigest()
 
 
 if __name__ == "__main__":

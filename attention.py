@@ -55,7 +55,7 @@ def relative_kernel(channels, kernel_size):
     return nn.Parameter(nn.init.kaiming_uniform_(torch.empty(channels, kernel_size), a=math.sqrt(5)))
 
 
-def half(config):
+def half_of_the_heads(config):
     """H/2, for the variants that give half of their heads to convolutions. ValueError where H is odd."""
     if config.heads % 2:
         raise ValueError(f"{config.variant} gives half of the heads to convolutions: heads must be even, not {config.heads}")
@@ -88,8 +88,8 @@ class HalfConvolution(nn.Module):
         super().__init__()
         C, d = config.hidden_size, config.hidden_size // config.heads
         self.depthwise = DepthwiseConvolution(C, config.kernel_size)
-        self.pointwise = nn.Linear(C, half(config) * d)
-        self.linear = nn.Linear(C, half(config) * d)
+        self.pointwise = nn.Linear(C, half_of_the_heads(config) * d)
+        self.linear = nn.Linear(C, half_of_the_heads(config) * d)
 
     def forward(self, x):
         return torch.cat([self.pointwise(self.depthwise(x)), self.linear(x)], dim=-1)  # 2 x (B, N, C/2) -> (B, N, C)
@@ -175,7 +175,7 @@ class ConvBert(nn.Module):
 
     def __init__(self, config, variant):
         super().__init__()
-        C, K, self.heads = config.hidden_size, config.kernel_size, half(config)  # heads of each kind
+        C, K, self.heads = config.hidden_size, config.kernel_size, half_of_the_heads(config)  # heads of each kind
         self.query, self.key, self.value = nn.Linear(C, C // 2), nn.Linear(C, C // 2), nn.Linear(C, C)
         self.depthwise = DepthwiseConvolution(C, K)
         self.pointwise = nn.Linear(C, C // 2)

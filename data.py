@@ -139,12 +139,12 @@ def find_sources(names):
         path = Path(name)
         if name in BUILT_IN:
             sources.append(name)
-        elif path.is_dir():
+        elif path.is_dir() and str(name).strip():
             files = [file for file in path.rglob("*") if file.suffix.lower() in TEXT_SUFFIXES and file.is_file()]
             if not files:
                 raise ValueError(f"no text in the folder {path}: no file's name ends in {', '.join(TEXT_SUFFIXES)}")
             sources += sorted(files, key=lambda file: file.relative_to(path).as_posix())
-        elif not path.exists():
+        elif not path.exists() or not str(name).strip():
             raise ValueError(f"no corpus {str(name)!r}: no such file or folder; built in are {', '.join(BUILT_IN)}")
         elif path.suffix.lower() == ".zip":
             raise ValueError(f"{path} is an archive: unpack it and name its folder")
@@ -176,7 +176,7 @@ def read_lines(path, bar, log):
                     raise ValueError(f"{path} is a binary file (zero byte in line {number}); a corpus is UTF-8 text")
                 if not line.isascii() and NOT_UTF8.search(line):
                     if not not_utf8:
-                        log(f"{path}, line {number}: not UTF-8; what cannot be read becomes \ufffd")
+                        log(f"{path}, line {number}: not UTF-8; what cannot be read becomes U+FFFD")
                     not_utf8 += 1
                     line = NOT_UTF8.sub("\ufffd", line)
                 number += line.endswith("\n")
@@ -311,6 +311,8 @@ def train_tokenizer(sample, vocab_size, log):
     """
     tokenizer = blank_tokenizer()
     forms = count_forms(tokenizer, sample)
+    if sample and not forms:
+        raise ValueError(f"no word of it has {LONGEST_WORD} characters or fewer; are there blanks between its words?")
     room, characters = vocab_size - len(SPECIAL), set("▁".join(forms))
     if len(characters) > room:
         raise ValueError(f"a vocabulary of {vocab_size:,} is too small: the text has {len(characters):,} characters")
@@ -475,7 +477,8 @@ class Corpus:
             self.tokens, self.offsets, starts = (
                 np.asarray(np.memmap(folder / name, dtype, mode="r")) for name, dtype in ID_FILES.items())
             sizes = len(self.tokens), len(self.offsets) - 1, len(starts) - 1
-            if sizes != tuple(self.counts[name] for name in ("tokens", "sentences", "documents")):
+            ends = self.tokens.max() < self.tokenizer.get_vocab_size(), self.offsets[-1] == sizes[0], starts[-1] == sizes[1]
+            if sizes != tuple(self.counts[name] for name in ("tokens", "sentences", "documents")) or not all(ends):
                 raise ValueError
         except Exception:  # tokenizers raises a bare Exception
             raise ValueError(f"the corpus prepared in {folder} is damaged: delete this folder, start again") from None

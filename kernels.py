@@ -40,7 +40,7 @@ def relative_scores(rows, length, window="clip"):
 
     Args:
         rows: (B, H, N, K) weights, K odd; leading dimensions may be any.
-        length: N, the number of queries and of keys.
+        length: N, the number of queries (the rows' own) and of keys.
         window: "clip" or "zero", what lies beyond k positions.
     Returns:
         (B, H, N, N) scores, [b, h, i, j] for query i and key j.

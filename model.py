@@ -233,6 +233,11 @@ def write_whole(path, write):
         raise
 
 
+def write_text(text, path):
+    """`text` to `path`, whole or not at all, the same bytes on every system."""
+    write_whole(path, lambda part: part.write_text(text, encoding="utf-8", newline="\n"))
+
+
 def save_file(value, path):
     """torch.save to `path`, whole or not at all. A disk that fills up is an OSError, as for any other file."""
 
@@ -249,9 +254,8 @@ def save_file(value, path):
 def save_run(folder, model, tokenizer):
     """Write what `load_run` reads: the config, the tokenizer and the weights."""
     folder = Path(folder)
-    config = json.dumps(asdict(model.config), indent=2) + "\n"
-    write_whole(folder / "config.json", lambda path: path.write_text(config, encoding="utf-8"))
-    write_whole(folder / "tokenizer.json", lambda path: path.write_text(tokenizer.to_str(), encoding="utf-8"))
+    write_text(json.dumps(asdict(model.config), indent=2) + "\n", folder / "config.json")
+    write_text(tokenizer.to_str(), folder / "tokenizer.json")
     save_file(model.state_dict(), folder / "model.pt")
 
 
@@ -267,10 +271,10 @@ def load_file(path):
             raise ValueError(f"{path} is damaged or is not a checkpoint of this project ({type(error).__name__})") from None
 
 
-def load_weights(model, state, path):
+def load_weights(model, state, path, **options):
     """Load a state_dict, or say in one line (ValueError) that it belongs to another model."""
     try:
-        model.load_state_dict(state)
+        model.load_state_dict(state, **options)
     except (RuntimeError, TypeError, AttributeError):
         raise ValueError(
             f"{path} holds the weights of another model than {model.config.variant} with hidden size "
@@ -285,7 +289,7 @@ def load_config(folder):
         raise ValueError(f"{folder} is not a run: it has no config.json (python pretrain.py makes one)")
     try:
         return BertConfig(**json.loads(path.read_text(encoding="utf-8")))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged or of another project: {error}") from None
 
 
@@ -297,19 +301,25 @@ def load_run(folder):
     from tokenizers import Tokenizer
 
     folder = Path(folder)
-    model = BertForMaskedLM(load_config(folder))
+    config = load_config(folder)
     for name in ("model.pt", "tokenizer.json"):
         if not (folder / name).is_file():
-            raise ValueError(f"{folder} is not a finished run: it has no {name}")
-    load_weights(model, load_file(folder / "model.pt"), folder / "model.pt")
+            raise ValueError(f"{folder} is not a whole run: it has no {name}")
+    try:
+        with torch.device("meta"):  # shapes alone, however large a damaged config may say they are
+            model = BertForMaskedLM(config)
+    except RuntimeError:
+        raise ValueError(f"{folder / 'config.json'} describes a model too large for any machine") from None
+    load_weights(model, load_file(folder / "model.pt"), folder / "model.pt", assign=True)
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # tokenizers raises a bare Exception
         raise ValueError(f"{folder / 'tokenizer.json'} is damaged: {error}") from None
-    if tokenizer.get_vocab_size() != model.config.vocab_size:
-        raise ValueError(
-            f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} vocabulary items, the model {model.config.vocab_size}"
-        )
+    absent = [name for name in ("[CLS]", "[SEP]", "[MASK]") if tokenizer.token_to_id(name) is None]
+    if absent or tokenizer.get_vocab_size() != config.vocab_size:
+        lacks = f" and lacks {absent[0]}" if absent else ""
+        raise ValueError(f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} vocabulary items{lacks}; "
+                         f"the model was trained with {config.vocab_size}")
     return model.eval(), tokenizer
 
 
@@ -319,6 +329,7 @@ def load_run(folder):
 def fill_in(model, tokenizer, text, best=5):
     """For each [MASK] in `text`, the `best` likeliest pieces as (piece, probability) pairs."""
     cls, sep, mask = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]", "[MASK]"))
+    text = text.encode("utf-8", "replace").decode()  # a terminal may hand over bytes that are no text
     ids = [cls, *tokenizer.encode(text, add_special_tokens=False).ids, sep]
     if mask not in ids:
         raise ValueError('the text has no blank: write [MASK] for the word to guess, as in "the dog [MASK] tired"')
@@ -339,6 +350,7 @@ def main():
     parser.add_argument("run", help="folder that pretrain.py wrote")
     parser.add_argument("text", help='text with one or more [MASK], e.g. "the cat that chased the dogs [MASK] tired"')
     args = parser.parse_args()
+    sys.stdout.reconfigure(errors="replace")  # a console without Unicode shows a ? rather than failing
     try:
         blanks = fill_in(*load_run(args.run), args.text)
     except (ValueError, OSError) as error:

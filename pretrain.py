@@ -27,8 +27,7 @@ from attention import VARIANTS
 from data import PAD, mask_tokens, prepare_corpus
 from kernels import WINDOWS
 from model import (
-    SIZES, BertConfig, BertForMaskedLM, load_file, load_weights, parameter_count, save_file, save_run,
-    write_whole,
+    SIZES, BertConfig, BertForMaskedLM, load_file, load_weights, parameter_count, save_file, save_run, write_text,
 )
 
 # Steps, batch, length and learning rate where the command line gives none. small and base: [C] table 4.
@@ -56,7 +55,8 @@ def choose_device(device=None, dtype=None):
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     chosen = next(name for name in available if available[name]) if device in (None, "auto") else device
     try:
-        if not available.get(torch.device(chosen).type):
+        kind, index = torch.device(chosen).type, torch.device(chosen).index or 0
+        if not available.get(kind) or index >= (torch.cuda.device_count() if kind == "cuda" else 1):
             raise ValueError(f"this machine has no device {chosen!r} that torch can use")
     except RuntimeError:
         raise ValueError(f"unknown device {chosen!r}; the devices are: {', '.join(available)}") from None
@@ -140,6 +140,17 @@ def evaluate(model, corpus, batch_size, device, dtype):
     return loss / count, correct / count
 
 
+RESULT = ("loss", "accuracy", "parameters", "tokens_per_second", "seconds")  # what a finished run leaves for the table
+
+
+def load_optimizer(optimizer, state, path):
+    """optimizer.load_state_dict, or one line (ValueError) that names the file."""
+    try:
+        optimizer.load_state_dict(state)
+    except ValueError:
+        raise ValueError(f"{path} holds the optimizer of another model, or is damaged") from None
+
+
 class Run:
     """One model on its way through its steps, and the folder from which it can be taken up again.
 
@@ -153,7 +164,7 @@ class Run:
         self.model = BertForMaskedLM(model_config(settings, corpus.vocab_size)).to(device).train()
         self.optimizer = make_optimizer(self.model, weight_decay=0.01)
         self.generator = torch.Generator(device)
-        self.step, self.result = 0, None
+        self.step, self.saved_step, self.result = 0, 0, None
         self.records = [{"settings": settings}]  # the lines of log.jsonl
         self.interval = dict(loss=0.0, steps=0, tokens=0, seconds=0.0)  # since the last of them
         self.totals = dict(tokens=0, seconds=0.0)
@@ -175,29 +186,36 @@ class Run:
                          for key, value in self.settings.items() if saved.get(key) != value]
             if differing:
                 raise ValueError(f"{self.folder} belongs to another run ({'; '.join(differing)}); choose another --out_dir")
-            self.step, self.result, self.records = state["step"], state["result"], state["records"]
+            self.step, self.records = state["step"], state["records"]
             self.interval, self.totals = state["interval"], state["totals"]
-            if self.result is None:
+            if state["result"] is None:
                 load_weights(self.model, state["model"], path)
-                self.optimizer.load_state_dict(state["optimizer"])
+                load_optimizer(self.optimizer, state["optimizer"], path)
+            else:
+                self.result = {name: state["result"][name] for name in RESULT}
+            self.saved_step = self.step
         except (KeyError, TypeError, AttributeError):
             raise ValueError(f"{path} is damaged or is not a checkpoint of this project") from None
 
     def save(self):
-        """The model for use, then everything for resuming, each file whole or not at all.
+        """The model for use, and everything for resuming; each file whole or not at all, so that a kill loses nothing.
 
-        train_state.pt has its own copy of the weights: a kill between two files leaves a state that fits itself. A
-        finished run keeps its result there and lets go of the optimizer.
+        A running state has its own copy of the weights, is whole by itself and goes first. A finished one keeps the
+        result, lets go of weights and optimizer, and goes last.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self.result is None:
+            self.save_state(model=self.model.state_dict(), optimizer=self.optimizer.state_dict())
         save_run(self.folder, self.model, self.corpus.tokenizer)
-        log = "".join(json.dumps(record) + "\n" for record in self.records)
-        write_whole(self.folder / "log.jsonl", lambda part: part.write_text(log, encoding="utf-8"))
+        write_text("".join(json.dumps(record) + "\n" for record in self.records), self.folder / "log.jsonl")
+        if self.result is not None:
+            self.save_state()
+        self.saved_step = self.step
+
+    def save_state(self, **tensors):
         state = dict(settings=self.settings, step=self.step, result=self.result, records=self.records,
                      interval=self.interval, totals=self.totals)
-        if self.result is None:
-            state |= dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict())
-        save_file(state, self.folder / "train_state.pt")
+        save_file(state | tensors, self.folder / "train_state.pt")
 
     # -- training
 
@@ -228,15 +246,16 @@ class Run:
 
         Raises TrainingFailed at the first that is not a finite number. A checkpoint is written only after this.
         """
+        kept = f"training stopped; the checkpoint of step {self.saved_step} is kept. A lower --lr or a longer warm-up may help"
         for step, loss, norm in self.pending:
             loss = loss.item()
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                kept = f"the checkpoint in {self.folder} is from before" if self.folder.exists() else "nothing was saved"
-                raise TrainingFailed(f"loss {loss}, gradient norm {norm.item()} at step {step}: training stopped; {kept}. "
-                                     "A lower --lr or a longer --warmup_steps may help")
+                raise TrainingFailed(f"loss {loss}, gradient norm {norm.item()} at step {step}: {kept}")
             self.interval["loss"] += loss
             self.interval["steps"] += 1
         self.pending.clear()
+        if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
+            raise TrainingFailed(f"the weights are no longer numbers at step {self.step}: {kept}")
         self.interval["seconds"] += seconds
 
     def log(self, bar):
@@ -266,38 +285,40 @@ class Run:
                                tokens_per_second=tokens / seconds, seconds=seconds)
 
     def train(self, save_every, eval_every):
-        """Train to the last step. Returns 0, or the number of the signal that stopped it; either way all is saved."""
+        """Train to the last step, or until a signal; either way all is saved. Returns the signal's number, or 0."""
         steps = self.settings["steps"]
         log_every = max(1, steps // 100)
         bar = tqdm(total=steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)
         with Interrupts() as stop, bar:
             since = time.perf_counter()
-            while self.step < steps and not stop.signal:
+            while self.step < steps:
                 self.train_step()
                 bar.update()
-                last = self.step == steps
+                last, stopping = self.step == steps, bool(stop.signal)  # read once: another may come at any moment
                 logs, evaluates, saves = (last or self.step % n == 0 for n in (log_every, eval_every, save_every))
-                if logs or evaluates or saves or stop.signal:
+                if logs or evaluates or saves or stopping:
                     self.collect(time.perf_counter() - since)
                     if logs:
                         self.log(bar)
                     if evaluates:
                         self.evaluate()
-                    if saves or stop.signal:
+                    if saves or stopping:
                         self.save()
                     since = time.perf_counter()
-        return stop.signal if self.result is None else 0
+                if stopping:
+                    break
+        return stop.signal
 
     def dry_run(self, steps=20):
         """Time a few steps and write nothing: the cost of the whole run before it is paid."""
         self.train_step()  # the first step allocates, and compiles where asked to
         self.collect(0.0)
         self.interval["tokens"], start = 0, time.perf_counter()
-        for _ in range(min(steps, self.settings["steps"] - 1)):
+        for _ in range(max(1, min(steps, self.settings["steps"] - 1))):
             self.train_step()
-        self.collect(1e-9)
+        self.collect(0.0)
         seconds = time.perf_counter() - start
-        per_step = seconds / max(1, self.step - 1)
+        per_step = seconds / (self.step - 1)
         print(f"dry run: {1000 * per_step:.0f} ms a step, {self.interval['tokens'] / seconds:,.0f} tokens/s; "
               f"all {self.settings['steps']:,} steps would take {duration(per_step * self.settings['steps'])}; nothing written")
 
@@ -337,14 +358,27 @@ def run_settings(args, recipe, variant, seed, corpus, dtype):
 
 
 def run_folders(args):
-    """{(variant, seed): folder}: --out_dir itself for a single run with one given, a folder below it for each of several."""
+    """{(variant, seed): folder}. A single run with --out_dir has it for itself; several runs have folders below it.
+
+    Without --out_dir: runs/VARIANT, with the size, corpus and seed in front where they are not the defaults.
+    """
     names = list(VARIANTS) if "all" in args.variant else list(dict.fromkeys(args.variant))
     runs = [(variant, seed) for seed in dict.fromkeys(args.seed) for variant in names]
     if len(runs) == 1 and args.out_dir is not None:
         return {runs[0]: args.out_dir}
-    several = len(set(args.seed)) > 1
-    return {(variant, seed): Path(args.out_dir or "runs") / (f"{variant}-seed{seed}" if several else variant)
-            for variant, seed in runs}
+    prefix = [args.size] * (args.size != "tiny") + [Path(name).resolve().stem for name in args.corpus if name != "toy"]
+    parent, prefix = (Path("runs"), prefix) if args.out_dir is None else (args.out_dir, [])
+    numbered = len(set(args.seed)) > 1 or args.out_dir is None and args.seed != [0]
+    return {(variant, seed): parent / "-".join([*prefix, variant] + [f"seed{seed}"] * numbered) for variant, seed in runs}
+
+
+def check_folders(folders, resume):
+    """ValueError, before any work, where a run's folder is a file, or in use while --resume is never."""
+    for folder in folders:
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"--out_dir: {folder} is a file, not a folder")
+        if resume == "never" and folder.exists() and any(folder.iterdir()):
+            raise ValueError(f"{folder} is in use and --resume never was given; choose another --out_dir")
 
 
 def whole_number(text):
@@ -375,7 +409,7 @@ def parse_arguments(argv=None):
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto")
     add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile the encoder (default: on CUDA)")
     add("--resume", choices=("auto", "never"), default="auto", help="go on with a run found in its folder, or refuse to")
-    add("--save_every", type=whole_number, help="steps (default: a tenth of all)")
+    add("--save_every", type=whole_number, help="steps (default: a tenth of all, at most 1,000)")
     add("--eval_every", type=whole_number, help="steps (default: a tenth of all)")
     add("--cache_dir", type=Path, default=Path("cache"), help="downloads and token ids")
     add("--dry_run", action="store_true", help="prepare the text, time twenty steps, write no run")
@@ -385,10 +419,14 @@ def parse_arguments(argv=None):
             parser.error(f"unknown variant {name!r}; the variants are: {', '.join(VARIANTS)}")
     if args.kernel_size is not None and args.kernel_size % 2 == 0:
         parser.error(f"--kernel_size must be odd (k tokens to each side and the token itself), not {args.kernel_size}")
+    if args.dropout is not None and not 0 <= args.dropout < 1:
+        parser.error(f"--dropout must lie in [0, 1), not {args.dropout}")
     if args.lr is not None and not 0 < args.lr < math.inf:
         parser.error(f"--lr must be a number above 0, not {args.lr}")
     if args.seq_len is not None and args.seq_len < 8:
         parser.error(f"--seq_len must be at least 8, room for two sentences and three marks, not {args.seq_len}")
+    if None not in (args.steps, args.warmup_steps) and args.warmup_steps > args.steps:
+        parser.error(f"--warmup_steps {args.warmup_steps} is more than all {args.steps} steps")
     if any(seed < 0 for seed in args.seed):
         parser.error("--seed must not be negative")
     return args
@@ -399,37 +437,39 @@ def start_run(folder, settings, corpus, device, dtype, args, guess):
     run = Run(folder, settings, corpus, device, dtype)
     print(f"\n{settings['variant']}: {VARIANTS[settings['variant']].equation}")
     print(f"  {parameter_count(run.model):,} parameters, seed {settings['seed']}, K = {settings['kernel_size']}, folder {folder}")
+    if not args.dry_run:
+        run.resume()
+        if run.result is not None:
+            print(f"  finished before: held-out loss {run.result['loss']:.3f}, accuracy {100 * run.result['accuracy']:.1f} %")
+            return run.result, 0
+    if args.compile or (args.compile is None and device.type == "cuda"):
+        compile_encoder(run.model, device, dtype)
     if args.dry_run:
         run.dry_run()
         return None, 0
-    if args.resume == "never" and folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is in use and --resume never was given; choose another --out_dir")
-    run.resume()
-    if run.result is not None:
-        print(f"  finished before: held-out loss {run.result['loss']:.3f}, accuracy {100 * run.result['accuracy']:.1f} %")
-        return run.result, 0
     if run.step:
         print(f"  resumed at step {run.step:,} of {settings['steps']:,}")
     else:
         run.save()  # the folder is taken, and known to be writable, before any work is done
         print(f"  untrained, the held-out loss would be ln({corpus.vocab_size:,}) = {math.log(corpus.vocab_size):.3f}; "
               f"always guessing the commonest token is right {100 * guess:.1f} % of the time")
-    if args.compile or (args.compile is None and device.type == "cuda"):
-        compile_encoder(run.model)
     every = max(1, settings["steps"] // 10)
-    stopped = run.train(args.save_every or every, args.eval_every or every)
+    stopped = run.train(args.save_every or min(every, 1000), args.eval_every or every)
     if stopped:
         print(f"stopped by {signal.Signals(stopped).name} at step {run.step:,}, saved; the same command goes on from there")
     return run.result, stopped
 
 
-def compile_encoder(model):
+def compile_encoder(model, device, dtype):
     """torch.compile the encoder in place, after a trial; where the machine cannot, say so and run uncompiled."""
-    ids = torch.zeros(2, 8, dtype=torch.long, device=next(model.parameters()).device)
-    torch._dynamo.config.recompile_limit = 32  # one graph for each of the few batch lengths
-    model.bert.compile(dynamic=False)
     try:
-        model.bert(ids).sum().backward()
+        torch._dynamo.reset()  # the graphs of the run before
+        torch._dynamo.config.recompile_limit = 128  # one graph for each of the few batch widths, in training and evaluation
+        model.bert.compile(dynamic=False)
+        ids = torch.full((2, 8), PAD + 1, device=device)
+        with autocast(device, dtype):
+            loss = model.loss(ids, ids, ids != PAD)
+        loss.backward()
     except Exception as error:  # no compiler, an unsupported GPU: whatever it is, the plain code computes the same
         print(f"  torch.compile does not work here ({type(error).__name__}); running uncompiled")
         model.bert._compiled_call_impl = None
@@ -464,11 +504,12 @@ def run_all(args):
     """Every run that the command line names, then their table. Returns the exit code."""
     device, dtype, reason = choose_device(args.device, args.dtype)
     print(reason)
-    recipe = recipe_for(args)
+    recipe, folders = recipe_for(args), run_folders(args)
+    print(f"{args.size}: " + ", ".join(f"{name} {value:,}" for name, value in recipe.items()))
+    check_folders(folders.values(), "auto" if args.dry_run else args.resume)
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe["seq_len"])
-    print(f"{args.size}: " + ", ".join(f"{name} {value:g}" for name, value in recipe.items()))
     guess, results = unigram_guess(corpus), {}
-    for (variant, seed), folder in run_folders(args).items():
+    for (variant, seed), folder in folders.items():
         settings = run_settings(args, recipe, variant, seed, corpus, dtype)
         result, stopped = start_run(folder, settings, corpus, device, dtype, args, guess)
         if stopped:
@@ -481,18 +522,24 @@ def run_all(args):
 
 
 def main(argv=None):
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # a console without Unicode shows a ? rather than failing
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # while preparing: cleans up behind itself
     args = parse_arguments(argv)
     try:
         sys.exit(run_all(args))
     except TrainingFailed as error:
-        print(f"pretrain.py: {error}", file=sys.stderr)
-        sys.exit(1)
+        message, code = error, 1
     except (ValueError, OSError) as error:
-        print(f"pretrain.py: {error}", file=sys.stderr)
-        sys.exit(2)
+        message, code = error, 2
     except KeyboardInterrupt:
-        print("pretrain.py: interrupted before training began", file=sys.stderr)
-        sys.exit(130)
+        message, code = "interrupted; a checkpoint, if there is one, is whole", 130
+    except (MemoryError, RuntimeError) as error:  # torch tells of a full memory in either way
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        message, code = "out of memory; a smaller --batch_size or --seq_len needs less", 1
+    print(f"pretrain.py: {message}", file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

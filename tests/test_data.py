@@ -315,6 +315,7 @@ def test_a_cache_folder_that_cannot_be_made_is_an_os_error_of_one_line(tmp_path)
     ("one.txt", b"Only one sentence here.", "1 sentences, 0 pairs"),
     ("apart.txt", b"One.\n\nTwo.\n\nThree.\n\nFour.", "4 sentences, 0 pairs"),
     ("pair.txt", b"One.\nTwo.\nThree.", "1 pairs"),
+    ("unbroken.txt", b"a" * 500 + b"\n" + b"b" * 500, "blanks between its words"),
     ("binary.txt", b"text\nelf\0\1\2", "binary file (zero byte in line 2)"),
     ("short.gz", gzip.compress(random.Random(0).randbytes(5000).hex().encode())[:-900], "damaged or cut short"),
     ("short.xz", lzma.compress(random.Random(0).randbytes(5000).hex().encode())[:-900], "damaged or cut short"),

@@ -47,8 +47,9 @@ def test_every_score_beyond_the_window_is_zero_or_the_end_weight():
                 assert relative_scores(rows, 9, "clip")[0, 0, i, j] == rows[0, 0, i, 0 if j < i else 4]
 
 
-def test_two_backward_passes_are_bitwise_equal():
-    rows, direction = torch.randn(4, 4, 64, 17), torch.randn(4, 4, 64, 64)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="sums differ from run to run on a GPU alone")
+def test_two_backward_passes_are_bitwise_equal_on_a_gpu():
+    rows, direction = torch.randn(4, 4, 64, 17, device="cuda"), torch.randn(4, 4, 64, 64, device="cuda")
     first, second = (values_and_gradients(relative_scores, rows, "clip", direction)[1] for _ in range(2))
     assert torch.equal(first, second)
 

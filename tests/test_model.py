@@ -173,9 +173,12 @@ def test_run_folder_gives_back_the_same_model_and_tokenizer(run):
     assert tokenizer.encode("the cat [MASK] tired").ids == [5, 6, 4, 10]
 
 
-def test_saved_weights_carry_no_compiled_names_and_load_as_weights_only(run):
-    state = torch.load(run / "model.pt", weights_only=True)
-    assert set(state) == set(small_model().state_dict())
+def test_a_compiled_model_is_saved_under_the_plain_names(tmp_path):
+    model, ids = small_model(), torch.arange(5, 11)[None]
+    model.bert.compile(backend="eager")
+    save_run(tmp_path, model, word_tokenizer())
+    assert torch.allclose(load_run(tmp_path)[0](ids), model(ids), atol=1e-6)
+    assert set(torch.load(tmp_path / "model.pt", weights_only=True)) == set(small_model().state_dict())
 
 
 def test_a_failed_write_leaves_the_last_file_whole(tmp_path, monkeypatch):
@@ -252,6 +255,20 @@ def break_config_of_another_vocabulary(run):
     (run / "config.json").write_text(json.dumps(config | {"vocab_size": 12}), encoding="utf-8")
 
 
+def break_config_describing_a_giant(run):
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    (run / "config.json").write_text(json.dumps(config | {"hidden_size": 10**9}), encoding="utf-8")
+
+
+def break_config_nested_too_deep(run):
+    (run / "config.json").write_text("[" * 100_000, encoding="utf-8")
+
+
+def break_tokenizer_without_a_mask(run):
+    text = (run / "tokenizer.json").read_text(encoding="utf-8")
+    (run / "tokenizer.json").write_text(text.replace("[MASK]", "[BLANK]"), encoding="utf-8")
+
+
 def break_tokenizer(run):
     (run / "tokenizer.json").write_text("{}", encoding="utf-8")
 
@@ -287,6 +304,10 @@ def test_fill_in_answers_every_blank_in_order(run):
 def test_fill_in_refuses_a_text_without_blanks_or_too_long(run, text, words):
     with pytest.raises(ValueError, match=words):
         fill_in(*load_run(run), text)
+
+
+def test_fill_in_reads_a_text_with_bytes_that_are_no_text(run):
+    assert fill_in(*load_run(run), "the \udcff [MASK]")
 
 
 def test_command_line_fills_in_and_ends_a_wrong_run_in_one_line(run):

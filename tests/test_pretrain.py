@@ -41,13 +41,16 @@ def text(tmp_path_factory):
 def main(text, capsys):
     """Runs the command line in this process: main(*arguments) -> (exit code, standard output, standard error)."""
 
-    def call(*arguments, fast=True):
+    def complete(arguments):
         given = [str(text / "corpus.txt") if a == "TEXT" else str(a) for a in arguments]
-        fixed = ["--corpus", str(text / "corpus.txt"), "--cache_dir", str(text / "cache")] + (FAST if fast else [])
+        return ["--corpus", str(text / "corpus.txt"), "--cache_dir", str(text / "cache"), *FAST, *given]
+
+    def call(*arguments):
         with pytest.raises(SystemExit) as stop:
-            pretrain.main(fixed + given)
+            pretrain.main(complete(arguments))
         return stop.value.code, *capsys.readouterr()
 
+    call.arguments = complete
     return call
 
 
@@ -88,6 +91,7 @@ def test_small_and_base_carry_the_paper_s_settings():
 
 def test_precision_is_float32_where_bf16_is_not_fast_and_the_reason_is_told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     for capability, dtype in ((7, 5), torch.float32), ((8, 0), torch.bfloat16), ((9, 0), torch.bfloat16):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -100,7 +104,7 @@ def test_precision_is_float32_where_bf16_is_not_fast_and_the_reason_is_told(monk
     assert pretrain.choose_device("mps")[1] == torch.float32
 
 
-@pytest.mark.parametrize("device", ["tpu9", "xla", "meta"])
+@pytest.mark.parametrize("device", ["tpu9", "xla", "meta", "cpu:3", "cuda:99"])
 def test_a_device_that_is_not_there_is_refused(device):
     with pytest.raises(ValueError, match=device):
         pretrain.choose_device(device)
@@ -139,6 +143,31 @@ def test_a_run_learns_more_than_word_frequencies_and_leaves_a_model_that_loads(m
     assert first == 0 and VARIANTS["composite"].equation in out
 
 
+def test_runs_without_a_folder_of_their_own_do_not_meet():
+    def folders(*arguments):
+        return [path.as_posix() for path in pretrain.run_folders(pretrain.parse_arguments(arguments)).values()]
+
+    assert folders() == ["runs/composite"]
+    assert folders("--variant", "none", "fixed") == ["runs/none", "runs/fixed"]
+    assert folders("--seed", "3") == ["runs/composite-seed3"]
+    assert folders("--size", "small", "--corpus", "books/a.txt") == ["runs/small-a-composite"]
+    assert folders("--variant", "fixed", "--seed", "1", "2", "--out_dir", "x") == ["x/fixed-seed1", "x/fixed-seed2"]
+    assert folders("--out_dir", "x") == ["x"]
+
+
+@pytest.mark.parametrize("error", [
+    MemoryError(), torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate"),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes"),
+])
+def test_a_memory_that_is_too_small_is_told_in_one_line(main, tmp_path, monkeypatch, error):
+    def loss(*arguments):
+        raise error
+
+    monkeypatch.setattr(BertForMaskedLM, "loss", loss)
+    code, _, message = main("--out_dir", tmp_path)
+    assert code == 1 and one_line(message) and "--batch_size" in message
+
+
 def test_a_finished_run_says_so_and_is_not_touched(main, tmp_path):
     main("--out_dir", tmp_path)
     before = (tmp_path / "model.pt").read_bytes()
@@ -169,18 +198,19 @@ def test_a_run_stopped_by_sigkill_sigint_and_sigterm_equals_one_that_was_not_to_
     seen, moments = tmp_path / "broken/train_state.pt", []  # the moments are shown if the test fails
     command = [sys.executable, "pretrain.py", "--corpus", text / "corpus.txt", "--cache_dir", text / "cache", *FAST,
                *INTERRUPTED, tmp_path / "broken"]
+    step = 0
     for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
-        before = seen.stat().st_mtime_ns if seen.exists() else 0
         run = subprocess.Popen([str(a) for a in command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while run.poll() is None and (not seen.exists() or seen.stat().st_mtime_ns == before):
-            time.sleep(0.01)  # until it has trained on from where it was
+        while run.poll() is None and (not seen.exists() or load_file(seen)["step"] == step):
+            time.sleep(0.02)  # until it has trained on from where it was
         moments.append((number.name, random.uniform(0, 0.3)))
         time.sleep(moments[-1][1])
         run.send_signal(number)
         out, error = run.communicate(timeout=60)
         if number != signal.SIGKILL and run.returncode != 0:  # 0: it had finished first
             assert run.returncode == 128 + number and "saved" in out and not error, (out, error)
-        load_file(seen)  # whole at any moment
+        step = load_file(seen)["step"]  # whole at any moment
+        assert step > 0
     assert main(*INTERRUPTED, tmp_path / "broken")[0] == 0
 
     def outcome(folder):
@@ -215,22 +245,85 @@ def test_a_learning_rate_beyond_reason_ends_the_same_way(main, tmp_path):
     assert all(tensor.isfinite().all() for tensor in state["model"].values())
 
 
+def test_weights_that_are_no_numbers_are_never_saved_over_good_ones(main, tmp_path):
+    """The first step's loss and gradient are fine; it is the step itself that throws the weights out of range."""
+    for folder, steps in (("last", "1"), ("middle", "4")):
+        options = ["--lr", "1e300", "--warmup_steps", "1", "--save_every", "1", "--steps", steps]
+        code, _, error = main("--out_dir", tmp_path / folder, *options)
+        assert code == 1 and one_line(error) and "step 1" in error and "checkpoint of step 0" in error
+        assert all(tensor.isfinite().all() for tensor in load_file(tmp_path / folder / "train_state.pt")["model"].values())
+
+
+class Killed(BaseException):
+    """What a kill is to the program: nothing runs after it."""
+
+
+@pytest.mark.parametrize("survivors", range(4))
+def test_a_kill_during_the_first_or_the_last_save_leaves_a_folder_that_can_be_resumed(
+        main, tmp_path, monkeypatch, survivors):
+    """Only `survivors` of a checkpoint's files get written; then the same command starts again, and finishes."""
+    true_replace = os.replace
+    for saves_before in (0, 1):  # each whole checkpoint is five files
+        folder, left = tmp_path / str(saves_before), [5 * saves_before + survivors]
+
+        def replace(source, target):
+            if Path(target).parent == folder:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Killed
+            true_replace(source, target)
+
+        monkeypatch.setattr(os, "replace", replace)
+        with pytest.raises(Killed):
+            pretrain.main([str(a) for a in main.arguments(["--out_dir", folder, "--steps", "3"])])
+        monkeypatch.undo()
+        code, out, error = main("--out_dir", folder, "--steps", "3")
+        assert code == 0, error
+        assert load_file(folder / "train_state.pt")["result"] and load_run(folder)
+
+
+def test_a_signal_at_any_moment_saves_what_was_trained(main, tmp_path, monkeypatch):
+    """The signal comes while the step's outcome is being handled, after the loop has looked for one."""
+    true_step, steps = pretrain.Run.train_step, []
+
+    class Bar(pretrain.tqdm):
+        def update(self, n=1):
+            steps.append(1)
+
+    def train_step(self):
+        if len(steps) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        true_step(self)
+
+    monkeypatch.setattr(pretrain.Run, "train_step", train_step)
+    monkeypatch.setattr(pretrain, "tqdm", Bar)
+    code, out, _ = main("--out_dir", tmp_path)
+    assert code == 128 + signal.SIGINT and "at step 4, saved" in out
+    assert load_file(tmp_path / "train_state.pt")["step"] == 4
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), OSError(30, "Read-only file system")])
 def test_a_disk_that_takes_no_more_ends_in_one_line_and_keeps_the_last_checkpoint(main, tmp_path, monkeypatch, error):
-    saved, count = torch.save, []
+    saved, written = torch.save, Path.write_text
 
     def failing_save(value, file, *rest):
-        count.append(1)
-        if len(count) > 4:  # two files a checkpoint: the third checkpoint fails
+        if value.get("step") == 10:
             file.write(b"half")
             raise error
         return saved(value, file, *rest)
 
-    monkeypatch.setattr(torch, "save", failing_save)
-    code, _, message = main("--out_dir", tmp_path, "--save_every", "5")
-    assert code == 2 and one_line(message) and error.strerror in message
-    assert load_file(tmp_path / "train_state.pt")["step"] == 5 and not list(tmp_path.glob("*.part"))
-    monkeypatch.undo()
+    def failing_write(path, text, **options):
+        if '"step": 15' in text:
+            written(path, text[:20], **options)
+            raise error
+        return written(path, text, **options)
+
+    for broken, step in ("save", 5), ("write_text", 15):  # a log line fails after the state of its step is whole
+        monkeypatch.setattr(*((torch, "save", failing_save) if broken == "save" else (Path, "write_text", failing_write)))
+        code, _, message = main("--out_dir", tmp_path, "--save_every", "5")
+        assert code == 2 and one_line(message) and error.strerror in message
+        assert load_file(tmp_path / "train_state.pt")["step"] == step and not list(tmp_path.glob("*.part"))
+        monkeypatch.undo()
     assert main("--out_dir", tmp_path, "--save_every", "5")[0] == 0  # and the run goes on from there
 
 
@@ -309,6 +402,8 @@ def test_a_damaged_or_foreign_checkpoint_is_refused_and_left_alone(main, tmp_pat
     (["--device", "abacus"], "abacus"),
     (["--corpus", "no-such-corpus"], "no-such-corpus"),
     (["--dropout", "1.5"], "dropout"),
+    (["--steps", "5", "--warmup_steps", "6"], "--warmup_steps"),
+    (["--corpus", ""], "no corpus"),
 ])
 def test_wrong_arguments_are_answered_and_nothing_is_written(main, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)

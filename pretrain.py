@@ -36,7 +36,7 @@ RECIPES = {
     "small": dict(steps=125_000, batch_size=128, seq_len=128, lr=3e-4, warmup_steps=10_000, dropout=0.1),
     "base": dict(steps=1_000_000, batch_size=256, seq_len=128, lr=1e-4, warmup_steps=10_000, dropout=0.1),
 }
-TOY_RECIPE = dict(steps=3000, batch_size=64, seq_len=64, lr=2e-3, warmup_steps=300, dropout=0.0)  # tiny on the toy language
+TOY_RECIPE = dict(steps=2000, batch_size=64, seq_len=64, lr=2e-3, warmup_steps=200, dropout=0.0)  # tiny on the toy language
 
 
 class TrainingFailed(Exception):

@@ -1,7 +1,12 @@
-"""Every equation again, as plain loops over single numbers and vectors in float64: slow, and easy to check by eye.
+"""Every equation of the project again, as plain loops over single positions: slow, and simple enough to check by eye.
 
-B, N, H, d, C, k, K, i, j, r as in attention.py. `weights` is a mixer's state_dict: {parameter name: tensor}. Autograd goes
-through the loops, so their gradients are references too.
+The tests compare the fast modules with these. Tensors are float64 and carry gradients, so autograd through the loops
+gives an independent gradient as well. `weights` is a mixer's state_dict: parameter names to tensors.
+
+    B batch   N length   C hidden size   H heads   d = C / H head size   K = 2k + 1 taps   i query   j key   r = j - i
+    x (B, N, C)   padding_mask (B, N) bool, True where a token is real   heads are contiguous blocks of d channels
+
+Positions of padding have no output of meaning; every mixer here returns zeros for them.
 """
 
 import math
@@ -9,136 +14,174 @@ import math
 import torch
 
 
-def kernel_weight(row, r, window):
-    """row[clip(r, -k, k) + k]; with window "zero", 0 where |r| > k. row: (K, ...), one entry a relative position."""
-    k = len(row) // 2
-    if window == "zero" and abs(r) > k:
-        return torch.zeros_like(row[0])
-    return row[max(-k, min(k, r)) + k]
+def column(r, taps, window):
+    """Column of relative position r in a table whose column t holds r = t - k; None where a "zero" window has ended."""
+    k = taps // 2
+    if -k <= r <= k:
+        return r + k
+    if window == "zero":
+        return None
+    return 0 if r < -k else 2 * k  # "clip": everything farther than k takes the end weight of its side
 
 
 def relative_scores(rows, length, window):
-    """scores[b, h, i, j] = rows[b, h, i] at relative position j - i."""
-    B, H, N, _ = rows.shape
-    return torch.stack([torch.stack([torch.stack([torch.stack([
-        kernel_weight(rows[b, h, i], j - i, window) for j in range(length)]) for i in range(N)])
-        for h in range(H)]) for b in range(B)])
+    """out[b, h, i, j] = rows[b, h, i, clip(j - i) + k], or 0 beyond a "zero" window.  (B, H, N, K) -> (B, H, N, N)"""
+    entries = [row.unbind(-1) for row in rows.unbind(2)]  # entries[i][t] (B, H)
+    scores = []
+    for i in range(length):
+        for j in range(length):
+            t = column(j - i, rows.shape[-1], window)
+            scores.append(torch.zeros_like(entries[i][0]) if t is None else entries[i][t])
+    return torch.stack(scores, dim=-1).reshape(*rows.shape[:2], length, length)
 
 
-def linear(x, weights, name):
-    """y = W x + b, of a vector."""
-    return weights[f"{name}.weight"] @ x + weights[f"{name}.bias"]
-
-
-def depthwise(x, weights, name):
-    """y_i,c = sum_r beta_r,c x_(i+r),c + b_c over one sentence x (N, C); beyond the ends there is nothing. [C] eq. 2"""
-    beta, bias = weights[f"{name}.weight"][:, 0], weights[f"{name}.bias"]  # (C, K), (C,)
-    N, k = len(x), beta.shape[1] // 2
-    y = []
-    for i in range(N):
-        y_i = bias
-        for r in range(-k, k + 1):
-            if 0 <= i + r < N:
-                y_i = y_i + beta[:, r + k] * x[i + r]
-        y.append(y_i)
-    return torch.stack(y)
-
-
-def projection(x, weights, name):
-    """q, k or v of one sentence x (N, C): linear, or the first half pointwise(depthwise(x)) and the second linear(x)."""
-    if f"{name}.weight" in weights:
-        return torch.stack([linear(x_i, weights, name) for x_i in x])
-    smoothed = depthwise(x, weights, f"{name}.depthwise")
-    return torch.stack([
-        torch.cat([linear(smoothed[i], weights, f"{name}.pointwise"), linear(x[i], weights, f"{name}.linear")])
-        for i in range(len(x))])
-
+# --- score terms, one pair (i, j) ---
 
 def content_score(q_i, k_j):
-    """q_i . k_j / sqrt(d)"""
-    return sum(q_i[c] * k_j[c] for c in range(len(q_i))) / math.sqrt(len(q_i))
+    """a_ij = q_i k_j^T / sqrt(d)  [Chang et al. 2021, eq. 1]"""
+    return sum(q_i * k_j) / math.sqrt(len(q_i))
 
 
-def fixed_score(beta, r, window):
-    """beta_r, with beta (K,) of one head"""
-    return kernel_weight(beta, r, window)
+def fixed_score(beta, i, j, window):
+    """beta_{j-i}, not scaled  [eq. 4].  beta (K,) of this head."""
+    t = column(j - i, len(beta), window)
+    return 0 if t is None else beta[t]
 
 
-def dynamic_score(q_i, w, r, window):
-    """q_i . w_r / sqrt(d), with w (d, K)"""
-    return q_i @ kernel_weight(w.T, r, window) / math.sqrt(len(q_i))
+def dynamic_score(q_i, w, i, j, window):
+    """q_i w_{j-i}^T / sqrt(d): the query makes the kernel  [eq. 5; Shaw et al. 2018].  w (d, K), shared."""
+    t = column(j - i, w.shape[1], window)
+    return 0 if t is None else sum(q_i * w[:, t]) / math.sqrt(len(q_i))
 
 
 def key_dynamic_score(k_j, u, i, j, window):
-    """k_j . u_(i-j) / sqrt(d), with u (d, K)"""
-    return k_j @ kernel_weight(u.T, i - j, window) / math.sqrt(len(k_j))
+    """k_j u_{i-j}^T / sqrt(d): the key makes the kernel, seen from the key  [Huang et al. 2020].  u (d, K), shared."""
+    t = column(i - j, u.shape[1], window)
+    return 0 if t is None else sum(k_j * u[:, t]) / math.sqrt(len(k_j))
 
 
 def softmax(scores):
-    """exp(a_j) / sum_j exp(a_j), of a list of numbers"""
-    largest = max(score.item() for score in scores)
-    powers = [torch.exp(score - largest) for score in scores]
-    return [power / sum(powers) for power in powers]
+    """p_j = exp(s_j) / sum_m exp(s_m), over a list of scalars."""
+    exponentials = [torch.exp(score) for score in scores]
+    total = sum(exponentials)
+    return [exponential / total for exponential in exponentials]
 
 
-def without_padding(x, real):
-    """x (N, C) with zeros where `real` (N,) is False."""
-    return torch.stack([x_i if is_real else torch.zeros_like(x_i) for x_i, is_real in zip(x, real)])
+# --- projections and convolutions, all i ---
 
+def zero_padding(x, padding_mask):
+    """x_i where token i is real, else 0."""
+    return x * padding_mask.unsqueeze(-1)  # (B, N, C)
+
+
+def linear(x, weights, name):
+    """y_i = W x_i + b.  (B, N, in) -> (B, N, out)"""
+    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    return torch.stack([torch.stack([weight @ x_i + bias for x_i in sequence]) for sequence in x])
+
+
+def depthwise_convolution(x, weights, name):
+    """y_{i,c} = b_c + sum_{-k <= r <= k} w_{c,r} x_{i+r,c}, with x = 0 beyond the ends.  (B, N, C) -> (B, N, C)"""
+    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]  # (C, 1, K), (C,)
+    length, k = x.shape[1], weight.shape[-1] // 2
+    y = []
+    for sequence in x:
+        for i in range(length):
+            y_i = bias
+            for r in range(-k, k + 1):
+                if 0 <= i + r < length:
+                    y_i = y_i + weight[:, 0, r + k] * sequence[i + r]
+            y.append(y_i)
+    return torch.stack(y).reshape(x.shape)
+
+
+def half_convolution(x, padding_mask, weights, name):
+    """[pointwise(depthwise(x)), linear(x)]: half of the heads convolves, half projects.  (B, N, C) -> same"""
+    x = zero_padding(x, padding_mask)
+    convolved = linear(depthwise_convolution(x, weights, f"{name}.depthwise"), weights, f"{name}.pointwise")
+    return torch.cat([convolved, linear(x, weights, f"{name}.linear")], dim=-1)  # (B, N, C/2 + C/2)
+
+
+def projection(x, padding_mask, weights, name):
+    """Query, key or value: a linear map, or half convolutional where the weights say so.  (B, N, C) -> same"""
+    if f"{name}.weight" in weights:
+        return linear(x, weights, name)
+    return half_convolution(x, padding_mask, weights, name)
+
+
+def attend(queries, keys, values, padding_mask, score):
+    """y_i = sum_j p_ij v_j, p_i = softmax over real j of score(q_i, k_j, i, j).  One head of one sequence: (N, d)"""
+    outputs = []
+    for i in range(len(queries)):
+        y_i = torch.zeros_like(values[0])
+        if padding_mask[i]:
+            real = [j for j in range(len(keys)) if padding_mask[j]]
+            for j, p_ij in zip(real, softmax([score(queries[i], keys[j], i, j) for j in real])):
+                y_i = y_i + p_ij * values[j]
+        outputs.append(y_i)
+    return torch.stack(outputs)
+
+
+# --- whole mixers ---
 
 def self_attention(x, padding_mask, weights, heads, window):
-    """z_i = sum_j softmax_j(a_ij) v_j, a_ij the sum of the terms that `weights` holds; then depthwise, then output."""
-    convolutional = any(".pointwise." in name for name in weights)
-    outputs = []
-    for x_b, real in zip(x, padding_mask.tolist()):
-        if convolutional:
-            x_b = without_padding(x_b, real)
-        q, k, v = (projection(x_b, weights, name) for name in ("query", "key", "value"))
-        N, d = len(x_b), x_b.shape[1] // heads
-        added = depthwise(without_padding(v, real), weights, "depthwise") if "depthwise.weight" in weights else None
-        for i in range(N):
-            z_i = []
-            for h in range(heads):
-                own = slice(h * d, (h + 1) * d)
-                reals, scores = [j for j in range(N) if real[j]], []
-                for j in reals:
-                    a_ij = content_score(q[i, own], k[j, own])
-                    if "fixed" in weights:
-                        a_ij = a_ij + fixed_score(weights["fixed"][h], j - i, window)
-                    if "dynamic" in weights:
-                        a_ij = a_ij + dynamic_score(q[i, own], weights["dynamic"], j - i, window)
-                    if "key_dynamic" in weights:
-                        a_ij = a_ij + key_dynamic_score(k[j, own], weights["key_dynamic"], i, j, window)
-                    scores.append(a_ij)
-                z_i.append(sum(p_ij * v[j, own] for p_ij, j in zip(softmax(scores), reals)))
-            z_i = torch.cat(z_i) if added is None else torch.cat(z_i) + added[i]
-            outputs.append(linear(z_i, weights, "output"))
-    return torch.stack(outputs).view(x.shape)
+    """y = Wo (concat_h sum_j softmax_j(content + fixed + dynamic + key-based dynamic) v_j + depthwise(v)): a term
+    whose table is not in the weights is left out  [eq. 1, 4, 5, 6, 7].  (B, N, C) -> (B, N, C)"""
+    q, k, v = (projection(x, padding_mask, weights, name) for name in ("query", "key", "value"))  # (B, N, C) each
+    d = x.shape[-1] // heads
+    sequences = []
+    for b in range(len(x)):
+        outputs = []
+        for h in range(heads):
+            block = slice(h * d, (h + 1) * d)
+
+            def score(q_i, k_j, i, j):
+                total = content_score(q_i, k_j)
+                if "fixed" in weights:
+                    total = total + fixed_score(weights["fixed"][h], i, j, window)
+                if "dynamic" in weights:
+                    total = total + dynamic_score(q_i, weights["dynamic"], i, j, window)
+                if "key_dynamic" in weights:
+                    total = total + key_dynamic_score(k_j, weights["key_dynamic"], i, j, window)
+                return total
+
+            outputs.append(attend(q[b, :, block], k[b, :, block], v[b, :, block], padding_mask[b], score))  # (N, d)
+        sequences.append(torch.cat(outputs, dim=-1))  # (N, C)
+    mixed = torch.stack(sequences)  # (B, N, C)
+    if "depthwise.weight" in weights:
+        mixed = mixed + depthwise_convolution(zero_padding(v, padding_mask), weights, "depthwise")
+    return zero_padding(linear(mixed, weights, "output"), padding_mask)
 
 
-def convbert(x, padding_mask, weights, heads, window=None):
-    """H/2 attention heads, then H/2 heads of z_i = sum_r p_i,r v_(i+r), p_i = softmax_r(kernel(c_i * q_i)). [J]"""
-    half, outputs = heads // 2, []
-    for x_b, real in zip(x, padding_mask.tolist()):
-        x_b = without_padding(x_b, real)
-        N, C = x_b.shape
-        d = C // heads
-        q, k, v = (projection(x_b, weights, name) for name in ("query", "key", "value"))  # widths C/2, C/2, C
-        v = without_padding(v, real)
-        smoothed = depthwise(x_b, weights, "depthwise")
-        K = weights["kernel.bias"].shape[0] // half
-        for i in range(N):
-            z_i, reals = [], [j for j in range(N) if real[j]]
-            for h in range(half):
-                own = slice(h * d, (h + 1) * d)
-                p = softmax([content_score(q[i, own], k[j, own]) for j in reals])
-                z_i.append(sum(p_ij * v[j, own] for p_ij, j in zip(p, reals)))
-            c_i = linear(smoothed[i], weights, "pointwise")
-            logits = linear(c_i * q[i], weights, "kernel")
-            for h in range(half):
-                own = slice(C // 2 + h * d, C // 2 + (h + 1) * d)
-                p = softmax([logits[h * K + t] for t in range(K)])  # all K taps, whatever they meet
-                taps = [(t, i + t - K // 2) for t in range(K) if 0 <= i + t - K // 2 < N]
-                z_i.append(sum(p[t] * v[j, own] for t, j in taps))
-            outputs.append(linear(torch.cat(z_i), weights, "output"))
-    return torch.stack(outputs).view(x.shape)
+def span_convolution(kernel, values, padding_mask, i):
+    """sum_r softmax(kernel)_r v_{i+r}: taps on padding or beyond the ends hold zeros, and still share in the softmax.
+    kernel (K,), values (N, d) of one head of one sequence."""
+    k, y_i = len(kernel) // 2, torch.zeros_like(values[0])
+    for r, p_r in zip(range(-k, k + 1), softmax(list(kernel))):
+        if 0 <= i + r < len(values) and padding_mask[i + r]:
+            y_i = y_i + p_r * values[i + r]
+    return y_i
+
+
+def convbert(x, padding_mask, weights, heads):
+    """H/2 heads of plain attention, then H/2 heads whose kernel each position makes from its query and its neighbours:
+    kernel_i = Wk (q_i * s_i), s = pointwise(depthwise(x))  [Jiang et al. 2020].  (B, N, C) -> (B, N, C)"""
+    half, d = heads // 2, x.shape[-1] // heads
+    q, k, v = (linear(x, weights, name) for name in ("query", "key", "value"))  # (B, N, C/2) twice, (B, N, C)
+    s = linear(depthwise_convolution(zero_padding(x, padding_mask), weights, "depthwise"), weights, "pointwise")
+    kernels = linear(q * s, weights, "kernel")  # (B, N, (H/2) K), tap t of head h at h * K + t
+    taps = kernels.shape[-1] // half
+    sequences = []
+    for b in range(len(x)):
+        outputs = []
+        for h in range(half):
+            block = slice(h * d, (h + 1) * d)
+            plain = lambda q_i, k_j, i, j: content_score(q_i, k_j)
+            outputs.append(attend(q[b, :, block], k[b, :, block], v[b, :, block], padding_mask[b], plain))  # (N, d)
+        for h in range(half):
+            head_values = v[b, :, (half + h) * d:(half + h + 1) * d]  # the second half of the values
+            head_kernels = kernels[b, :, h * taps:(h + 1) * taps]
+            outputs.append(torch.stack([span_convolution(head_kernels[i], head_values, padding_mask[b], i)
+                                        for i in range(x.shape[1])]))  # (N, d)
+        sequences.append(torch.cat(outputs, dim=-1))  # (N, C)
+    return zero_padding(linear(torch.stack(sequences), weights, "output"), padding_mask)

@@ -1,6 +1,5 @@
 """attention.py: every variant equals its loops, ignores padding, keeps the paper's invariants and parameter counts."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -12,226 +11,271 @@ from attention import VARIANTS, Variant, make_mixer
 from kernels import WINDOWS
 from model import BertConfig, BertForMaskedLM, parameter_count
 
-H, d = 4, 3
+B, H, d = 4, 4, 2
 C = H * d
-RELATIVE = [name for name, variant in VARIANTS.items() if variant.terms]
+K = 5  # k = 2; ConvBERT below takes its own 9, k = 4
+
+POSITION_TABLES = {"fixed", "dynamic", "key_dynamic"}
+CONVOLUTIONAL = {"conv-qk": {"query", "key"}, "conv-v": {"value"}, "conv-qkv": {"query", "key", "value"}}
+HOLDS = {  # the paper's variants: which tables of positions, which convolutions
+    "none": set(), "absolute": set(), "fixed": {"fixed"}, "dynamic": {"dynamic"}, "composite": {"fixed", "dynamic"},
+    "composite-key": POSITION_TABLES, "depthwise": {"depthwise"},
+    "composite-depthwise": {"fixed", "dynamic", "depthwise"},
+    **CONVOLUTIONAL, **{f"composite-{name}": {"fixed", "dynamic"} | parts for name, parts in CONVOLUTIONAL.items()},
+}
+ABSOLUTE = {"absolute", "convbert"}
 
 
-def mixer(variant, window="clip", kernel_size=None, dropout=0.0):
-    """A mixer in float64 whose every parameter is random, also those that start at zero."""
-    torch.manual_seed(3)
-    K = kernel_size or (9 if variant == "convbert" else 5)
-    made = make_mixer(SimpleNamespace(
-        variant=variant, hidden_size=C, heads=H, kernel_size=K, window=window, dropout=dropout)).double()
-    for parameter in made.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
-    return made
+def make(variant, window="clip", dropout=0.0, kernel_size=None):
+    """A float64 mixer with every parameter random: beta and the biases start at zero and would hide mistakes."""
+    kernel_size = kernel_size or (9 if variant == "convbert" else K)
+    mixer = make_mixer(SimpleNamespace(
+        variant=variant, hidden_size=C, heads=H, kernel_size=kernel_size, window=window, dropout=dropout)).double()
+    return randomise(mixer, 0.5)
 
 
-def sentences(N, lengths):
-    """x (B, N, C) and its padding mask (B, N), the first lengths[b] tokens real."""
-    x = torch.randn(len(lengths), N, C, dtype=torch.float64, generator=torch.Generator().manual_seed(N))
-    return x, torch.arange(N)[None, :] < torch.tensor(lengths)[:, None]
+def randomise(module, std):
+    """Every parameter normal(0, std); the weights of norms lie around 1, as around 0 they would hide their input."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.normal_(float(name.endswith("norm.weight")), std, generator=generator)
+    return module
 
 
-def real_output_and_gradients(forward, x, padding_mask, weights):
-    """The output at real tokens, and the gradients of a fixed weighting of it: of x and of every weight."""
-    inputs = [x.clone().requires_grad_(), *weights.values()]
-    y = forward(inputs[0], padding_mask)[padding_mask]  # (real tokens, C)
-    direction = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(9))
-    return [y.detach(), *torch.autograd.grad((y * direction).sum(), inputs)]
+def batch(N):
+    """x (B, N, C) and its mask: a full sentence, one token, about half, and one with padding before and inside."""
+    mask = torch.arange(N)[None, :] < torch.tensor([N, 1, (N + 1) // 2, N])[:, None]  # (B, N)
+    mask[3, 0] = N == 1
+    mask[3, N // 2] = N == 1 or N == 2
+    x = torch.randn(B, N, C, dtype=torch.float64, generator=torch.Generator().manual_seed(N))
+    return x, mask
 
 
-def equals_loops(variant, window, N, lengths, kernel_size=None):
-    made = mixer(variant, window, kernel_size)
-    x, padding_mask = sentences(N, lengths)
-    loops = references.convbert if variant == "convbert" else references.self_attention
-    weights = dict(made.named_parameters())
-    got = real_output_and_gradients(made, x, padding_mask, weights)
-    copies = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-    expected = real_output_and_gradients(
-        lambda x, mask: loops(x, mask, copies, H, window), x, padding_mask, copies)
-    for name, a, b in zip(["output", "x", *weights], got, expected):
-        assert torch.allclose(a, b, atol=1e-10, rtol=0), (name, (a - b).abs().max())
+def reference(variant, x, mask, weights, window):
+    if variant == "convbert":
+        return references.convbert(x, mask, weights, H)
+    return references.self_attention(x, mask, weights, H, window)
 
+
+def assert_equals_loops(variant, N, window, kernel_size=None):
+    """Output at real tokens, and gradients of input and of every parameter, within 1e-10."""
+    mixer = make(variant, window, kernel_size=kernel_size)
+    x, mask = batch(N)
+    names, parameters = zip(*mixer.named_parameters())
+    copies = [parameter.detach().clone().requires_grad_() for parameter in parameters]
+    x, x_copy = x.clone().requires_grad_(), x.clone().requires_grad_()
+    got = mixer(x, mask)[mask]  # (real tokens, C)
+    expected = reference(variant, x_copy, mask, dict(zip(names, copies)), window)[mask]
+    torch.testing.assert_close(got, expected, atol=1e-10, rtol=0)
+    upstream = torch.randn(got.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    got = torch.autograd.grad((got * upstream).sum(), (x, *parameters))
+    expected = torch.autograd.grad((expected * upstream).sum(), (x_copy, *copies))
+    for name, one, other in zip(("x", *names), got, expected):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=0, msg=lambda message: f"gradient of {name}: {message}")
+
+
+# --- against the loops ---
 
 @pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("N", [1, 2, 3, 10, 11])  # below and above both windows (5, ConvBERT 9), even and odd
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_mixer_equals_its_loops_with_padding_in_values_and_gradients(variant, window):
-    equals_loops(variant, window, N=7, lengths=[7, 4, 1])  # N above the window of K = 5, odd
+def test_mixer_equals_its_loops_in_values_and_gradients(variant, N, window):
+    assert_equals_loops(variant, N, window)
 
 
-@pytest.mark.parametrize("N, kernel_size", [(1, 5), (2, 9), (4, 9), (8, 9), (8, 1)])
+@pytest.mark.parametrize("kernel_size", [1, 3, 13])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_mixer_equals_its_loops_at_lengths_below_and_above_the_window(variant, N, kernel_size):
-    equals_loops(variant, "clip", N, [N], kernel_size)
+def test_mixer_equals_its_loops_at_other_kernel_sizes(variant, kernel_size):
+    assert_equals_loops(variant, 6, "clip", kernel_size)
+
+
+@pytest.mark.parametrize("variant", HOLDS)
+def test_variant_holds_the_terms_that_the_paper_names_and_no_others(variant):
+    mixer = make(variant)
+    names = set(mixer.state_dict())
+    tables = {name for name in names if "." not in name}
+    convolutions = {name.split(".")[0] for name in names if ".depthwise." in name or name.startswith("depthwise.")}
+    assert tables | convolutions == HOLDS[variant]
+    for table in tables:
+        assert mixer.state_dict()[table].shape == ((H, K) if table == "fixed" else (d, K))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_parameter_of_every_variant_learns(variant):
-    made = mixer(variant)
-    x, padding_mask = sentences(8, [8, 5])
-    (made(x, padding_mask) ** 3).sum().backward()
-    for name, parameter in made.named_parameters():
-        constant = name.startswith("key.") and name.endswith("bias")  # may add the same to every score of a query
-        assert parameter.grad is not None and (constant or parameter.grad.abs().max() > 1e-9), name
+def test_every_parameter_learns_save_a_key_bias_that_no_query_can_tell(variant):
+    """q_i . (k_j + b) adds one constant to a row: softmax ignores it, so b learns only where keys make kernels."""
+    model = encoder(variant)
+    ids = tokens(2, 9)
+    model.loss(ids, ids).backward()
+    for name, parameter in model.named_parameters():
+        largest = parameter.grad.abs().max()
+        blind = ".key." in name and name.endswith("bias") and "key_dynamic" not in VARIANTS[variant].terms
+        assert largest < 1e-13 if blind else largest > 1e-9, (name, largest)
 
 
 # --- padding ---
 
-
 def encoder(variant, **overrides):
-    """A whole float64 model, evaluation mode, with position kernels that matter."""
-    torch.manual_seed(5)
-    sizes = dict(layers=2, hidden_size=16, ffn_size=24, heads=4, embedding_size=8, max_length=40)
-    model = BertForMaskedLM(BertConfig(variant=variant, vocab_size=30, **sizes | overrides)).double().eval()
-    for name, parameter in model.named_parameters():
-        if name.endswith(("fixed", "dynamic")):
-            torch.nn.init.normal_(parameter)
-    return model
+    """A small whole model in float64, evaluation mode, every parameter random."""
+    sizes = dict(layers=2, hidden_size=C, ffn_size=16, heads=H, embedding_size=6, max_length=40)
+    model = BertForMaskedLM(BertConfig(variant=variant, vocab_size=30, **{**sizes, **overrides})).double().eval()
+    return randomise(model, 0.3)
+
+
+def tokens(*shape, seed=0):
+    return torch.randint(5, 30, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_neither_content_nor_amount_of_padding_changes_a_real_token(variant, window):
+    model, sentence = encoder(variant, window=window), tokens(1, 7)
+    alone = model(sentence)  # (1, 7, V)
+    for amount in (1, 2, 9, 33):
+        mask = (torch.arange(7 + amount) < 7)[None]
+        for seed in (1, 2):
+            padded = torch.cat([sentence, tokens(1, amount, seed=seed)], dim=1)
+            torch.testing.assert_close(model(padded, mask)[:, :7], alone, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_neither_content_nor_amount_of_padding_changes_a_real_token(variant):
-    model = encoder(variant)
-    ids = torch.randint(5, 30, (1, 11), generator=torch.Generator().manual_seed(1))
-    alone = model(ids)
-    for amount in (1, 7, 29):
-        for content in (0, 12):
-            padded = torch.cat([ids, torch.full((1, amount), content)], dim=1)
-            mask = torch.arange(11 + amount)[None] < 11
-            assert torch.allclose(model(padded, mask)[:, :11], alone, atol=1e-12, rtol=0), (amount, content)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_sentence_does_not_depend_on_its_neighbours_in_the_batch(variant):
-    model = encoder(variant)
-    ids = torch.randint(5, 30, (3, 11), generator=torch.Generator().manual_seed(1))
-    mask = torch.arange(11)[None] < torch.tensor([11, 6, 2])[:, None]
-    together = model(ids, mask)
-    for b, length in enumerate((11, 6, 2)):
-        assert torch.allclose(together[b, :length], model(ids[b:b + 1, :length])[0], atol=1e-12, rtol=0)
-
-
-def test_a_sentence_of_padding_alone_gives_numbers():
-    for variant in VARIANTS:
-        assert encoder(variant)(torch.zeros(1, 4, dtype=torch.long), torch.zeros(1, 4, dtype=torch.bool)).isfinite().all()
+def test_no_gradient_reaches_the_hidden_states_of_padding(variant):
+    mixer = make(variant)
+    x, mask = batch(9)
+    x.requires_grad_()
+    mixer(x, mask)[mask].square().sum().backward()
+    assert x.grad[~mask].eq(0).all() and x.grad[mask].ne(0).any(-1).all()
 
 
 # --- invariants ---
 
-
-def test_gradients_of_a_query_s_relative_row_sum_to_zero():
-    made = mixer("composite")
-    x, padding_mask = sentences(9, [9, 6])
-    captured = {}
-    true_scores = attention.relative_scores
-
-    def capture(rows, length, window):
-        captured["rows"] = rows
-        rows.retain_grad()
-        return true_scores(rows, length, window)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "relative_scores", capture)
-        (made(x, padding_mask) ** 3).sum().backward()
-    gradient = captured["rows"].grad  # (B, H, N, K)
-    assert gradient.abs().max() > 1e-3 and gradient.sum(-1).abs().max() < 1e-12 * 9 * gradient.abs().max() + 1e-10
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if {"fixed", "dynamic"} & set(VARIANTS[name].terms)])
+def test_gradients_of_relative_weights_sum_to_zero_under_clip(variant):
+    """Softmax ignores a constant added to a row, so the K gradients of a query's row sum to zero; hence beta's in each
+    head, and those of w over its K columns. Under "zero" the keys beyond the window do not share the constant."""
+    for window in WINDOWS:
+        mixer = make(variant, window)
+        x, mask = batch(10)
+        mixer(x, mask)[mask].pow(3).sum().backward()
+        for table in ({"fixed", "dynamic"} & set(VARIANTS[variant].terms)):
+            gradient = getattr(mixer, table).grad  # (H, K) or (d, K)
+            ratio = gradient.sum(-1).abs() / gradient.abs().sum(-1)  # (H) or (d)
+            assert ratio.max() < 1e-12 if window == "clip" else ratio.min() > 1e-9, (table, window)
 
 
-def test_gradient_of_beta_sums_to_zero_in_each_head():
-    made = mixer("fixed")
-    x, padding_mask = sentences(9, [9, 6])
-    (made(x, padding_mask) ** 3).sum().backward()
-    assert made.fixed.grad.abs().max() > 1e-3 and made.fixed.grad.sum(-1).abs().max() < 1e-10
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_without_position_terms_alone_the_encoder_commutes_with_permutations(variant):
-    model = encoder(variant)
-    ids = torch.randint(5, 30, (1, 12), generator=torch.Generator().manual_seed(2))
-    order = torch.randperm(12, generator=torch.Generator().manual_seed(2))
-    difference = (model(ids)[:, order] - model(ids[:, order])).abs().max()
-    assert difference < 1e-12 if variant == "none" else difference > 1e-9
-
-
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if not VARIANTS[name].absolute])
-def test_without_absolute_positions_a_mixer_commutes_with_shifts_away_from_the_edges(variant):
-    """A sentence whose outer tokens are all alike looks the same, one token further on, as far as the window is inside.
-
-    Softmax runs over all tokens, so the first and last tokens are copies of one another: a shift then moves one of them
-    from the right end to the left, which changes only what lies beyond both windows.
-    """
-    made = mixer(variant, window="zero")
-    x, mask = sentences(30, [30])
-    x[:, :10], x[:, 16:] = x[:, :1], x[:, :1]  # six tokens that differ amid twenty-four that do not
-    shifted = x.roll(3, dims=1)
-    y, z = made(x, mask), made(shifted, mask)
-    assert torch.allclose(y[:, 6:21], z[:, 9:24], atol=1e-10, rtol=0)
-    assert not torch.allclose(y[:, 9:17], z[:, 9:17], atol=1e-3)  # and the shift is one that shows
+@pytest.mark.parametrize("variant", [name for name, variant in VARIANTS.items() if "fixed" in variant.terms])
+def test_a_constant_added_to_beta_changes_nothing_under_clip(variant):
+    for window in WINDOWS:
+        mixer = make(variant, window)
+        x, mask = batch(10)
+        before = mixer(x, mask)[mask]
+        with torch.no_grad():
+            mixer.fixed += torch.tensor([1.0, -2.0, 3.0, 0.5])[:, None]  # one constant a head
+        change = (mixer(x, mask)[mask] - before).abs().max()
+        assert change < 1e-12 if window == "clip" else change > 1e-3
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_dropout_acts_in_training_alone(variant):
-    made = mixer(variant, dropout=0.5)
-    x, mask = sentences(6, [6])
-    assert torch.equal(made.eval()(x, mask), made(x, mask))
-    assert not torch.equal(made.train()(x, mask), made(x, mask))
+def test_only_without_any_position_term_the_encoder_commutes_with_permutations(variant):
+    model, sentence = encoder(variant), tokens(1, 12)
+    order = torch.arange(12).roll(5).flip(0)
+    difference = (model(sentence[:, order]) - model(sentence)[:, order]).abs().max()
+    assert difference < 1e-12 if variant == "none" else difference > 1e-3
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_only_absolute_positions_tell_where_a_sentence_begins(variant):
+    """Shifted to the right behind padding, a sentence comes out the same: every term depends on j - i alone."""
+    model, sentence = encoder(variant), tokens(1, 8)
+    alone = model(sentence)  # (1, 8, V)
+    for shift in (1, 6, 30):
+        shifted = torch.cat([tokens(1, shift, seed=1), sentence, tokens(1, 2, seed=2)], dim=1)
+        mask = torch.tensor([False] * shift + [True] * 8 + [False] * 2)[None]
+        difference = (model(shifted, mask)[:, shift:shift + 8] - alone).abs().max()
+        assert difference > 1e-3 if variant in ABSOLUTE else difference < 1e-12
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_dropout_acts_in_training_and_there_alone(variant):
+    x, mask = batch(9)
+    mixer = make(variant, dropout=0.5).eval()
+    without = mixer(x, mask)
+    assert torch.equal(without, mixer(x, mask))
+    assert torch.equal(without, make(variant, dropout=0.0).train()(x, mask))
+    assert not torch.equal(mixer.train()(x, mask), mixer(x, mask))
 
 
 # --- the table ---
 
-
-PARAMETERS = {  # small, vocabulary 30004, 128 positions, k = 8, from the paper's own architecture
+SMALL = {  # C = 256, d = 64, H = 4, E = 128, 12 layers, vocabulary 30004, 128 positions, k = 8
     "none": 13_414_324, "absolute": 13_430_708, "fixed": 13_415_140, "dynamic": 13_427_380, "composite": 13_428_196,
     "composite-key": 13_441_252, "depthwise": 13_469_620, "composite-depthwise": 13_483_492, "conv-qk": 13_524_916,
     "conv-v": 13_469_620, "conv-qkv": 13_580_212, "composite-conv-qk": 13_538_788, "composite-conv-v": 13_483_492,
     "composite-conv-qkv": 13_594_084, "convbert": 13_094_540,
 }
-# base: tokens 30004 * 768 = 23,043,072, types 1,536, norm 1,536; a layer 4 * (768 * 768 + 768) + 2 * 1,536
-# + 2 * 768 * 3,072 + 3,072 + 768 = 7,087,872, twelve of them 85,054,464; head 768 * 768 + 768 + 1,536 + 30,004 = 622,132:
-# 108,722,740 without positions. absolute + 128 * 768; fixed + 12 * 12 * 17; dynamic + 12 * 64 * 17; composite both.
-BASE_PARAMETERS = {"none": 108_722_740, "absolute": 108_821_044, "fixed": 108_725_188, "dynamic": 108_735_796,
-                   "composite": 108_738_244}
+# base, C = E = 768, H = 12, d = 64, FFN 3072:
+#   embeddings  30004 * 768 tokens + 2 * 768 types + 2 * 768 norm                                        23,046,144
+#   a layer     4 (768 * 768 + 768) + (768 * 3072 + 3072) + (3072 * 768 + 768) + 4 * 768 = 7,087,872; twelve 85,054,464
+#   head        768 * 768 + 768 + 2 * 768 norm + 30004 biases, decoder tied                                 622,132
+#   none        108,722,740;  absolute + 128 * 768;  fixed + 12 layers * 12 heads * 17;  dynamic + 12 layers * 64 * 17
+BASE = {"absolute": (108_821_044, "108.82M"), "fixed": (108_725_188, "108.73M"), "dynamic": (108_735_796, "108.74M"),
+        "composite": (108_738_244, "108.74M")}
 
 
-@pytest.mark.parametrize("size, counts", [("small", PARAMETERS), ("base", BASE_PARAMETERS)])
-def test_parameter_counts_are_the_paper_s_to_the_unit(size, counts):
-    with torch.device("meta"):  # no memory, no time
-        built = {name: parameter_count(BertForMaskedLM(BertConfig.from_size(size, name))) for name in counts}
-    assert built == counts
+def count(size, variant):
+    with torch.device("meta"):  # shapes without numbers
+        return parameter_count(BertForMaskedLM(BertConfig.from_size(size, variant, vocab_size=30004)))
 
 
-def test_the_table_names_the_paper_s_fifteen_variants():
-    assert set(PARAMETERS) <= set(VARIANTS)
+@pytest.mark.parametrize("variant", SMALL)
+def test_small_has_the_paper_s_parameters_to_the_unit(variant):
+    assert count("small", variant) == SMALL[variant]
 
 
-@pytest.mark.parametrize("terms, added", [(("fixed", "key_dynamic"), 2 * (4 * 17 + 4 * 17)), (("key_dynamic",), 2 * 4 * 17)])
-def test_a_sixteenth_variant_is_one_line(monkeypatch, terms, added):
-    monkeypatch.setitem(VARIANTS, "mine", Variant("a_ij = content + my own choice of terms", terms))
-    equals_loops("mine", "clip", 7, [7, 4])
-    model = encoder("mine")
-    ids = torch.randint(5, 30, (2, 9))
-    model.loss(ids, ids).backward()
-    assert parameter_count(model) == parameter_count(encoder("none")) + added
+@pytest.mark.parametrize("variant", BASE)
+def test_base_has_the_paper_s_parameters(variant):
+    parameters, printed = BASE[variant]
+    assert count("base", variant) == parameters
+    assert f"{parameters / 1e6:.2f}M" == printed
 
 
-def test_a_variant_of_a_new_class_is_one_small_class(monkeypatch):
-    class Mean(torch.nn.Module):
-        """z_i = the mean of the sentence: no attention at all."""
+def test_the_table_offers_the_paper_s_fifteen_variants():
+    assert set(SMALL) <= set(VARIANTS) and len(SMALL) == 15 == len(HOLDS) + 1
+    assert {name for name in SMALL if VARIANTS[name].absolute} == ABSOLUTE
 
-        def __init__(self, config, variant):
-            super().__init__()
-            self.output = torch.nn.Linear(config.hidden_size, config.hidden_size)
 
-        def forward(self, x, padding_mask):
-            x = attention.zero_padding(x, padding_mask)
-            return self.output(x.sum(1, keepdim=True) / padding_mask.sum(1)[:, None, None]).expand_as(x)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_sixteenth_variant_is_one_line(monkeypatch, window):
+    monkeypatch.setitem(VARIANTS, "fixed-key", Variant("content + beta_r + k_j.u_(i-j)", ("fixed", "key_dynamic")))
+    assert_equals_loops("fixed-key", 9, window)
+    model, ids = encoder("fixed-key", window=window), tokens(2, 9)
+    logits, targets = model.masked_logits(ids, ids)
+    torch.nn.functional.cross_entropy(logits, targets).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert logits.shape == (18, 30) and torch.allclose(logits.view(2, 9, 30), model(ids), atol=1e-12)
+    assert count("small", "fixed-key") == SMALL["none"] + 12 * (4 * 17 + 64 * 17)
 
+
+class Mean(torch.nn.Module):
+    """z_i = mean of x_j over the real tokens j: the example in README.md."""
+
+    def __init__(self, config, variant):
+        super().__init__()
+        self.output = torch.nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x, padding_mask):
+        total = attention.zero_padding(x, padding_mask).sum(dim=1, keepdim=True)
+        return self.output(total / padding_mask.sum(dim=1)[:, None, None]).expand_as(x)
+
+
+def test_a_variant_of_a_new_class_trains_like_the_others(monkeypatch):
     monkeypatch.setitem(VARIANTS, "mean", Variant("z_i = mean_j x_j", mixer=Mean))
-    assert encoder("mean")(torch.randint(5, 30, (2, 9))).shape == (2, 9, 30)
+    model, ids = encoder("mean"), tokens(2, 9)
+    model.loss(ids, ids).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_variants_are_immutable_records():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        VARIANTS["none"].terms = ("fixed",)
+@pytest.mark.parametrize("variant", ["conv-v", "composite-conv-qk", "convbert"])
+def test_half_convolutional_variants_refuse_an_odd_number_of_heads(variant):
+    with pytest.raises(ValueError, match="even"):
+        encoder(variant, hidden_size=9, heads=3)

@@ -205,7 +205,7 @@ def read_paragraphs(source, bar, log):
     """
     if source == "toy":
         for document in toy.documents():
-            yield from document
+            yield from (re.sub(r" ([.,?])", r"\1", sentence) for sentence in document)  # spelled as people type
             yield ""
     elif source.suffix == ".zip":
         for line in read_lines(source, bar, log):

@@ -327,9 +327,13 @@ def load_run(folder):
 
 
 def fill_in(model, tokenizer, text, best=5):
-    """For each [MASK] in `text`, the `best` likeliest pieces as (piece, probability) pairs."""
+    """For each [MASK] in `text`, the `best` likeliest pieces as (piece, probability) pairs.
+
+    Text without an end gets a full stop: the model was trained on whole sentences, and takes the end for a word else.
+    """
     cls, sep, mask = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]", "[MASK]"))
-    text = text.encode("utf-8", "replace").decode()  # a terminal may hand over bytes that are no text
+    text = text.encode("utf-8", "replace").decode().rstrip()  # a terminal may hand over bytes that are no text
+    text += "" if text.endswith((".", "?", "!", "[SEP]")) else "."
     ids = [cls, *tokenizer.encode(text, add_special_tokens=False).ids, sep]
     if mask not in ids:
         raise ValueError('the text has no blank: write [MASK] for the word to guess, as in "the dog [MASK] tired"')

@@ -157,10 +157,13 @@ def test_sentences_end_at_full_stops_but_not_at_abbreviations(paragraph, sentenc
 
 def test_every_toy_word_is_one_token_and_a_typed_mask_is_the_mask(tmp_path, short_toy):
     corpus = prepare_corpus(["toy"], tmp_path, 32, log=lambda line: None)
+    written = []
     for document in itertools.islice(toy.documents(), 100):
         for sentence in document:
-            ids = corpus.tokenizer.encode(sentence).ids
+            typed = sentence.replace(" .", ".").replace(" ?", "?").replace(" ,", ",")  # as people spell it
+            written += (ids := corpus.tokenizer.encode(typed).ids)
             assert len(ids) == len(sentence.split()) and min(ids) >= len(SPECIAL)
+    assert corpus.tokens[:len(written)].tolist() == written
     words = [corpus.tokenizer.id_to_token(i) for i in corpus.tokenizer.encode("The cat [MASK] the [MASK].").ids]
     assert words == ["\u2581the", "\u2581cat", "[MASK]", "\u2581the", "[MASK]", "."]
     assert corpus.tokenizer.encode("the [MASK] [MASK]cat ").ids == corpus.tokenizer.encode("the[MASK][MASK]cat").ids

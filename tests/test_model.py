@@ -10,14 +10,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.pre_tokenizers import Whitespace
 
 import model as model_module
 from attention import VARIANTS
 from model import BertConfig, BertForClassification, BertForMaskedLM, fill_in, load_file, load_run, save_file, save_run
 
 ROOT = Path(__file__).parent.parent
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dogs", "was", "were", "tired"]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dogs", "was", "were", "tired", "."]
 
 
 def small_model(variant="composite", **overrides):
@@ -28,7 +28,7 @@ def small_model(variant="composite", **overrides):
 
 def word_tokenizer():
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.pre_tokenizer = Whitespace()
     tokenizer.add_special_tokens(WORDS[:5])
     return tokenizer
 
@@ -252,7 +252,7 @@ def break_config_of_another_program(run):
 
 def break_config_of_another_vocabulary(run):
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    (run / "config.json").write_text(json.dumps(config | {"vocab_size": 12}), encoding="utf-8")
+    (run / "config.json").write_text(json.dumps(config | {"vocab_size": 99}), encoding="utf-8")
 
 
 def break_config_describing_a_giant(run):
@@ -290,10 +290,16 @@ def test_broken_run_is_refused_in_one_line_that_names_it(run, breaking):
 def test_fill_in_ranks_the_words_by_the_model_s_own_probabilities(run):
     model, tokenizer = load_run(run)
     [[*words]] = fill_in(model, tokenizer, "the cat [MASK] tired", best=len(WORDS))
-    p = model(torch.tensor([[2, 5, 6, 4, 10, 3]])).softmax(-1)[0, 3]
+    p = model(torch.tensor([[2, 5, 6, 4, 10, 11, 3]])).softmax(-1)[0, 3]
     for word, probability in words:
         assert probability == pytest.approx(p[WORDS.index(word)].item(), abs=1e-6)
     assert [probability for _, probability in words] == pytest.approx(sorted(p.tolist(), reverse=True), abs=1e-6)
+
+
+def test_fill_in_ends_a_text_that_has_no_end(run):
+    model, tokenizer = load_run(run)
+    answers = [fill_in(model, tokenizer, "the cat [MASK] tired" + end) for end in ("", ".", " . ")]
+    assert answers[0] == answers[1] == answers[2]
 
 
 def test_fill_in_answers_every_blank_in_order(run):

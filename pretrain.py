@@ -65,7 +65,7 @@ def choose_device(device=None, dtype=None):
     precision = "asked for"
     if dtype in (None, "auto"):
         dtype, precision = ("bf16", "multiplied by its hardware") if has_bf16(chosen) else ("fp32", "it has no fast bf16")
-    name = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else f"{torch.get_num_threads()} threads"
+    name = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else f"threads: {torch.get_num_threads()}"
     reason = f"device {chosen} ({why}; {name}), precision {dtype} ({precision})"
     return chosen, {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype], reason
 

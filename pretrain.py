@@ -220,7 +220,7 @@ class Run:
     # -- training
 
     def train_step(self):
-        """One optimizer step: batch, masks and dropout are functions of (seed, step). Nothing here waits for the device."""
+        """One optimizer step: batch, masks and dropout are functions of (seed, step)."""
         settings, step = self.settings, self.step
         input_ids = self.corpus.batch(settings["seed"], step, settings["batch_size"])  # (B, N)
         self.interval["tokens"] += int((input_ids != PAD).sum())

@@ -13,8 +13,8 @@ The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
     dynamic             +  q_i . w_r / sqrt(d)    a kernel made by each query        Shaw et al. 2018;    [C] eq. 5
     key_dynamic         +  k_j . u_(i-j) / sqrt(d)    a kernel made by each key      Huang et al. 2020
 
-plus the places where convolutions are injected; or it is another mixer altogether. The sum over j of softmax(a_ij) v_j
-with beta alone would be a lightweight convolution with kernel softmax(beta): relative positions are convolutions.
+plus the places where convolutions are injected; or it is another mixer altogether. With beta alone, and no key beyond the
+window, sum_j softmax_j(beta_(j-i)) v_j is a lightweight convolution of the values: relative positions are convolutions.
 
 [C] is Chang, Xu, Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions in Pre-trained
 Language Models". The table VARIANTS at the end of this file names all of them; a new name there is a new variant.

@@ -47,7 +47,7 @@ WIDTH_STEP = 8  # batches are as wide as a multiple of this: few shapes, little 
 POOL = 50  # batches' worth of pairs that are sorted by length together
 HELD_OUT_SHARE, HELD_OUT_PAIRS, HELD_OUT_BLOCK = 0.02, 2_048, 32
 MASKED_SHARE = 0.15
-PREPARATION = 1  # to be raised by whoever changes what the cache holds
+PREPARATION = 2  # to be raised by whoever changes what the cache holds
 
 
 # --- Downloads -------------------------------------------------------------------------------------------------------
@@ -205,8 +205,7 @@ def read_paragraphs(source, bar, log):
     """
     if source == "toy":
         for document in toy.documents():
-            yield from (re.sub(r" ([.,?])", r"\1", sentence) for sentence in document)  # spelled as people type
-            yield ""
+            yield from (re.sub(r" ([.,?])", r"\1", line) for line in (*document, ""))  # spelled as people type
     elif source.suffix == ".zip":
         for line in read_lines(source, bar, log):
             heading = HEADING.fullmatch(line)
@@ -415,9 +414,8 @@ def prepare_corpus(names, cache_dir, seq_len, vocab_size=None, log=print):
         except (OSError, ValueError) as error:
             raise (OSError if isinstance(error, OSError) else ValueError)(f"corpus {title}: {error}") from None
     corpus = Corpus(folder, seq_len)
-    sizes = corpus.vocab_size, len(corpus.train), len(corpus.held_out)
     log("corpus {}: {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, vocabulary {:,}; {:,} pairs "
-        "to train on, {:,} held out".format(title, *sizes, **corpus.counts))
+        "to train on, {:,} held out".format(title, corpus.vocab_size, *map(len, corpus.split), **corpus.counts))
     return corpus
 
 
@@ -487,7 +485,7 @@ class Corpus:
         within = np.arange(pairs.sum()) - np.repeat(np.cumsum(pairs) - pairs, pairs)  # a pair's number in its document
         self.first = np.repeat(starts[:-1], pairs) + 2 * within  # (pairs,)
         self.lengths = np.minimum(self.offsets[self.first + 2] - self.offsets[self.first] + 3, seq_len)  # (pairs,)
-        self.train, self.held_out = split_pairs(len(self.first))
+        self.split = self.train, self.held_out = split_pairs(len(self.first))
         self.epoch = None, None
 
     def rows(self, pairs):

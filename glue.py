@@ -152,7 +152,7 @@ def read_task(task, data_dir, split, allow_partial=False, log=print):
         found += f"; {len(short):,} broken, lines {', '.join(map(str, short[:10]))}{', ...' * (len(short) > 10)}"
     if partial and not allow_partial:
         raise ValueError(f"{found}: cut short or edited; delete {folder} and fetch it anew ({fetch}), or take what is "
-                         "there with --allow_partial")
+                         "there with allow_partial")
     if partial or short:
         log(found + (": PARTIAL, scores on it are not GLUE scores" if partial else ": the broken ones are skipped"))
 

@@ -5,7 +5,6 @@ import http.server
 import random
 import re
 import socket
-import threading
 
 import pytest
 
@@ -55,18 +54,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked, server.released = [], threading.Event()
+def server(serve):
+    server = serve(Handler)
     server.url = lambda *ways: tuple(f"http://127.0.0.1:{server.server_port}/{way}/file.bin" for way in ways)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.released.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return server
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import math
 import random
 import re
 import stat
-import threading
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -171,7 +170,7 @@ def test_another_number_of_rows_than_published_is_refused_with_file_and_counts(t
     path = rte(tmp_path, *(f"{number}\ta\tb\tentailment" for number in range(rows)))
     message = error_of(read_task, small("rte", train=4), tmp_path, "train")
     assert str(path) in message and f"{rows} rows" in message and "published are 4" in message
-    assert f"--download rte --data_dir {tmp_path}" in message and "--allow_partial" in message
+    assert f"--download rte --data_dir {tmp_path}" in message and "with allow_partial" in message
 
 
 def test_published_counts_hold_where_none_are_given(tmp_path):
@@ -333,11 +332,10 @@ def tables(folder):
 
 
 @pytest.fixture
-def server(monkeypatch):
+def server(monkeypatch, serve):
     """Serves every file of glue.SOURCES, with contents of our own; glue asks it and waits 0.3 s at most."""
-    monkeypatch.setenv("no_proxy", "*")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked, server.ways, server.released = [], [], threading.Event()
+    server = serve(Handler)
+    server.ways = []
     url = f"http://127.0.0.1:{server.server_port}/"
     names = [name.rpartition("/")[2] for _, name, _, _ in glue.SOURCES]
     server.files = {name: f"the content of {name}\n".encode() for name in names}
@@ -359,13 +357,7 @@ def server(monkeypatch):
     monkeypatch.setattr(glue, "GLUE_URL", url)
     monkeypatch.setattr(glue, "PLACES", {url + name: place for name, place in glue.PLACES.items()})
     monkeypatch.setattr(glue, "download", functools.partial(glue.download, timeout=0.3))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server
-    server.released.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return server
 
 
 def files_in(folder):

@@ -507,10 +507,14 @@ class Corpus:
             self.epoch = (seed, epoch, batch_size), random.permutation(order)
         return self.epoch[1]
 
-    def batch(self, seed, step, batch_size):
-        """input_ids (B, N) int64 on the CPU, [CLS] a [SEP] b [SEP] and PAD: a function of these arguments alone."""
+    def numbers(self, seed, step, batch_size):
+        """The pair numbers (B,) of a step's batch: a function of these arguments alone."""
         epoch, index = divmod(step, max(1, len(self.train) // batch_size))
-        return torch.from_numpy(self.rows(self.epoch_order(seed, epoch, batch_size)[index]))
+        return self.epoch_order(seed, epoch, batch_size)[index]
+
+    def batch(self, seed, step, batch_size):
+        """input_ids (B, N) int64 on the CPU, [CLS] a [SEP] b [SEP] and PAD, of the pairs `numbers`."""
+        return torch.from_numpy(self.rows(self.numbers(seed, step, batch_size)))
 
     @cached_property
     def held_out_rows(self):

@@ -1,329 +1,480 @@
-"""The GLUE protocol: its nine tasks as data, their files, downloads, metrics.
+"""The GLUE protocol: fine-tune pre-trained models on the nine tasks, print the paper's table, write the submission.
 
-    python glue.py --download all --data_dir glue_data      the published files: size, SHA-256, unpacked
-    python glue.py --check_data --data_dir glue_data        rows found in every file, beside the published number
+    python glue.py runs/composite --data_dir toy --seeds 3      nine tasks, three seeds; the toy tasks need no download
+    python glue.py --table runs/none runs/composite             mean and standard error over the seeds, a row a run
+    python glue.py --download all --data_dir glue_data          GLUE's own files: size, SHA-256, unpacked
+    python glue.py RUN --predict                                the test files of the best runs, zipped
+    python glue.py --check RUN/glue/submission.zip              whether any zip is a submission
 
-Tasks and settings: Wang et al. 2019 (GLUE); [C] = Chang et al. 2021, table 5, A.1, A.2, and the code they released.
+A finished task and seed is one line of RUN/glue/results.jsonl; the same command does only what is missing there. The
+tasks and their files are in tasks.py; settings: [C] = Chang et al. 2021, table 5, A.1, A.2.
 """
 
 import argparse
-import contextlib
+import csv
+import hashlib
+import json
+import math
 import os
+import shutil
+import signal
 import sys
 import tempfile
+import time
 import zipfile
-import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
-from urllib.parse import urljoin
 
 import numpy as np
+import torch
+from torch.nn import functional as F
 
-from data import download
-
-# --- Tasks -----------------------------------------------------------------------------------------------------------
-SEEDS = (42, 97, 834, 622, 329, 75, 213, 101, 123, 57)  # of the ten runs a task, in the released code
-LEARNING_RATES = {"tiny": 3e-4, "small": 3e-4, "base": 1e-4}  # peak, by size of the model; tiny is this project's
-WARMUP_SHARE, WEIGHT_DECAY, DROPOUT, SEQ_LEN = 0.1, 0.0, 0.1, 128  # the first: of the steps; then linear to 0
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task's files as published, what is measured, and how [C] fine-tune on it."""
-
-    folder: str
-    rows: dict  # split: published rows; None: any number. SPLIT.tsv is the file; "diagnostic" has its own folder
-    texts: tuple  # names of the columns of sentence a and, where there is one, b
-    label: str  # name of the label's column; "test" and "diagnostic" files have none
-    classes: tuple | None  # label words in the order of their ids; None: a number from 0 to 5
-    metrics: tuple  # names in METRICS; a task's score is their mean
-    epochs: int
-    released_steps: int  # what the released code sets; epochs over the rows come within a few per cent of it
-    batch_size: int = 32
-    lr: float | None = None  # peak; None: LEARNING_RATES
-    start: str | None = None  # the task whose fine-tuned encoder this one starts from; None: the pre-trained one
-    no_header: tuple = ()  # the columns' names, where train and dev have no header line
-    short_rows: bool = False  # whether the published files have broken rows, to be skipped
-
-
-ENTAILMENT, PAIR = ("entailment", "not_entailment"), ("sentence1", "sentence2")
-TASKS = {task.folder.lower(): task for task in (
-    Task("CoLA", dict(train=8551, dev=1043, test=1063), ("sentence",), "label", ("0", "1"), ("matthews",), 3, 851,
-         no_header=("source", "label", "mark", "sentence")),
-    Task("SST-2", dict(train=67349, dev=872, test=1821), ("sentence",), "label", ("0", "1"), ("accuracy",), 3, 6409),
-    Task("MRPC", dict(train=3668, dev=408, test=1725), ("#1 String", "#2 String"), "Quality", ("0", "1"),
-         ("accuracy", "f1"), 3, 343, start="mnli"),
-    Task("STS-B", dict(train=5749, dev=1500, test=1379), PAIR, "score", None, ("pearson", "spearman"), 10, 1836,
-         start="mnli"),
-    Task("QQP", dict(train=363846, dev=40430, test=390965), ("question1", "question2"), "is_duplicate", ("0", "1"),
-         ("accuracy", "f1"), 4, 11200, batch_size=128, short_rows=True),
-    Task("MNLI", dict(train=392702, dev_matched=9815, dev_mismatched=9832, test_matched=9796, test_mismatched=9847,
-                      diagnostic=1104), PAIR, "gold_label", ("contradiction", "entailment", "neutral"), ("accuracy",),
-         4, 12121, batch_size=128),
-    Task("QNLI", dict(train=104743, dev=5463, test=5463), ("question", "sentence"), "label", ENTAILMENT, ("accuracy",),
-         3, 9835, lr=1e-4),
-    Task("RTE", dict(train=2490, dev=277, test=3000), PAIR, "label", ENTAILMENT, ("accuracy",), 10, 777, start="mnli"),
-    Task("WNLI", dict(train=635, dev=71, test=146), PAIR, "label", ("0", "1"), ("accuracy",), 5, 100),
-)}
-
-
-def find_tasks(name):
-    """The names of the tasks that "all" or a task's name, in any case, stands for. ValueError: no such task."""
-    if name.lower() not in (*TASKS, "all"):
-        raise ValueError(f"unknown task {name!r}; the tasks are: {', '.join(TASKS)}; or all")
-    return list(TASKS) if name.lower() == "all" else [name.lower()]
-
-
-# --- Files -----------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Examples:
-    """One split of a task. `labels` are class ids, numbers (STS-B), or None where none are published."""
-
-    task: Task
-    split: str
-    a: list  # of str, one a row
-    b: list | None  # the second sentences
-    labels: list | None
-    partial: bool  # rows are missing or were added: scores here are not GLUE scores
-    skipped: tuple  # line numbers of broken rows
-
-
-def read_columns(path, names, header=None):
-    """(rows, short) of a tab-separated file: rows of (line number, the fields of the columns `names`), and the numbers
-    of lines with fewer fields than `header` (None: the first line). Quotes are literal, empty lines passed over.
-    """
-    rows, short, first = [], [], 1 if header else 2
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            header = header or file.readline().rstrip("\n").split("\t")
-            absent = [name for name in names if name not in header]
-            if absent:
-                raise ValueError(f"{path} has no column {absent[0]!r}; its first line names: {', '.join(header)[:200]}")
-            places = [header.index(name) for name in names]
-            for number, line in enumerate(file, first):
-                fields = line.rstrip("\n").split("\t")
-                if len(fields) >= len(header):
-                    rows.append((number, [fields[place] for place in places]))
-                elif fields != [""]:
-                    short.append(number)
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text, so it is not GLUE's file") from None
-    return rows, short
-
-
-def read_label(text, task):
-    """A class id, or STS-B's number; None: outside the set."""
-    try:
-        return task.classes.index(text) if task.classes else float(text) if 0 <= float(text) <= 5 else None
-    except ValueError:
-        return None
-
-
-def read_task(task, data_dir, split, allow_partial=False, log=print):
-    """The Examples of one split of a task (a name or a Task), from GLUE's files in `data_dir`.
-
-    A file with more or fewer rows than published, or broken ones, is refused, or with `allow_partial` read without the
-    broken ones and marked partial; `log` is told. QQP's broken rows are skipped, counted and named. FileNotFoundError:
-    the line says which command brings the file. ValueError: refused, or a label is outside the set.
-    """
-    task = TASKS[find_tasks(task)[0]] if isinstance(task, str) else task
-    if split not in task.rows:
-        raise ValueError(f"{task.folder} has no split {split!r}; it has: {', '.join(task.rows)}")
-    folder = Path(data_dir, "diagnostic" if split == "diagnostic" else task.folder)
-    path, labelled, ids = folder / f"{split}.tsv", not split.startswith(("test", "diagnostic")), ()
-    if task.folder == "MRPC" and not path.exists():  # then the texts as published, train and dev in one
-        path = folder / f"msr_paraphrase_{'train' if labelled else 'test'}.txt"
-        ids = ("#1 ID", "#2 ID") if labelled else ()
-    fetch = f"python glue.py --download {task.folder.lower()} --data_dir {data_dir}"
-    for file in [path] + [folder / "dev_ids.tsv"] * bool(ids):
-        if not file.is_file():
-            raise FileNotFoundError(f"{file} is missing: {fetch} brings it")
-
-    names = task.texts + (task.label,) * labelled + ids
-    rows, short = read_columns(path, names, task.no_header if labelled else None)
-    if ids:
-        dev_ids = [pair for _, pair in read_columns(folder / "dev_ids.tsv", ids, ids)[0]]
-        rows = [(number, fields) for number, fields in rows if (fields[-2:] in dev_ids) == (split == "dev")]
-
-    published = len(rows) if task.rows[split] is None else task.rows[split]
-    partial = len(rows) != published or bool(short) and not task.short_rows
-    found = f"{path}: {split} has {len(rows):,} rows, published are {published:,}"
-    if short:
-        found += f"; {len(short):,} broken, lines {', '.join(map(str, short[:10]))}{', ...' * (len(short) > 10)}"
-    if partial and not allow_partial:
-        raise ValueError(f"{found}: cut short or edited; delete {folder} and fetch it anew ({fetch}), or take what is "
-                         "there with allow_partial")
-    if partial or short:
-        log(found + (": PARTIAL, scores on it are not GLUE scores" if partial else ": the broken ones are skipped"))
-
-    labels = [read_label(fields[len(task.texts)], task) for _, fields in rows] if labelled else None
-    if labelled and None in labels:
-        number, fields = rows[labels.index(None)]
-        raise ValueError(f"{path}, line {number}: label {fields[len(task.texts)]!r} is not "
-                         + ("one of: " + ", ".join(task.classes) if task.classes else "a number from 0 to 5"))
-    a, b = ([fields[i] for _, fields in rows] if i < len(task.texts) else None for i in (0, 1))
-    return Examples(task, split, a, b, labels, partial, tuple(short))
-
-
-def check_data(data_dir):
-    """Print, for every file of every task, the rows found and published. ValueError: no file, or an unreadable one."""
-    found = 0
-    for task, split in [(task, split) for task in TASKS.values() for split in task.rows]:
-        rows, state = "no", "missing"
-        with contextlib.suppress(FileNotFoundError):
-            examples = read_task(task, data_dir, split, allow_partial=True, log=lambda line: None)
-            rows, state = f"{len(examples.a):,}", "partial" if examples.partial else "complete"
-            state += f", {len(examples.skipped):,} broken rows skipped" * bool(examples.skipped)
-            found += 1
-        print(f"{task.folder:<7}{split:<16}{rows:>8} of {task.rows[split]:>7,} rows   {state}")
-    if not found:
-        raise ValueError(f"no files in {data_dir}: python glue.py --download all --data_dir {data_dir} fetches them")
-
-
-# --- Downloads -------------------------------------------------------------------------------------------------------
-GLUE_URL = "https://dl.fbaipublicfiles.com/glue/data/"
-MSR_URL = "https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase_"
-# Task, name (under GLUE_URL, or a whole URL), bytes, SHA-256. Archives are kept in downloads/ and unpacked into the
-# task's folder; other files go there as they are, or where PLACES says.
-PLACES = {"mrpc_dev_ids.tsv": "MRPC/dev_ids.tsv", "AX.tsv": "diagnostic/diagnostic.tsv"}
-SOURCES = (
-    ("cola", "CoLA.zip", 376_971, "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"),
-    ("sst-2", "SST-2.zip", 7_439_277, "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"),
-    ("mrpc", MSR_URL + "train.txt", 1_047_044, "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89"),
-    ("mrpc", MSR_URL + "test.txt", 441_275, "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784"),
-    ("mrpc", "mrpc_dev_ids.tsv", 6_222, "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7"),
-    ("sts-b", "STS-B.zip", 802_872, "e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85"),
-    ("qqp", "QQP-clean.zip", 41_696_084, "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0"),
-    ("mnli", "MNLI.zip", 312_783_507, "e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633"),
-    ("mnli", "AX.tsv", 222_257, "0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd"),
-    ("qnli", "QNLIv2.zip", 10_627_589, "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5"),
-    ("rte", "RTE.zip", 697_150, "6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee"),
-    ("wnli", "WNLI.zip", 28_999, "ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46"),
+import toy
+from attention import VARIANTS
+from data import PAD, SEP, Corpus, file_sha256, pad_pairs
+from model import (
+    SIZES, BertForClassification, load_config, load_file, load_run, load_weights, save_file, write_text, write_whole,
+)
+from pretrain import Run, TrainingFailed, autocast, choose_device, duration, mean_and_error, run_to_exit, whole_number
+from tasks import (
+    DROPOUT, LEARNING_RATES, SEEDS, SEQ_LEN, SUBMISSION, TASKS, WARMUP_SHARE, WEIGHT_DECAY, check_data, check_submission,
+    download_tasks, find_tasks, read_task, scores,
 )
 
 
-def unpack(archive, folder, names):
-    """Make `folder`, whole or not at all, of the files `names` in the zip's folder of that name. Nothing else is taken,
-    so that no path or link of an archive leads anywhere. ValueError: it is damaged, or a file is not in it.
+# --- Fine-tuning -----------------------------------------------------------------------------------------------------
+class Encoded(Corpus):
+    """The token ids of one split's Examples: a Corpus of labelled pairs, batched as pre-training batches its own."""
+
+    def __init__(self, examples, tokenizer, seq_len):
+        def encode(texts):  # a part at a time, because the library's Encodings are large
+            return [np.array(row.ids, dtype=np.int32) for at in range(0, len(texts), 10_000)
+                    for row in tokenizer.encode_batch(texts[at:at + 10_000], add_special_tokens=False)]
+
+        tokenizer.encode_special_tokens = True  # "[SEP]" in a sentence is text
+        a, b = encode(examples.a), encode(examples.b or ())
+        self.pairs = list(zip(a, b or [None] * len(a)))
+        self.examples, self.seq_len, self.vocab_size = examples, seq_len, tokenizer.get_vocab_size()
+        self.lengths = np.array([min(seq_len, len(a) + 2 + (0 if b is None else len(b) + 1)) for a, b in self.pairs])
+        self.train, self.epoch = np.arange(len(a)), (None, None)
+
+    def rows(self, numbers):
+        return pad_pairs([self.pairs[number] for number in numbers], self.seq_len)  # (B, N)
+
+
+def classify(model, input_ids):
+    """Scores (B, labels) of input_ids (B, N). The second sentence and the [SEP] behind it are of token type 1."""
+    separators, padding_mask = (input_ids == SEP).long(), input_ids != PAD
+    return model(input_ids, padding_mask, (separators.cumsum(dim=1) > separators).long() * padding_mask)
+
+
+@torch.no_grad()
+def predict(model, data, device, dtype, batch_size=128):
+    """A class id, or STS-B's number, for each row of an Encoded: (n,)."""
+    model.eval()
+    order, predictions = np.argsort(data.lengths, kind="stable"), np.empty(len(data.pairs))
+    for numbers in np.split(order, range(batch_size, len(order), batch_size)):
+        with autocast(device, dtype):
+            logits = classify(model, torch.from_numpy(data.rows(numbers)).to(device)).float()  # (B, labels)
+        predictions[numbers] = (logits.argmax(dim=-1) if data.examples.task.classes else logits[:, 0]).cpu()
+    model.train()
+    return predictions
+
+
+class FineTuning(Run):
+    """A Run on labelled sentences: a classifier on the encoder `start` (a state_dict, of a pre-trained model or of a
+    fine-tuned one), its loss, and at the end the scores on `dev` ({split: Encoded}).
     """
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=folder.name, ignore_cleanup_errors=True) as temporary:
-        new = Path(temporary, folder.name)
-        new.mkdir()
-        try:
-            with zipfile.ZipFile(archive) as files:
-                for name in names:
-                    (new / name).write_bytes(files.read(f"{folder.name}/{name}"))
-        except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise ValueError(f"cannot unpack {archive}: {error}") from None
-        os.replace(new, folder)
+
+    elsewhere = "--name"
+
+    def __init__(self, folder, settings, train, dev, config, start, device, dtype):
+        self.dev, self.config, self.start, self.task = dev, config, start, train.examples.task
+        self.name = f"{self.task.folder}, seed {settings['seed']}"
+        super().__init__(folder, settings, train, device, dtype)
+        self.labels = torch.tensor(train.examples.labels, device=device)  # (n,) class ids, or numbers
+
+    def make_model(self):
+        labels = len(self.task.classes or "1")  # one output where it is a number
+        model = BertForClassification(replace(self.config, dropout=self.settings["dropout"]), labels)
+        model.load_state_dict(self.start, strict=False)  # the encoder, and the pooler where there is one
+        return model
+
+    def batch_loss(self):
+        """Cross-entropy, or for numbers the mean squared error."""
+        numbers = self.corpus.numbers(self.settings["seed"], self.step, self.settings["batch_size"])  # (B,)
+        self.interval["tokens"] += int(self.corpus.lengths[numbers].sum())
+        targets = self.labels[torch.from_numpy(numbers).to(self.device)]  # (B,)
+        with autocast(self.device, self.dtype):
+            logits = classify(self.model, torch.from_numpy(self.corpus.rows(numbers)).to(self.device)).float()
+        return F.cross_entropy(logits, targets) if self.task.classes else F.mse_loss(logits[:, 0], targets)
+
+    def evaluate(self):
+        """The result: scores of each development split and their mean; accuracy on each kind of sentence, where the
+        rows say of which kind they are; whether one class, or one number, was the answer to everything.
+        """
+        self.result = dict(score=0.0, scores={}, collapsed=False, partial=self.corpus.examples.partial)
+        for split, data in self.dev.items():
+            predictions, examples = predict(self.model, data, self.device, self.dtype), data.examples
+            self.result["scores"][split] = scores(predictions, examples)
+            self.result["score"] += self.result["scores"][split]["score"] / len(self.dev)
+            self.result["collapsed"] |= bool(np.ptp(predictions) < 1e-3)
+            self.result["partial"] |= examples.partial
+            if examples.kinds:
+                kinds, right = np.array(examples.kinds), predictions == np.array(examples.labels)  # (n,) both
+                self.result["by_kind"] = {str(kind): 100 * float(right[kinds == kind].mean())
+                                          for kind in np.unique(kinds)}
+
+    def save(self):
+        if self.result is None:  # else it goes to results.jsonl
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.save_state(model=self.model.state_dict(), optimizer=self.optimizer.state_dict())
 
 
-def download_tasks(names, data_dir, log=print):
-    """Bring the published files of the tasks `names` to `data_dir`, size and SHA-256 checked; what is there stays.
-    OSError: the line names every file still missing, its address and its place. ValueError: what is there is wrong.
+# --- The protocol: tasks, seeds, what is done already ----------------------------------------------------------------
+def task_settings(name, seed, data, args, config, model, dtype):
+    """All that the result of a task and seed depends on: the published settings where `args` does not override them."""
+    task, train = TASKS[name], data["train"]
+    size = next((size for size, shape in SIZES.items() if shape.items() <= asdict(config).items()), "small")
+    settings = dict(lr=task.lr or LEARNING_RATES[size], epochs=task.epochs, batch_size=task.batch_size, dropout=DROPOUT,
+                    weight_decay=WEIGHT_DECAY, warmup_share=WARMUP_SHARE)
+    settings |= {option: getattr(args, option) for option in settings if getattr(args, option, None) is not None}
+    settings["steps"] = settings["epochs"] * max(1, len(train.pairs) // settings["batch_size"])
+    settings["warmup_steps"] = math.ceil(settings["warmup_share"] * settings["steps"])
+    texts = repr([(split, part.examples.a, part.examples.b, part.examples.labels) for split, part in data.items()])
+    return settings | dict(task=name, seed=seed, seq_len=train.seq_len, start=task.start, model=model,
+                           data=hashlib.sha256(texts.encode()).hexdigest()[:12], dtype=str(dtype).removeprefix("torch."))
+
+
+def code_version():
+    """What made a result: a digest of the modules of this project that take part in it."""
+    here = Path(__file__).parent
+    names = ("kernels", "attention", "model", "data", "tasks", "pretrain", "glue")
+    return hashlib.sha256(b"".join((here / f"{name}.py").read_bytes() for name in names)).hexdigest()[:12]
+
+
+def read_results(folder):
+    """{(task, seed): record} of the results.jsonl in a folder, in its order. ValueError: damaged."""
+    path = Path(folder, "results.jsonl")
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        return {(record["task"], record["seed"]): record for record in records}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): mend or delete the line") from None
+
+
+def fine_tune_once(out, data, settings, encoder, config, device, dtype):
+    """One task and seed, unless `out`/results.jsonl has it. Returns the number of the signal that stopped it, or 0."""
+    name, seed = settings["task"], settings["seed"]
+    records, weights, running = read_results(out), out / f"{name}-seed{seed}.pt", out / f"running-{name}-seed{seed}"
+    done, starts_others = records.get((name, seed)), any(task.start == name for task in TASKS.values())
+    if done:
+        differing = [f"{key} {done['settings'].get(key)} there, {value} here" for key, value in settings.items()
+                     if done["settings"].get(key) != value]
+        if differing:
+            raise ValueError(f"{out} has {name}, seed {seed}, of another run ({'; '.join(differing)}); "
+                             "choose another --name")
+        if weights.exists() or not starts_others:
+            return 0
+    run = FineTuning(running, settings, data["train"], {split: part for split, part in data.items() if split != "train"},
+                     config, encoder, device, dtype)
+    run.resume()
+    stopped = run.train(save_every=1000, eval_every=settings["steps"])
+    if run.result is None:
+        return stopped
+    seconds = run.totals["seconds"]
+    print(f"{name:<6} seed {seed:<4} {run.result['score']:5.1f}   {settings['steps']:,} steps of "
+          f"{settings['batch_size']}, lr {settings['lr']:g}, {run.totals['tokens'] / seconds:,.0f} tokens/s, took "
+          f"{duration(seconds)}"
+          + "   PARTIAL" * run.result["partial"] + "   one answer to everything" * run.result["collapsed"])
+    state = run.model.state_dict()
+    if starts_others:
+        save_file({key: value for key, value in state.items() if not key.startswith("classifier")}, weights)
+    others = [record["result"]["score"] for (task, other), record in records.items() if task == name and other != seed]
+    if run.result["score"] > max(others, default=-math.inf):
+        save_file(state, out / f"best-{name}.pt")
+    records[name, seed] = dict(task=name, seed=seed, result=run.result, settings=settings, code=code_version(),
+                               seconds=round(seconds, 3))
+    write_text("".join(json.dumps(record) + "\n" for record in records.values()), out / "results.jsonl")
+    shutil.rmtree(running, ignore_errors=True)
+    return stopped
+
+
+def fine_tune(folder, examples, args, device, dtype):
+    """Every task and seed asked for, from the run in `folder`. examples: {task: {split: Examples}}, in order."""
+    pretrained, tokenizer = load_run(folder)
+    config, out, model = pretrained.config, folder / args.name, file_sha256(folder / "model.pt")[:12]
+    encoded, wanted, none = {}, find_tasks(args.task), argparse.Namespace()
+    out.mkdir(exist_ok=True)
+    print(f"\n{folder}: {config.variant}, {VARIANTS[config.variant].equation}; results go to {out / 'results.jsonl'}")
+    for seed, name in [(seed, name) for seed in args.seeds for name in examples]:
+        if name not in encoded:
+            encoded[name] = {split: Encoded(part, tokenizer, min(args.seq_len, config.max_length))
+                             for split, part in examples[name].items()}
+        start = TASKS[name].start if args.intermediate else None
+        settings = task_settings(name, seed, encoded[name], args if name in wanted else none, config, model, dtype)
+        known = read_results(out).get((name, seed), {"settings": {}})["settings"].get("model") == model
+        if name not in wanted and known and (out / f"{name}-seed{seed}.pt").exists():
+            continue  # an encoder to start from, whatever the settings that made it
+        encoder = load_file(out / f"{start}-seed{seed}.pt") if start else pretrained.state_dict()
+        stopped = fine_tune_once(out, encoded[name], settings | dict(start=start), encoder, config, device, dtype)
+        if stopped:
+            return stopped
+    return 0
+
+
+# --- Tables ----------------------------------------------------------------------------------------------------------
+COLUMNS = {"CoLA": ("cola", "dev"), "MNLI-m": ("mnli", "dev_matched"), "MNLI-mm": ("mnli", "dev_mismatched"),
+           "MRPC": ("mrpc", "dev"), "QNLI": ("qnli", "dev"), "QQP": ("qqp", "dev"), "RTE": ("rte", "dev"),
+           "SST": ("sst-2", "dev"), "STS": ("sts-b", "dev")}
+PUBLISHED = {row.split()[0]: row.split()[1:] for row in """\
+none                 7.0+-2.4 73.0 73.0 80.9 80.1 84.4 61.0 80.9 83.7 69.3+-0.3
+absolute            33.5+-0.4 75.8 76.1 83.3 78.2 84.9 64.4 85.0 82.4 73.7+-0.1
+fixed               38.3+-0.8 77.2 77.2 84.0 82.1 86.2 64.7 86.9 85.2 75.7+-0.2
+dynamic             38.4+-0.7 77.9 77.6 85.6 82.8 87.2 65.1 86.8 85.6 76.3+-0.1
+composite           40.9+-0.7 77.9 78.0 86.2 83.0 87.3 66.1 86.9 85.9 76.9+-0.1
+composite-key       40.0+-0.6 77.9 77.7 86.3 83.3 87.4 66.3 86.5 86.1 76.8+-0.1
+depthwise           38.0+-0.6 76.9 76.8 82.8 81.9 86.1 64.2 87.2 84.4 75.4+-0.1
+composite-depthwise 40.4+-0.7 77.2 77.4 85.0 83.3 87.3 63.5 87.1 86.1 76.4+-0.1
+conv-qk             33.4+-0.4 76.3 76.4 83.3 81.3 85.1 63.0 86.1 84.5 74.4+-0.1
+conv-v              34.7+-0.9 76.2 76.6 83.4 82.4 86.6 65.2 87.2 85.0 75.2+-0.1
+conv-qkv            31.9+-0.7 76.3 76.3 83.7 80.4 84.6 66.1 86.4 84.4 74.4+-0.1
+composite-conv-qk   39.3+-0.8 77.4 77.2 85.4 81.9 86.7 64.0 87.5 85.7 76.1+-0.1
+composite-conv-v    37.9+-0.7 77.8 78.1 85.6 83.6 87.5 65.1 87.5 86.4 76.6+-0.1
+composite-conv-qkv  38.2+-1.0 77.4 77.3 85.3 82.8 87.0 64.9 86.9 85.9 76.2+-0.2
+convbert            33.3+-1.5 76.7 76.8 83.9 77.1 85.1 64.6 86.3 84.0 74.2+-0.3""".splitlines()}  # BERT-small, [C] table 6
+
+
+def table_row(records, by_phenomenon):
+    """{column: (scores by seed {seed: score}, marks)} of one run's results; "GLUE" is the mean of all columns, for
+    each seed that has them all.
     """
-    missing = []  # (url, path, size, sha256, (folder, files) to unpack or None)
-    for task, name, size, sha256 in SOURCES:
-        folder, url = Path(data_dir, TASKS[task].folder), urljoin(GLUE_URL, name)
-        tables = [f"{split}.tsv" for split in TASKS[task].rows if split != "diagnostic"]
-        absent = [table for table in tables if not (folder / table).exists()]
-        if task not in names or (task == "mrpc" and not absent):  # MRPC's texts are not needed beside its tables
-            continue
-        if not name.endswith(".zip"):
-            path = Path(data_dir, PLACES.get(name, f"{folder.name}/{url.rpartition('/')[2]}"))
-            missing += [] if path.exists() else [(url, path, size, sha256, None)]
-        elif absent and folder.exists():
-            raise ValueError(f"{folder} is there, but without {', '.join(absent)}: delete it or move it away")
-        elif absent:
-            missing.append((url, Path(data_dir, "downloads", name), size, sha256, (folder, tables)))
-    log("nothing to download: all files are there" if not missing else f"files to download: {len(missing)}")
-    for number, (url, path, size, sha256, unpacked) in enumerate(missing, 1):
-        try:
-            download([url], path, size, sha256)
-        except OSError as error:
-            rest = ", ".join(f"{url} to {path}" for url, path, *_ in missing[number:])
-            raise OSError(f"{error}{'; also missing: ' * bool(rest)}{rest}") from None
-        if unpacked:
-            unpack(path, *unpacked)
-        log(f"{url}: {size:,} bytes, SHA-256 agrees")
+    row = {}
+    for (name, seed), record in records.items():
+        result, marks = record["result"], "~" * record["result"]["partial"] + "*" * record["result"]["collapsed"]
+        values = {column: result["scores"][split]["score"] for column, (task, split) in COLUMNS.items() if task == name}
+        if by_phenomenon:
+            values = result.get("by_kind", {})
+        for column, value in values.items():
+            scores_by_seed, marked = row.setdefault(column, ({}, set()))
+            scores_by_seed[seed] = value
+            marked.update(marks)
+    if not by_phenomenon:
+        row = {column: row[column] for column in COLUMNS if column in row}
+        whole = [seed for seed in row.get("CoLA", ({},))[0] if all(seed in row.get(name, ({},))[0] for name in COLUMNS)]
+        if whole:
+            row["GLUE"] = ({seed: float(np.mean([row[name][0][seed] for name in COLUMNS])) for seed in whole},
+                           set().union(*(marks for _, marks in row.values())))
+    return row
 
 
-# --- Metrics ---------------------------------------------------------------------------------------------------------
-# predictions and labels: (n,) numbers or class ids, n > 0, else ValueError. Undefined cases: f1 is 0 where nothing is
-# rightly found; matthews, pearson and spearman are 0 where predictions or labels are all alike.
-
-def paired(predictions, labels):
-    x, y = (np.asarray(values, dtype=np.float64) for values in (predictions, labels))
-    if x.ndim != 1 or x.shape != y.shape or not x.size or not np.isfinite([x, y]).all():
-        raise ValueError(f"scores need one finite prediction for each of one or more labels; got {x.shape}, {y.shape}")
-    return x, y
-
-
-def accuracy(predictions, labels):
-    """The share of predictions that equal their label."""
-    return float(np.mean(np.equal(*paired(predictions, labels))))
-
-
-def f1(predictions, labels):
-    """Harmonic mean of precision and recall of class 1: 2 TP / (2 TP + FP + FN)."""
-    x, y = (values == 1 for values in paired(predictions, labels))
-    return float(2 * np.sum(x & y) / (x.sum() + y.sum())) if (x & y).any() else 0.0
-
-
-def matthews(predictions, labels):
-    """Matthews 1975: (TP TN - FP FN) / sqrt((TP + FP)(TP + FN)(TN + FP)(TN + FN)); Pearson's r of two-valued x, y."""
-    return pearson(*(values == 1 for values in paired(predictions, labels)))
-
-
-def pearson(predictions, labels):
-    """Pearson's r: cov(x, y) / (sd(x) sd(y))."""
-    x, y = paired(predictions, labels)
-    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) > 0 and np.ptp(y) > 0 else 0.0
-
-
-def spearman(predictions, labels):
-    """Spearman's rho: Pearson's r of the ranks; equal values share the mean of theirs."""
-    counted = (np.unique(values, return_inverse=True, return_counts=True) for values in paired(predictions, labels))
-    return pearson(*((np.cumsum(counts) - (counts - 1) / 2)[places] for _, places, counts in counted))
+def print_table(folders, args):
+    """[C] table 6 of the runs in `folders`: mean and standard error over seeds, published rows where asked for."""
+    rows = {}
+    for folder in folders:
+        variant, records = load_config(folder).variant, read_results(folder / args.name)
+        if not records:
+            raise ValueError(f"{folder / args.name} has no results: python glue.py {folder} makes them")
+        row = table_row(records, args.by_phenomenon)
+        runs = sorted({len(by_seed) for by_seed, _ in row.values()})
+        cells = {column: mean_and_error(list(by_seed.values()), 1).replace(" ", "") + "".join(sorted(marks))
+                 for column, (by_seed, marks) in row.items()}
+        rows[str(folder)] = dict(variant=variant, runs="-".join(map(str, runs[::max(1, len(runs) - 1)]))) | cells
+    if args.published:
+        names = [variant for variant in dict.fromkeys(row["variant"] for row in rows.values()) if variant in PUBLISHED]
+        rows |= {f"[C] {name}": dict(zip(("variant", "runs", *COLUMNS, "GLUE"), (name, "10", *PUBLISHED[name])))
+                 for name in names}
+    columns = dict.fromkeys(column for row in rows.values() for column in row)
+    table = [["run", *columns]] + [[label, *(row.get(column, "") for column in columns)] for label, row in rows.items()]
+    widths = [max(map(len, column)) for column in zip(*table)]
+    if args.format == "csv":
+        csv.writer(sys.stdout, lineterminator="\n").writerows(table)
+        return
+    if args.format == "markdown":
+        table.insert(1, ["-" * width for width in widths])
+    edge, between = ("| ", " | ") if args.format == "markdown" else ("", "  ")
+    for line in table:
+        print((edge + between.join(map(str.ljust, line, widths)) + edge[::-1]).rstrip())
+    said = "".join(mark for row in rows.values() for cell in row.values() for mark in "~*" if mark in cell)
+    print("\n" * (args.format == "markdown" and said != "") + "~ on part of the rows published: not a GLUE score\n"
+          * ("~" in said) + "* with runs that gave one answer to everything\n" * ("*" in said), end="")
 
 
-METRICS = {"accuracy": accuracy, "f1": f1, "matthews": matthews, "pearson": pearson, "spearman": spearman}
+# --- Submission ------------------------------------------------------------------------------------------------------
+def predict_tests(folder, args, tasks, device, dtype):
+    """Write the eleven files of a submission, from the best development run of each task, and zip them."""
+    pretrained, tokenizer = load_run(folder)
+    out, records = folder / args.name, read_results(folder / args.name)
+    for name in TASKS:
+        if not (out / f"best-{name}.pt").exists() or not any(task == name for task, _ in records):
+            raise ValueError(f"{out} has no run of {name}: python glue.py {folder} --task {name} makes one")
+    examples = {file: read_task(tasks[name], args.data_dir, split, args.allow_partial)
+                for file, (name, split) in SUBMISSION.items()}
+    (out / "submission").mkdir(exist_ok=True)
+    for file, (name, split) in SUBMISSION.items():
+        task = tasks[name]
+        model = BertForClassification(pretrained.config, len(task.classes or "1")).to(device)
+        load_weights(model, load_file(out / f"best-{name}.pt"), out / f"best-{name}.pt")
+        predictions = predict(model, Encoded(examples[file], tokenizer, min(args.seq_len, pretrained.config.max_length)),
+                              device, dtype)
+        words = [task.classes[int(value)] if task.classes else f"{min(max(value, 0), 5):.3f}" for value in predictions]
+        write_text("index\tprediction\n" + "".join(f"{index}\t{word}\n" for index, word in enumerate(words)),
+                   out / "submission" / f"{file}.tsv")
+        best = max((record for record in records.values() if record["task"] == name), key=lambda r: r["result"]["score"])
+        print(f"{file}.tsv: {len(words):,} predictions of seed {best['seed']}, development score "
+              f"{best['result']['score']:.1f}")
 
-
-def scores(predictions, examples):
-    """{metric: value, ..., "score": their mean}, times 100. ValueError: the split has no published labels."""
-    if examples.labels is None:
-        raise ValueError(f"{examples.task.folder} {examples.split} has no published labels: it cannot be scored here")
-    values = {name: 100 * METRICS[name](predictions, examples.labels) for name in examples.task.metrics}
-    return values | {"score": float(np.mean(list(values.values())))}
+    def zip_files(part):
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in SUBMISSION:
+                archive.write(out / "submission" / f"{file}.tsv", f"{file}.tsv")
+    write_whole(out / "submission.zip", zip_files)
+    check_submission(out / "submission.zip", tasks)
 
 
 # --- Command line ----------------------------------------------------------------------------------------------------
+def prepare_data(args):
+    """(tasks, data_dir): GLUE's own, or for --data_dir toy the built-in ones, written to the cache on first use."""
+    if str(args.data_dir) != "toy":
+        return TASKS, args.data_dir
+    folder = args.cache_dir / f"toy-glue-{file_sha256(toy.__file__)[:8]}"  # another program, another folder
+    if not folder.exists():
+        args.cache_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=args.cache_dir, ignore_cleanup_errors=True) as temporary:
+            toy.write_glue(Path(temporary, "glue"))
+            os.replace(Path(temporary, "glue"), folder)
+    return {name: replace(task, rows=toy.GLUE_ROWS[task.folder]) for name, task in TASKS.items()}, folder
+
+
+def read_all(args, tasks):
+    """{task: {split: Examples}}, train and development, of the tasks asked for; those they start from come first."""
+    names = find_tasks(args.task)
+    starts = [TASKS[name].start for name in names if TASKS[name].start and args.intermediate]
+    splits = {name: [split for split in tasks[name].rows if split == "train" or split.startswith("dev")]
+              for name in dict.fromkeys(starts + names)}
+    return {name: {split: read_task(tasks[name], args.data_dir, split, args.allow_partial) for split in splits[name]}
+            for name in splits}
+
+
+def benchmark(folder, args, tasks, device, dtype, steps=40):
+    """Print real tokens per second of fine-tuning and of pre-training: the run's model, one task's batches, in turn."""
+    pretrained, tokenizer = load_run(folder)
+    task, config = tasks["mnli" if args.task == "all" else find_tasks(args.task)[0]], pretrained.config
+    examples = read_task(task, args.data_dir, "train", args.allow_partial)
+    train = Encoded(examples, tokenizer, min(args.seq_len, config.max_length))
+    settings = dict(seed=0, batch_size=args.batch_size or task.batch_size, steps=10 ** 6, warmup_steps=1, lr=1e-4,
+                    dropout=config.dropout)
+
+    class PreTraining(Run):
+        def make_model(self):
+            return pretrained
+
+    runs = {"pre-training": PreTraining(folder, settings, train, device, dtype),
+            "fine-tuning": FineTuning(folder, settings, train, {}, config, pretrained.state_dict(), device, dtype)}
+    times = {name: [] for name in runs}
+    for step in range(steps + 5):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run.train_step()
+            run.collect(0.0)  # waits for the device
+            times[name].append(time.perf_counter() - start)
+            if step == 4:  # the first ones allocate and compile
+                times[name].clear()
+                run.interval["tokens"] = 0
+    for name, run in runs.items():
+        ratio = np.median(np.divide(times[name], times["pre-training"]))
+        print(f"{name:<13} {run.interval['tokens'] / sum(times[name]):>9,.0f} tokens/s   "
+              f"{1000 * np.median(times[name]):7.1f} ms a step of {settings['batch_size']}   {ratio:.2f} of pre-training's "
+              "time for the same batch")
+
+
+def fraction(text):
+    """argparse type: a number from 0 to below 1."""
+    if not 0 <= float(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie in [0, 1)")
+    return float(text)
+
+
 def parse_arguments(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--data_dir", type=Path, default=Path("glue_data"), help="folder of GLUE's files (default: %(default)s)")
-    add("--download", metavar="TASK", help=f"fetch a task's files: {', '.join(TASKS)}; or all")
+    add("runs", nargs="*", type=Path, metavar="RUN", help="folders that pretrain.py wrote")
+    add("--data_dir", type=Path, default=Path("glue_data"), help="folder of GLUE's files, or toy (default: %(default)s)")
+    add("--task", default="all", help=f"{', '.join(TASKS)}; or all (default)")
+    add("--seeds", nargs="+", type=int, default=[len(SEEDS)], help="the first so many of the released ten, or a list of "
+        f"seeds: one number up to {len(SEEDS)} is a count (default: all ten)")
+    add("--intermediate", action=argparse.BooleanOptionalAction, default=True,
+        help="start RTE, STS-B and MRPC from the MNLI encoder of the same seed")
+    for name, kind in dict(lr=float, epochs=whole_number, batch_size=whole_number, dropout=fraction, weight_decay=fraction,
+                           warmup_share=fraction).items():
+        add(f"--{name}", type=kind, help="default: the published one, by task and size")
+    add("--seq_len", type=whole_number, default=SEQ_LEN, help="tokens, at most the model's (default: %(default)s)")
+    add("--allow_partial", action="store_true", help="read files with rows missing, and mark their scores")
+    add("--name", default="glue", help="results go to RUN/NAME (default: %(default)s)")
+    add("--table", action="store_true", help="print the results of the runs, mean and standard error over seeds")
+    add("--published", action="store_true", help="with --table: the paper's rows of the same variants below")
+    add("--by_phenomenon", action="store_true", help="with --table: accuracy on each kind of CoLA sentence")
+    add("--format", choices=("text", "markdown", "csv"), default="text", help="of the table")
+    add("--predict", action="store_true", help="write RUN/NAME/submission.zip from the best run of each task")
+    add("--check", type=Path, metavar="ZIP", help="check a submission")
+    add("--benchmark", action="store_true", help="speed of fine-tuning beside that of pre-training")
+    add("--download", metavar="TASK", help="fetch a task's files, or all")
     add("--check_data", action="store_true", help="print the rows found in every file, beside the published number")
+    add("--cache_dir", type=Path, default=Path("cache"), help="of the toy tasks (default: %(default)s)")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    add("--dtype", choices=("auto", "fp32", "bf16"), default="auto")
     args = parser.parse_args(argv)
-    if not (args.download or args.check_data):
-        parser.error("nothing to do: give --download or --check_data")
+    if not (args.runs or args.check or args.download or args.check_data):
+        parser.error("nothing to do: name a RUN (pretrain.py makes one), or give --check, --download or --check_data")
+    if len(args.seeds) == 1 and 1 <= args.seeds[0] <= len(SEEDS):
+        args.seeds = SEEDS[:args.seeds[0]]
+    args.seeds = tuple(dict.fromkeys(args.seeds))
+    if min(args.seeds) < 1:
+        parser.error("--seeds: a count or a list of whole numbers above 0")
+    if args.lr is not None and not 0 < args.lr < math.inf:
+        parser.error(f"--lr must be a number above 0, not {args.lr}")
+    if args.seq_len < 8:
+        parser.error(f"--seq_len must be at least 8, not {args.seq_len}")
     return args
 
 
+def run_all(args):
+    """What the command line asks for. Returns the exit code."""
+    if args.download:
+        if str(args.data_dir) == "toy":
+            raise ValueError("the toy tasks need no download; --download wants another --data_dir")
+        download_tasks(find_tasks(args.download), args.data_dir)
+    find_tasks(args.task)
+    if args.table:
+        print_table(args.runs, args)
+        return 0
+    for folder in args.runs:
+        load_config(folder)
+    tasks, args.data_dir = prepare_data(args)
+    if args.check_data:
+        check_data(tasks, args.data_dir)
+    if args.check:
+        check_submission(args.check, tasks)
+    if not args.runs:
+        return 0
+    device, dtype, reason = choose_device(args.device, args.dtype)
+    print(reason)
+    examples = None if args.predict or args.benchmark else read_all(args, tasks)
+    for folder in args.runs:
+        if args.benchmark:
+            benchmark(folder, args, tasks, device, dtype)
+        elif args.predict:
+            predict_tests(folder, args, tasks, device, dtype)
+        else:
+            stopped = fine_tune(folder, examples, args, device, dtype)
+            if stopped:
+                print(f"stopped by {signal.Signals(stopped).name}; the same command goes on from there")
+                return 128 + stopped
+    return 0
+
+
 def main(argv=None):
-    args = parse_arguments(argv)
-    try:
-        if args.download:
-            download_tasks(find_tasks(args.download), args.data_dir)
-        if args.check_data:
-            check_data(args.data_dir)
-    except (ValueError, OSError) as error:
-        print(f"glue.py: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("glue.py: interrupted; the same command goes on from there", file=sys.stderr)
-        sys.exit(130)
+    run_to_exit("glue.py", run_all, parse_arguments(argv))
 
 
 if __name__ == "__main__":

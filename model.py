@@ -150,6 +150,16 @@ def initialise(module):
         nn.init.zeros_(module.bias)
 
 
+def masked_places(labels, capacity):
+    """(places, targets), both (capacity,): where labels (B * N,) is not -100, and those labels; beyond their number place 0
+    and -100. No more than `capacity` are kept. Nothing here waits for the device.
+    """
+    chosen = labels != -100
+    slots = torch.where(chosen, chosen.cumsum(0) - 1, capacity).clamp(max=capacity)  # the last one takes all others
+    places = slots.new_zeros(capacity + 1).scatter(0, slots, torch.arange(len(labels), device=labels.device))[:capacity]
+    return places, labels[places].masked_fill(torch.arange(capacity, device=labels.device) >= chosen.sum(), -100)
+
+
 class BertForMaskedLM(nn.Module):
     """The encoder and the head that names the masked tokens: C -> E, GELU, LayerNorm, then the token embeddings again."""
 
@@ -172,26 +182,30 @@ class BertForMaskedLM(nn.Module):
         """Logits of every token, (B, N, V). Arguments as in `Bert`."""
         return self.head(self.bert(input_ids, padding_mask, token_type_ids))
 
-    def masked_logits(self, input_ids, labels, padding_mask=None, token_type_ids=None, multiple=1):
+    def masked_logits(self, input_ids, labels, padding_mask=None, token_type_ids=None, multiple=1, capacity=None):
         """Logits (M, V) and targets (M,) of the tokens to predict alone, those where labels (B, N) is not -100.
 
         The decoder is the largest matrix of a small model: this spares it six tokens of seven. `multiple` rounds M up
-        with rows whose target is -100, to be ignored.
+        with rows whose target is -100, to be ignored; `capacity` fixes M.
         """
         hidden = self.bert(input_ids, padding_mask, token_type_ids).flatten(0, 1)  # (B, N, C) -> (B * N, C)
         labels = labels.flatten()  # (B * N,)
-        predicted = (labels != -100).nonzero().squeeze(-1)  # (M,)
-        spare = -len(predicted) % multiple
-        targets = F.pad(labels[predicted], (0, spare), value=-100)  # (M,)
-        return self.head(hidden[F.pad(predicted, (0, spare))]), targets  # (M, C) -> (M, V), (M,)
+        if capacity is None:
+            predicted = (labels != -100).nonzero().squeeze(-1)  # (M,)
+            spare = -len(predicted) % multiple
+            predicted, targets = F.pad(predicted, (0, spare)), F.pad(labels[predicted], (0, spare), value=-100)  # (M,) both
+        else:
+            predicted, targets = masked_places(labels, capacity)
+        return self.head(hidden[predicted]), targets  # (M, C) -> (M, V), (M,)
 
-    def loss(self, input_ids, labels, padding_mask=None, token_type_ids=None):
+    def loss(self, input_ids, labels, padding_mask=None, token_type_ids=None, capacity=None):
         """Mean cross-entropy in nats over the tokens to predict; 0 where there is none.
 
         Their number differs in each batch. It is rounded up to a multiple of 64 because a matrix product of a new shape
-        is costly: libraries compile it and keep what they compiled.
+        is costly: libraries compile it and keep what they compiled. On a GPU asking for that number means to wait for
+        all the work before it: there `capacity` fixes it.
         """
-        logits, targets = self.masked_logits(input_ids, labels, padding_mask, token_type_ids, multiple=64)
+        logits, targets = self.masked_logits(input_ids, labels, padding_mask, token_type_ids, 64, capacity)
         return F.cross_entropy(logits, targets, reduction="sum") / (targets != -100).sum().clamp(min=1)
 
 

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import math
+import multiprocessing
 import signal
 import sys
 import time
@@ -24,7 +25,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from attention import VARIANTS
-from data import PAD, mask_tokens, prepare_corpus
+from data import MASKED_SHARE, PAD, SPECIAL, mask_tokens, prepare_corpus
 from kernels import WINDOWS
 from model import (
     SIZES, BertConfig, BertForMaskedLM, load_file, load_weights, parameter_count, save_file, save_run, write_text,
@@ -104,6 +105,11 @@ def step_seed(seed, step, stream):
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+def mask_capacity(tokens):
+    """Room for the masked ones of so many tokens: their mean number and six standard deviations, in steps of 64."""
+    return 64 * math.ceil((MASKED_SHARE * tokens + 6 * math.sqrt(MASKED_SHARE * (1 - MASKED_SHARE) * tokens)) / 64)
+
+
 class Interrupts:
     """Turns SIGINT and SIGTERM into a flag, read between two steps: `with Interrupts() as stop: ... if stop.signal`."""
 
@@ -155,20 +161,26 @@ class Run:
     """One model on its way through its steps, and the folder from which it can be taken up again.
 
     `settings` fix the run (see `run_settings`); where and how it runs, device and checkpoints, does not belong to them.
+    Fine-tuning is a Run with another model, loss and evaluation (glue.py).
     """
+
+    name, elsewhere = None, "--out_dir"  # on the progress bar; the option that gives another folder
 
     def __init__(self, folder, settings, corpus, device, dtype):
         self.folder, self.settings, self.corpus = Path(folder), settings, corpus
         self.device, self.dtype = device, dtype
         torch.manual_seed(step_seed(settings["seed"], 0, "weights"))
-        self.model = BertForMaskedLM(model_config(settings, corpus.vocab_size)).to(device).train()
-        self.optimizer = make_optimizer(self.model, weight_decay=0.01)
+        self.model = self.make_model().to(device).train()
+        self.optimizer = make_optimizer(self.model, settings.get("weight_decay", 0.01))
         self.generator = torch.Generator(device)
         self.step, self.saved_step, self.result = 0, 0, None
         self.records = [{"settings": settings}]  # the lines of log.jsonl
         self.interval = dict(loss=0.0, steps=0, tokens=0, seconds=0.0)  # since the last of them
         self.totals = dict(tokens=0, seconds=0.0)
         self.pending = []  # (step, loss, gradient norm) still on the device
+
+    def make_model(self):
+        return BertForMaskedLM(model_config(self.settings, self.corpus.vocab_size))
 
     # -- on disk
 
@@ -177,7 +189,7 @@ class Run:
         path = self.folder / "train_state.pt"
         if not path.exists():
             if self.folder.exists() and any(file.suffix != ".part" for file in self.folder.iterdir()):
-                raise ValueError(f"{self.folder} is not empty and holds no run to resume; choose another --out_dir")
+                raise ValueError(f"{self.folder} is not empty and holds no run to resume; choose another {self.elsewhere}")
             return
         state = load_file(path)
         try:
@@ -185,7 +197,7 @@ class Run:
             differing = [f"{key} {saved.get(key)} there, {value} here"
                          for key, value in self.settings.items() if saved.get(key) != value]
             if differing:
-                raise ValueError(f"{self.folder} belongs to another run ({'; '.join(differing)}); choose another --out_dir")
+                raise ValueError(f"{self.folder} belongs to another run ({'; '.join(differing)}); choose another {self.elsewhere}")
             self.step, self.records = state["step"], state["records"]
             self.interval, self.totals = state["interval"], state["totals"]
             if state["result"] is None:
@@ -219,21 +231,24 @@ class Run:
 
     # -- training
 
-    def train_step(self):
-        """One optimizer step: batch, masks and dropout are functions of (seed, step)."""
-        settings, step = self.settings, self.step
-        input_ids = self.corpus.batch(settings["seed"], step, settings["batch_size"])  # (B, N)
+    def batch_loss(self):
+        """The loss of this step's batch; batch and masks are functions of (seed, step)."""
+        input_ids = self.corpus.batch(self.settings["seed"], self.step, self.settings["batch_size"])  # (B, N)
         self.interval["tokens"] += int((input_ids != PAD).sum())
         input_ids = input_ids.to(self.device)
-        self.generator.manual_seed(step_seed(settings["seed"], step, "masks"))
+        self.generator.manual_seed(step_seed(self.settings["seed"], self.step, "masks"))
         masked_ids, labels = mask_tokens(input_ids, self.corpus.vocab_size, self.generator)  # (B, N) both
-
-        lr = learning_rate(step, settings["steps"], settings["warmup_steps"], settings["lr"])
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        torch.manual_seed(step_seed(settings["seed"], step, "dropout"))
+        capacity = mask_capacity(input_ids.numel()) if self.device.type == "cuda" else None
         with autocast(self.device, self.dtype):
-            loss = self.model.loss(masked_ids, labels, input_ids != PAD)
+            return self.model.loss(masked_ids, labels, input_ids != PAD, capacity=capacity)
+
+    def train_step(self):
+        """One optimizer step; its dropout, too, is a function of (seed, step)."""
+        settings, step = self.settings, self.step
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(step, settings["steps"], settings["warmup_steps"], settings["lr"])
+        torch.manual_seed(step_seed(settings["seed"], step, "dropout"))
+        loss = self.batch_loss()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
@@ -288,7 +303,8 @@ class Run:
         """Train to the last step, or until a signal; either way all is saved. Returns the signal's number, or 0."""
         steps = self.settings["steps"]
         log_every = max(1, steps // 100)
-        bar = tqdm(total=steps, initial=self.step, unit="step", disable=None, dynamic_ncols=True)
+        bar = tqdm(total=steps, initial=self.step, desc=self.name, leave=self.name is None, unit="step", disable=None,
+                   dynamic_ncols=True)
         with Interrupts() as stop, bar:
             since = time.perf_counter()
             while self.step < steps:
@@ -412,6 +428,7 @@ def parse_arguments(argv=None):
     add("--save_every", type=whole_number, help="steps (default: a tenth of all, at most 1,000)")
     add("--eval_every", type=whole_number, help="steps (default: a tenth of all)")
     add("--cache_dir", type=Path, default=Path("cache"), help="downloads and token ids")
+    add("--benchmark", action="store_true", help="time whole steps of the variants in turn, beside absolute's; write no run")
     add("--dry_run", action="store_true", help="prepare the text, time twenty steps, write no run")
     args = parser.parse_args(argv)
     for name in args.variant:
@@ -460,6 +477,81 @@ def start_run(folder, settings, corpus, device, dtype, args, guess):
     return run.result, stopped
 
 
+# --- The benchmark -------------------------------------------------------------------------------------------------------
+
+
+class FullBatches:
+    """Batches with a token at every position, drawn at random: the most work that a step of this shape can be."""
+
+    def __init__(self, vocab_size, seq_len):
+        self.vocab_size, self.seq_len = vocab_size, seq_len
+
+    def batch(self, seed, step, batch_size):
+        draw = np.random.default_rng([seed, step])
+        return torch.from_numpy(draw.integers(len(SPECIAL), self.vocab_size, (batch_size, self.seq_len)))  # (B, N)
+
+
+def peak_memory(settings, args, device, dtype):
+    """MiB at the most while three steps are trained: of the GPU, or of this process, which should be a new one."""
+    full = FullBatches(prepare_corpus(args.corpus, args.cache_dir, settings["seq_len"], log=len).vocab_size, settings["seq_len"])
+    run = Run(".", settings, full, device, dtype)
+    for _ in range(3):
+        run.train_step()
+    run.collect(0.0)
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2 ** 20
+    if Path("/proc/self/status").exists():  # Linux, where the other way tells of the parent process too
+        return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 2 ** 10
+    import resource  # not on Windows
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** 20
+
+
+def benchmark(args, recipe, corpus, device, dtype, rounds=12):
+    """Print what a whole training step of each variant costs: on batches without padding, and on those of the corpus.
+
+    All variants take the same batch in turn, and what is printed are medians, so that the ratios hold on a busy machine.
+    """
+    names = list(dict.fromkeys(["absolute", *(VARIANTS if "all" in args.variant else args.variant)]))
+    settings = {name: run_settings(args, recipe, name, 0, corpus, dtype) for name in names}
+    runs, first, times, tokens = {}, {}, {}, {}
+    for name in names:
+        for kind, batches in (("full", FullBatches(corpus.vocab_size, recipe["seq_len"])), ("text", corpus)):
+            start, run = time.perf_counter(), Run(".", settings[name], batches, device, dtype)
+            if args.compile or (args.compile is None and device.type == "cuda"):
+                compile_encoder(run.model, device, dtype)
+            run.train_step()
+            run.collect(0.0)
+            first[name, kind], runs[name, kind], times[name, kind] = time.perf_counter() - start, run, []
+    for _ in tqdm(range(rounds), desc="rounds", disable=None):
+        for key, run in runs.items():
+            run.interval["tokens"], start = 0, time.perf_counter()
+            run.train_step()
+            run.collect(0.0)  # waits for the device
+            times[key].append(time.perf_counter() - start)
+            tokens.setdefault(key, []).append(run.interval["tokens"])
+    print(f"\n{'':<20} {'full rows':>10} {'to absolute':>12} {'corpus':>14} {'to absolute':>12} {'first step':>11} {'peak':>10}")
+    for name in names:
+        ratios = [np.median(np.divide(times[name, kind], times["absolute", kind])) for kind in ("full", "text")]
+        speed = np.median(np.divide(tokens[name, "text"], times[name, "text"]))
+        with multiprocessing.get_context("spawn").Pool(1) as fresh:
+            try:
+                memory = f"{fresh.apply(peak_memory, (settings[name], args, device, dtype)):,.0f} MiB"
+            except ImportError:
+                memory = "-"
+        print(f"{name:<20} {1000 * np.median(times[name, 'full']):>7,.0f} ms {ratios[0]:>12.2f} {speed:>7,.0f} tok/s {ratios[1]:>12.2f} "
+              f"{first[name, 'full']:>9.1f} s {memory:>10}")
+    width = recipe["batch_size"] * recipe["seq_len"]
+    real = np.mean(tokens["absolute", "text"])
+    padded = real / np.median(times["absolute", "full"])
+    start = time.perf_counter()
+    for step in range(1, rounds + 1):
+        corpus.batch(0, step, recipe["batch_size"])
+    waiting = (time.perf_counter() - start) / sum(times["absolute", "text"])
+    print(f"{rounds} rounds; full rows: {recipe['batch_size']} x {recipe['seq_len']} tokens; the corpus fills {real:,.0f} of "
+          f"these {width:,} positions: padded to them, absolute would train on {padded:,.0f} real tokens/s. "
+          f"Making a batch takes {100 * waiting:.1f} % of a step")
+
+
 def compile_encoder(model, device, dtype):
     """torch.compile the encoder in place, after a trial; where the machine cannot, say so and run uncompiled."""
     try:
@@ -506,8 +598,11 @@ def run_all(args):
     print(reason)
     recipe, folders = recipe_for(args), run_folders(args)
     print(f"{args.size}: " + ", ".join(f"{name} {value:,}" for name, value in recipe.items()))
-    check_folders(folders.values(), "auto" if args.dry_run else args.resume)
+    check_folders(folders.values(), "auto" if args.dry_run or args.benchmark else args.resume)
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe["seq_len"])
+    if args.benchmark:
+        benchmark(args, recipe, corpus, device, dtype)
+        return 0
     guess, results = unigram_guess(corpus), {}
     for (variant, seed), folder in folders.items():
         settings = run_settings(args, recipe, variant, seed, corpus, dtype)
@@ -521,25 +616,29 @@ def run_all(args):
     return 0
 
 
-def main(argv=None):
+def run_to_exit(program, work, *arguments):
+    """Leave Python with the code that work(*arguments) returns; whatever goes wrong ends in one line and a code."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # a console without Unicode shows a ? rather than failing
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # while preparing: cleans up behind itself
-    args = parse_arguments(argv)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # outside of training: cleans up
     try:
-        sys.exit(run_all(args))
+        sys.exit(work(*arguments))
     except TrainingFailed as error:
         message, code = error, 1
     except (ValueError, OSError) as error:
         message, code = error, 2
     except KeyboardInterrupt:
-        message, code = "interrupted; a checkpoint, if there is one, is whole", 130
+        message, code = "interrupted; what was saved is whole, and the same command goes on from there", 130
     except (MemoryError, RuntimeError) as error:  # torch tells of a full memory in either way
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
         message, code = "out of memory; a smaller --batch_size or --seq_len needs less", 1
-    print(f"pretrain.py: {message}", file=sys.stderr)
+    print(f"{program}: {message}", file=sys.stderr)
     sys.exit(code)
+
+
+def main(argv=None):
+    run_to_exit("pretrain.py", run_all, parse_arguments(argv))
 
 
 if __name__ == "__main__":

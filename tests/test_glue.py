@@ -1,612 +1,621 @@
-"""glue.py: tasks and settings, readers of GLUE's files, downloads from our own server, metrics, the command line."""
+"""glue.py: batches, the classifier's input, settings and starts, what survives a kill, tables, submissions, bad input."""
 
-import functools
-import hashlib
-import http.server
+import csv
 import io
-import itertools
-import math
+import json
+import os
 import random
 import re
-import stat
+import shutil
+import signal
+import subprocess
+import sys
+import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import glue
-from glue import TASKS, read_task
-
-MNLI_HEADER = ("index|promptID|pairID|genre|sentence1_binary_parse|sentence2_binary_parse|sentence1_parse|"
-               "sentence2_parse|sentence1|sentence2")
-STS_B_HEADER = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2"
-HEADERS = {name: [header and header.replace("|", "\t") for header in pair] for name, pair in {  # train, test
-    "CoLA": (None, "index|sentence"),
-    "SST-2": ("sentence|label", "index|sentence"),
-    "MRPC": ("Quality|#1 ID|#2 ID|#1 String|#2 String", "index|#1 ID|#2 ID|#1 String|#2 String"),
-    "QQP": ("id|qid1|qid2|question1|question2|is_duplicate", "id|question1|question2"),
-    "STS-B": (STS_B_HEADER + "|score", STS_B_HEADER),
-    "MNLI": (MNLI_HEADER + "|label1|gold_label", MNLI_HEADER),
-    "QNLI": ("index|question|sentence|label", "index|question|sentence"),
-    "RTE": ("index|sentence1|sentence2|label", "index|sentence1|sentence2"),
-    "WNLI": ("index|sentence1|sentence2|label", "index|sentence1|sentence2"),
-}.items()}
-COLUMNS = {  # published places: texts and label in train and dev, texts in test
-    "CoLA": ([3], 1, [1]), "SST-2": ([0], 1, [1]), "MRPC": ([3, 4], 0, [3, 4]), "QQP": ([3, 4], 5, [1, 2]),
-    "STS-B": ([7, 8], 9, [7, 8]), "MNLI": ([8, 9], 11, [8, 9]), "QNLI": ([1, 2], 3, [1, 2]), "RTE": ([1, 2], 3, [1, 2]),
-    "WNLI": ([1, 2], 3, [1, 2]),
-}
-DIAGNOSTIC = ("index\tsentence1\tsentence2", [1, 2])
-
-
-def write(path, *lines, end="\n", bom=False):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + "".join(line + end for line in lines).encode())
-    return path
-
-
-def small(name, **rows):
-    """The task with these published row counts in place of its own."""
-    return replace(TASKS[name], rows=TASKS[name].rows | rows)
-
-
-def quiet(line):
-    raise AssertionError(f"unexpected: {line}")
-
-
-def error_of(call, *arguments, kind=ValueError, **named):
-    with pytest.raises(kind) as caught:
-        call(*arguments, **named)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def rte(folder, *rows, **options):
-    return write(folder / "RTE" / "train.tsv", "index\tsentence1\tsentence2\tlabel", *rows, **options)
-
-
-# --- tasks ---
-
-def test_settings_are_those_of_the_paper():
-    table = {  # rows; metrics; epochs, batch size, learning rate (small, base), start, released steps
-        "cola": (8551, 1043, 1063, "matthews", 3, 32, 3e-4, 1e-4, None, 851),
-        "sst-2": (67349, 872, 1821, "accuracy", 3, 32, 3e-4, 1e-4, None, 6409),
-        "mrpc": (3668, 408, 1725, "accuracy f1", 3, 32, 3e-4, 1e-4, "mnli", 343),
-        "sts-b": (5749, 1500, 1379, "pearson spearman", 10, 32, 3e-4, 1e-4, "mnli", 1836),
-        "qqp": (363846, 40430, 390965, "accuracy f1", 4, 128, 3e-4, 1e-4, None, 11200),
-        "mnli": (392702, 9815, 9832, 9796, 9847, 1104, "accuracy", 4, 128, 3e-4, 1e-4, None, 12121),
-        "qnli": (104743, 5463, 5463, "accuracy", 3, 32, 1e-4, 1e-4, None, 9835),
-        "rte": (2490, 277, 3000, "accuracy", 10, 32, 3e-4, 1e-4, "mnli", 777),
-        "wnli": (635, 71, 146, "accuracy", 5, 32, 3e-4, 1e-4, None, 100),
-    }
-    rates = [glue.LEARNING_RATES[size] for size in ("small", "base")]
-    assert {name: (*task.rows.values(), " ".join(task.metrics), task.epochs, task.batch_size,
-                   *(task.lr or rate for rate in rates), task.start, task.released_steps)
-            for name, task in TASKS.items()} == table
-    assert glue.SEEDS == (42, 97, 834, 622, 329, 75, 213, 101, 123, 57)
-    assert (glue.WARMUP_SHARE, glue.WEIGHT_DECAY, glue.DROPOUT, glue.SEQ_LEN) == (0.1, 0.0, 0.1, 128)
-
-
-def test_released_steps_come_near_the_epochs_of_each_task():
-    for task in TASKS.values():
-        steps = task.epochs * math.ceil(task.rows["train"] / task.batch_size)
-        assert abs(steps / task.released_steps - 1) < 0.06, task.folder
-
-
-def test_an_unknown_task_is_answered_with_the_list():
-    message = error_of(glue.find_tasks, "snli")
-    assert "'snli'" in message and all(name in message for name in (*TASKS, "all"))
-    assert glue.find_tasks("RTE") == ["rte"] and glue.find_tasks("all") == list(TASKS)
-
-
-# --- readers ---
-
-def published_lines(task, split, rows):
-    """The lines of a published file: what is to be read stands at the published places, noise everywhere else."""
-    test = split.startswith(("test", "diagnostic"))
-    header, texts = HEADERS[task.folder][test], COLUMNS[task.folder][2 if test else 0]
-    if split == "diagnostic":
-        header, texts = DIAGNOSTIC
-    lines = [header] if header else []
-    for number in range(rows):
-        fields = [f"noise {i}" for i in range(header.count("\t") + 1 if header else 4)]
-        for place, letter in zip(texts, "ab"):
-            fields[place] = f"{split} {letter}{number}"
-        if not test:
-            label = task.classes[number % len(task.classes)] if task.classes else str(number / 2)
-            fields[COLUMNS[task.folder][1]] = label
-        lines.append("\t".join(fields))
-    return lines
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_published_columns_are_read_in_every_split(tmp_path, name):
-    task = replace(TASKS[name], rows=dict.fromkeys(TASKS[name].rows, 5))
-    for split in task.rows:
-        write(tmp_path / ("diagnostic" if split == "diagnostic" else task.folder) / f"{split}.tsv",
-              *published_lines(task, split, 5), bom=name == "mrpc")
-    for split in task.rows:
-        examples = read_task(task, tmp_path, split, log=quiet)
-        assert examples.a == [f"{split} a{number}" for number in range(5)]
-        assert examples.b == ([f"{split} b{number}" for number in range(5)] if len(task.texts) == 2 else None)
-        labels = [number % len(task.classes) if task.classes else number / 2 for number in range(5)]
-        assert examples.labels == (None if split.startswith(("test", "diagnostic")) else labels)
-        assert not examples.partial and examples.skipped == ()
-
-
-def test_quotes_are_literal_and_blanks_are_kept(tmp_path):
-    rte(tmp_path, '0\t"open\tclosed" \tentailment', '1\t""\t\'\tnot_entailment')
-    examples = read_task(small("rte", train=2), tmp_path, "train")
-    assert (examples.a, examples.b, examples.labels) == (['"open', '""'], ['closed" ', "'"], [0, 1])
-
-
-def test_unicode_line_separators_inside_a_sentence_do_not_end_the_row(tmp_path):
-    rte(tmp_path, "0\ta\u2028b\x0c\x1cc\td\x85e\tentailment")
-    examples = read_task(small("rte", train=1), tmp_path, "train")
-    assert (examples.a, examples.b) == (["a\u2028b\x0c\x1cc"], ["d\x85e"])
-
-
-@pytest.mark.parametrize("end", ["\r\n", "\r"])
-def test_byte_order_mark_and_foreign_line_ends_do_not_matter(tmp_path, end):
-    rte(tmp_path, "0\ta\tb\tentailment", "1\tc\td\tnot_entailment", end=end, bom=True)
-    write(tmp_path / "CoLA" / "train.tsv", "gj04\t1\t\tA.", "gj04\t0\t*\tB.", end=end, bom=True)
-    examples, cola = (read_task(small(name, train=2), tmp_path, "train") for name in ("rte", "cola"))
-    assert (examples.a, examples.b, examples.labels) == (["a", "c"], ["b", "d"], [0, 1])
-    assert (cola.a, cola.b, cola.labels) == (["A.", "B."], None, [1, 0])
-
-
-def test_a_file_without_a_last_line_end_and_one_with_empty_lines_read_alike(tmp_path):
-    path = rte(tmp_path, "0\ta\tb\tentailment", "", "1\tc\td\tentailment", "")
-    task = small("rte", train=2)
-    one = read_task(task, tmp_path, "train", log=quiet)
-    path.write_bytes(path.read_bytes().rstrip(b"\n"))
-    assert one == read_task(task, tmp_path, "train", log=quiet) and one.a == ["a", "c"]
-
-
-@pytest.mark.parametrize("rows", [3, 5])
-def test_another_number_of_rows_than_published_is_refused_with_file_and_counts(tmp_path, rows):
-    path = rte(tmp_path, *(f"{number}\ta\tb\tentailment" for number in range(rows)))
-    message = error_of(read_task, small("rte", train=4), tmp_path, "train")
-    assert str(path) in message and f"{rows} rows" in message and "published are 4" in message
-    assert f"--download rte --data_dir {tmp_path}" in message and "with allow_partial" in message
-
-
-def test_published_counts_hold_where_none_are_given(tmp_path):
-    rte(tmp_path, "0\ta\tb\tentailment")
-    assert "1 rows, published are 2,490" in error_of(read_task, "rte", tmp_path, "train")
-    assert not read_task(replace(TASKS["rte"], rows={"train": None}), tmp_path, "train", log=quiet).partial
-
-
-def test_allow_partial_reads_what_is_there_says_so_and_marks_it(tmp_path):
-    path, lines = rte(tmp_path, "0\ta\tb\tentailment"), []
-    examples = read_task("rte", tmp_path, "train", allow_partial=True, log=lines.append)
-    assert examples.partial and examples.a == ["a"]
-    [line] = lines
-    assert str(path) in line and "2,490" in line and "PARTIAL" in line
-
-
-def test_a_file_cut_within_a_row_is_refused_naming_the_line(tmp_path):
-    path = rte(tmp_path, "0\ta\tb\tentailment", "1\tc\td\tentailment")
-    path.write_bytes(path.read_bytes()[:-len("d\tentailment\n")])
-    message = error_of(read_task, small("rte", train=2), tmp_path, "train")
-    assert "1 rows, published are 2" in message and "1 broken, lines 3" in message
-    examples = read_task(small("rte", train=2), tmp_path, "train", allow_partial=True, log=lambda line: None)
-    assert examples.partial and examples.a == ["a"] and examples.skipped == (3,)
-
-
-def test_a_broken_row_beside_the_right_number_of_whole_ones_is_refused(tmp_path):
-    rte(tmp_path, "0\ta\tb\tentailment", "1\tc")
-    assert "lines 3" in error_of(read_task, small("rte", train=1), tmp_path, "train")
-
-
-def test_the_broken_rows_of_qqp_are_skipped_counted_and_named(tmp_path):
-    header = HEADERS["QQP"][0]
-    path, lines = tmp_path / "QQP" / "train.tsv", []
-    write(path, header, "0\t1\t2\ta\tb\t1", "1\t3\t4\tc", '"\td\t0', "2\t5\t6\te\tf\t0")
-    examples = read_task(small("qqp", train=2), tmp_path, "train", log=lines.append)
-    assert (examples.a, examples.b, examples.labels) == (["a", "e"], ["b", "f"], [1, 0])
-    assert not examples.partial and examples.skipped == (3, 4)
-    assert len(lines) == 1 and str(path) in lines[0] and "2 broken, lines 3, 4: " in lines[0]
-    write(path, header, "0\t1\t2\ta\tb\t1", *["short"] * 12)
-    read_task(small("qqp", train=1), tmp_path, "train", log=lines.append)
-    assert "12 broken, lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, ...:" in lines[1]
-
-
-@pytest.mark.parametrize("name, line, label", [
-    ("rte", "1\ta\tb\tneutral", "'neutral' is not one of: entailment, not_entailment"),
-    ("wnli", "1\ta\tb\t2", "'2' is not one of: 0, 1"), ("wnli", "1\ta\tb\t", "'' is not one of: 0, 1"),
-    *(("sts-b", "1\tg\tf\ty\to\ts\ts\ta\tb\t" + score, f"'{score}' is not a number from 0 to 5")
-      for score in ("5.01", "-0.1", "nan", "high"))])
-def test_a_label_outside_the_set_is_named_with_file_and_line(tmp_path, name, line, label):
-    task = small(name, train=2)
-    good = line.rpartition("\t")[0] + "\t" + (task.classes[0] if task.classes else "5.000")
-    path = write(tmp_path / task.folder / "train.tsv", HEADERS[task.folder][0], good, line)
-    assert f"{path}, line 3: label {label}" in error_of(read_task, task, tmp_path, "train")
-
-
-def test_a_header_line_where_none_is_published_is_an_error_in_line_1(tmp_path):
-    path = write(tmp_path / "CoLA" / "dev.tsv", "source\tlabel\tmark\tsentence", "gj04\t1\t\tA.")
-    assert f"{path}, line 1: label 'label'" in error_of(read_task, small("cola", dev=2), tmp_path, "dev")
-
-
-def test_a_file_with_other_columns_is_named_with_the_missing_one(tmp_path):
-    path = write(tmp_path / "RTE" / "train.tsv", "index\tpremise\tsentence2\tlabel", "0\ta\tb\tentailment")
-    message = error_of(read_task, small("rte", train=1), tmp_path, "train")
-    assert f"{path} has no column 'sentence1'" in message and "premise" in message
-
-
-def test_a_file_that_is_not_utf8_is_named(tmp_path):
-    path = rte(tmp_path, "0\ta\tb\tentailment")
-    path.write_bytes(path.read_bytes().replace(b"a\tb", b"\xff\xfe\tb"))
-    assert f"{path} is not UTF-8" in error_of(read_task, small("rte", train=1), tmp_path, "train")
-
-
-@pytest.mark.parametrize("name, split", [(name, split) for name, task in TASKS.items() for split in task.rows])
-def test_a_missing_file_names_the_command_that_fetches_it(tmp_path, name, split):
-    message = error_of(read_task, name, tmp_path, split, kind=FileNotFoundError)
-    assert f"python glue.py --download {name} --data_dir {tmp_path}" in message and "is missing" in message
-
-
-def test_an_unknown_split_is_answered_with_the_list(tmp_path):
-    assert "train, dev_matched, dev_mismatched" in error_of(read_task, "mnli", tmp_path, "dev")
-
-
-def mrpc_texts(folder, **options):
-    """MRPC as published: five pairs, of which the second and fourth are dev, and two test pairs."""
-    header = HEADERS["MRPC"][0]
-    rows = [f'{number % 2}\t{number}\t{number + 10}\t"a{number}\tb{number}' for number in range(5)]
-    write(folder / "MRPC" / "msr_paraphrase_train.txt", header, *rows, bom=True, **options)
-    write(folder / "MRPC" / "msr_paraphrase_test.txt", header, "1\t7\t8\ta\tb", "0\t8\t7\tc\td", bom=True, **options)
-    write(folder / "MRPC" / "dev_ids.tsv", "3\t13", "1\t11", "0\t12", **options)
-    return small("mrpc", train=3, dev=2, test=2)
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_mrpc_is_built_from_its_texts_and_dev_ids_in_the_order_of_the_texts(tmp_path, end):
-    task = mrpc_texts(tmp_path, end=end)
-    train, dev, test = (read_task(task, tmp_path, split, log=quiet) for split in ("train", "dev", "test"))
-    assert (train.a, train.b, train.labels) == (['"a0', '"a2', '"a4'], ["b0", "b2", "b4"], [0, 0, 0])
-    assert (dev.a, dev.b, dev.labels) == (['"a1', '"a3'], ["b1", "b3"], [1, 1])
-    assert (test.a, test.b, test.labels) == (["a", "c"], ["b", "d"], None)
-
-
-def test_mrpc_with_fewer_dev_ids_is_refused_and_without_them_is_missing(tmp_path):
-    task = mrpc_texts(tmp_path)
-    ids = write(tmp_path / "MRPC" / "dev_ids.tsv", "3\t13")
-    assert "dev has 1 rows, published are 2" in error_of(read_task, task, tmp_path, "dev")
-    assert "train has 4 rows, published are 3" in error_of(read_task, task, tmp_path, "train")
-    ids.unlink()
-    assert str(ids) in error_of(read_task, task, tmp_path, "train", kind=FileNotFoundError)
-    assert read_task(task, tmp_path, "test").a == ["a", "c"]
-
-
-def test_ready_made_tables_of_mrpc_are_taken_before_its_texts(tmp_path):
-    task = mrpc_texts(tmp_path)
-    write(tmp_path / "MRPC" / "dev.tsv", HEADERS["MRPC"][0],
-          "1\t9\t9\tmade\tready", "0\t9\t9\tx\ty", bom=True)
-    assert read_task(task, tmp_path, "dev").a == ["made", "x"] and read_task(task, tmp_path, "train").a[0] == '"a0'
-
-
-# --- downloads ---
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves server.files by name; the first words of server.ways say how the next answers fail."""
-
-    def do_GET(self):
-        name = self.path.rpartition("/")[2]
-        self.server.asked.append(name)
-        way = self.server.ways.pop(0) if self.server.ways else "good"
-        if way == "absent" or name not in self.server.files:
-            return self.send_error(404)
-        content = self.server.files[name]
-        start = int(re.search(r"\d+", self.headers.get("Range", "0"))[0])
-        body = content[start:-1] + bytes([content[-1] ^ 1]) if way == "corrupts" else content[start:]
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body[:len(body) // 2] if way in ("truncates", "stalls") else body)
-        if way == "stalls":
-            self.server.released.wait(20)
-        self.close_connection = True
-
-    def log_message(self, *_):
-        pass
-
-
-def archive(*members):
-    """The bytes of a zip of (name, content) pairs; content None: a link to /etc/passwd."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as made:
-        for name, content in members:
-            info = zipfile.ZipInfo(name)
-            if content is None:
-                info.external_attr = (stat.S_IFLNK | 0o777) << 16
-            made.writestr(info, content or b"/etc/passwd")
-    return file.getvalue()
-
-
-def tables(folder):
-    return [(f"{folder}/{split}.tsv", f"{folder} {split}\n".encode()) for split in ("train", "dev", "test")]
+import tasks
+import toy
+from data import CLS, PAD, SEP, train_tokenizer
+from glue import Encoded, FineTuning, classify, predict
+from model import SIZES, BertConfig, BertForClassification, BertForMaskedLM, save_run
+from tasks import SUBMISSION, TASKS, Examples
+
+ROWS = 24  # of every file of the small toy tasks
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    sample = [sentence for document in toy.documents(0, 5000) for sentence in document]
+    return train_tokenizer([re.sub(r" ([.,?])", r"\1", sentence) for sentence in sample], 2000, lambda line: None)
+
+
+def config_of(tokenizer, variant="composite", **options):
+    return BertConfig(variant, tokenizer.get_vocab_size(), layers=1, hidden_size=16, ffn_size=32, heads=2,
+                      embedding_size=16, max_length=64, **options)
+
+
+@pytest.fixture(scope="session")
+def whole_glue(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("toy") / "glue"
+    toy.write_glue(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_glue(whole_glue, tmp_path_factory):
+    """The first rows of every file of the toy tasks."""
+    folder = tmp_path_factory.mktemp("small") / "glue"
+    shutil.copytree(whole_glue, folder)
+    for path in folder.rglob("*.tsv"):
+        headed = path.parts[-2:] not in (("CoLA", "train.tsv"), ("CoLA", "dev.tsv"))
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        path.write_text("".join(lines[:ROWS + headed]), encoding="utf-8", newline="\n")
+    return folder
 
 
 @pytest.fixture
-def server(monkeypatch, serve):
-    """Serves every file of glue.SOURCES, with contents of our own; glue asks it and waits 0.3 s at most."""
-    server = serve(Handler)
-    server.ways = []
-    url = f"http://127.0.0.1:{server.server_port}/"
-    names = [name.rpartition("/")[2] for _, name, _, _ in glue.SOURCES]
-    server.files = {name: f"the content of {name}\n".encode() for name in names}
-    for task, name, _, _ in glue.SOURCES:
-        if name.endswith(".zip"):
-            members = [(f"{TASKS[task].folder}/{split}.tsv", split.encode())
-                       for split in TASKS[task].rows if split != "diagnostic"]
-            server.files[name] = archive(*members, (f"{TASKS[task].folder}/original/more.txt", b"not wanted"))
+def small_toy(small_glue, monkeypatch):
+    """--data_dir toy stands for these few rows."""
+    monkeypatch.setattr(toy, "write_glue", lambda folder: shutil.copytree(small_glue, folder))
+    monkeypatch.setattr(toy, "GLUE_ROWS", {name: dict.fromkeys(rows, ROWS) for name, rows in toy.GLUE_ROWS.items()})
+
+
+@pytest.fixture
+def run(tokenizer, tmp_path):
+    """The folder of an untrained run."""
+    torch.manual_seed(0)
+    folder = tmp_path / "composite"
+    folder.mkdir()
+    save_run(folder, BertForMaskedLM(config_of(tokenizer)), tokenizer)
+    return folder
 
-    def publish():
-        monkeypatch.setattr(glue, "SOURCES", tuple(
-            (task, url + name, len(content), hashlib.sha256(content).hexdigest()) if not name.endswith(".zip") else
-            (task, name, len(content), hashlib.sha256(content).hexdigest())
-            for (task, *_), name in zip(sources, names) for content in [server.files[name]]))
-
-    sources = glue.SOURCES
-    server.publish = publish
-    publish()
-    monkeypatch.setattr(glue, "GLUE_URL", url)
-    monkeypatch.setattr(glue, "PLACES", {url + name: place for name, place in glue.PLACES.items()})
-    monkeypatch.setattr(glue, "download", functools.partial(glue.download, timeout=0.3))
-    return server
-
-
-def files_in(folder):
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-
-
-def test_every_published_file_has_its_size_and_checksum():
-    assert {(task, name.rpartition("/")[2], size) for task, name, size, _ in glue.SOURCES} == {
-        ("cola", "CoLA.zip", 376971), ("sst-2", "SST-2.zip", 7439277), ("qqp", "QQP-clean.zip", 41696084),
-        ("sts-b", "STS-B.zip", 802872), ("mnli", "MNLI.zip", 312783507), ("qnli", "QNLIv2.zip", 10627589),
-        ("rte", "RTE.zip", 697150), ("wnli", "WNLI.zip", 28999), ("mnli", "AX.tsv", 222257),
-        ("mrpc", "mrpc_dev_ids.tsv", 6222), ("mrpc", "msr_paraphrase_train.txt", 1047044),
-        ("mrpc", "msr_paraphrase_test.txt", 441275)}
-    assert all(re.fullmatch("[0-9a-f]{64}", sha256) for *_, sha256 in glue.SOURCES)
-    assert len({sha256 for *_, sha256 in glue.SOURCES}) == 12
-
-
-def test_all_files_come_to_where_the_readers_look_for_them(server, tmp_path):
-    lines = []
-    glue.download_tasks(list(TASKS), tmp_path, lines.append)
-    wanted = [f"{task.folder}/{split}.tsv" for name, task in TASKS.items() if name != "mrpc"
-              for split in task.rows if split != "diagnostic"]
-    texts = ["diagnostic/diagnostic.tsv", "MRPC/msr_paraphrase_train.txt", "MRPC/msr_paraphrase_test.txt",
-             "MRPC/dev_ids.tsv"]
-    assert files_in(tmp_path) == sorted([*wanted, *texts, *(f"downloads/{n}" for n in server.files if ".zip" in n)])
-    assert (tmp_path / "MNLI" / "dev_matched.tsv").read_bytes() == b"dev_matched"
-    assert (tmp_path / "diagnostic" / "diagnostic.tsv").read_bytes() == b"the content of AX.tsv\n"
-    assert (tmp_path / "MRPC" / "dev_ids.tsv").read_bytes() == b"the content of mrpc_dev_ids.tsv\n"
-    assert len(server.asked) == 12 and len(lines) == 13
-
-
-def test_what_is_there_is_not_asked_for_again(server, tmp_path):
-    glue.download_tasks(["rte", "mrpc"], tmp_path, len)
-    server.asked.clear()
-    (tmp_path / "MRPC" / "dev_ids.tsv").unlink()
-    glue.download_tasks(["rte", "mrpc"], tmp_path, len)
-    assert server.asked == ["mrpc_dev_ids.tsv"]
-
-
-def test_ready_made_tables_of_mrpc_need_no_download(server, tmp_path):
-    for split in TASKS["mrpc"].rows:
-        write(tmp_path / "MRPC" / f"{split}.tsv", "")
-    glue.download_tasks(["mrpc"], tmp_path, len)
-    assert server.asked == []
-
-
-def test_a_broken_download_goes_on_and_a_stalled_one_too(server, tmp_path):
-    server.ways = ["truncates", "stalls"]
-    glue.download_tasks(["rte"], tmp_path, len)
-    assert server.asked == ["RTE.zip"] * 3 and (tmp_path / "RTE" / "dev.tsv").read_bytes() == b"dev"
-
-
-@pytest.mark.parametrize("way, reason", [("corrupts", "wrong SHA-256"), ("absent", "404")])
-def test_a_failed_download_leaves_no_folder_and_lists_all_that_is_missing(server, tmp_path, way, reason):
-    server.ways = ["good", way]
-    message = error_of(glue.download_tasks, ["cola", "rte", "wnli", "mnli"], tmp_path, len, kind=OSError)
-    assert files_in(tmp_path) == sorted(["downloads/CoLA.zip", *(name for name, _ in tables("CoLA"))])
-    assert reason in message and "by hand" in message
-    for name, place in [("MNLI.zip", "downloads"), ("AX.tsv", "diagnostic"), ("RTE.zip", ""), ("WNLI.zip", "")]:
-        assert f"/{name}" in message and str(tmp_path / (place or "downloads")) in message
-
-
-def test_a_file_put_by_hand_is_unpacked_when_right_and_named_when_wrong(server, tmp_path):
-    path = tmp_path / "downloads" / "RTE.zip"
-    path.parent.mkdir()
-    path.write_bytes(b"something else")
-    assert f"{path} is not the published file" in error_of(glue.download_tasks, ["rte"], tmp_path, len)
-    path.write_bytes(server.files["RTE.zip"])
-    glue.download_tasks(["rte"], tmp_path, len)
-    assert server.asked == [] and (tmp_path / "RTE" / "test.tsv").exists()
-
-
-def test_a_folder_without_all_of_its_files_is_not_touched(server, tmp_path):
-    own = write(tmp_path / "RTE" / "train.tsv", "mine")
-    message = error_of(glue.download_tasks, ["rte"], tmp_path, len)
-    assert str(own.parent) in message and "without dev.tsv, test.tsv" in message
-    assert files_in(tmp_path) == ["RTE/train.tsv"] and own.read_text() == "mine\n" and server.asked == []
-
-
-def test_nothing_but_the_tables_is_unpacked_wherever_an_archive_points(server, tmp_path):
-    server.files["RTE.zip"] = archive(
-        *tables("RTE"), ("../escaped", b"x"), (f"{tmp_path.as_posix()}/absolute", b"x"), ("RTE/../../escaped", b"x"),
-        ("RTE/link", None), ("RTE/link/escaped", b"x"))
-    server.publish()
-    glue.download_tasks(["rte"], tmp_path / "data", len)
-    assert files_in(tmp_path) == sorted(["data/downloads/RTE.zip", *(f"data/{name}" for name, _ in tables("RTE"))])
-
-
-def test_a_link_in_the_place_of_a_table_is_not_followed(server, tmp_path):
-    server.files["RTE.zip"] = archive(*tables("RTE")[1:], ("RTE/train.tsv", None))
-    server.publish()
-    glue.download_tasks(["rte"], tmp_path, len)
-    path = tmp_path / "RTE" / "train.tsv"
-    assert not path.is_symlink() and path.read_bytes() == b"/etc/passwd"
-    error_of(read_task, "rte", tmp_path, "train")
-
-
-@pytest.mark.parametrize("damage", ["absent", "not a zip", "bad content"])
-def test_an_archive_that_cannot_be_unpacked_leaves_nothing_behind(tmp_path, damage):
-    path, members = tmp_path / "RTE.zip", tables("RTE")
-    content = archive(*members[:2] if damage == "absent" else members)
-    damaged = {"absent": content, "not a zip": b"<html>", "bad content": content.replace(b"RTE dev\n", b"RTE eve\n")}
-    path.write_bytes(damaged[damage])
-    assert str(path) in error_of(glue.unpack, path, tmp_path / "RTE", ["train.tsv", "dev.tsv", "test.tsv"])
-    assert files_in(tmp_path) == ["RTE.zip"] and len(list(tmp_path.iterdir())) == 1
-
-
-# --- metrics ---
-
-def pairs(values, length=5):
-    return itertools.product(itertools.product(values, repeat=length), repeat=2)
-
-
-def test_accuracy_is_the_share_of_equal_labels():
-    assert glue.accuracy([2, 0, 1, 1], [2, 1, 1, 0]) == 0.5 and glue.accuracy([0], [1]) == 0.0
-    for x, y in pairs((0, 1), 4):
-        assert glue.accuracy(x, y) == sum(a == b for a, b in zip(x, y)) / 4
-
-
-# Eight cats (1) and four dogs (0): six cats and three dogs are recognised. TP 6, FN 2, FP 1, TN 3.
-CATS, GUESSES = [1] * 8 + [0] * 4, [1] * 6 + [0] * 2 + [1] + [0] * 3
-
-
-def test_f1_of_a_counted_example():
-    assert glue.f1(GUESSES, CATS) == 12 / 15  # precision 6/7, recall 6/8
-    assert glue.f1([1, 1, 0], [1, 0, 0]) == pytest.approx(2 / 3, abs=1e-15)
-
-
-def test_f1_is_the_harmonic_mean_of_precision_and_recall():
-    for x, y in pairs((0, 1)):
-        right = sum(a == b == 1 for a, b in zip(x, y))
-        precision, recall = right / (sum(x) or 1), right / (sum(y) or 1)
-        expected = 2 * precision * recall / (precision + recall) if right else 0.0
-        assert glue.f1(x, y) == pytest.approx(expected, abs=1e-15)
-
-
-def test_matthews_of_a_counted_example():
-    assert glue.matthews(GUESSES, CATS) == pytest.approx((6 * 3 - 1 * 2) / math.sqrt(7 * 8 * 4 * 5), abs=1e-15)
-    assert glue.matthews(GUESSES, CATS) == pytest.approx(0.478, abs=5e-4)
-    assert glue.matthews([1, 0, 1, 0], [0, 1, 0, 1]) == pytest.approx(-1, abs=1e-15)
-
-
-def test_matthews_is_its_formula_over_the_four_cells():
-    for x, y in pairs((0, 1)):
-        cells = {(a, b): 0 for a in (0, 1) for b in (0, 1)}
-        for a, b in zip(x, y):
-            cells[a, b] += 1
-        tp, fp, fn, tn = cells[1, 1], cells[1, 0], cells[0, 1], cells[0, 0]
-        product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
-        expected = (tp * tn - fp * fn) / math.sqrt(product) if product else 0.0
-        assert glue.matthews(x, y) == pytest.approx(expected, abs=1e-14)
-
-
-ANSCOMBE = [10, 8, 13, 9, 11, 14, 6, 4, 12, 7, 5]
-
-
-def test_pearson_of_anscombes_data():
-    """Anscombe 1973: four sets of one correlation, 0.816; here the first two."""
-    for y in ([8.04, 6.95, 7.58, 8.81, 8.33, 9.96, 7.24, 4.26, 10.84, 4.82, 5.68],
-              [9.14, 8.14, 8.74, 8.77, 9.26, 8.10, 6.13, 3.10, 9.13, 7.26, 4.74]):
-        assert glue.pearson(ANSCOMBE, y) == pytest.approx(0.816, abs=5e-4)
-    assert glue.pearson([1, 2, 3], [1, 3, 2]) == pytest.approx(0.5, abs=1e-15)  # deviations -1 0 1 and -1 1 0: 1 / 2
-
-
-def loop_pearson(x, y):
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    cov = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y))
-    var_x, var_y = sum((a - mean_x) ** 2 for a in x), sum((b - mean_y) ** 2 for b in y)
-    return cov / math.sqrt(var_x * var_y) if len(set(x)) > 1 and len(set(y)) > 1 else 0.0
-
-
-def test_pearson_is_covariance_over_both_deviations():
-    generator = random.Random(0)
-    for length in range(1, 40):
-        x, y = ([generator.uniform(-3, 5) for _ in range(length)] for _ in range(2))
-        assert glue.pearson(x, y) == pytest.approx(loop_pearson(x, y), abs=1e-12)
-        assert glue.pearson([3 * a - 1 for a in x], y) == pytest.approx(glue.pearson(x, y), abs=1e-12)
-
-
-def test_spearman_of_a_textbook_example():
-    """Ten people's intelligence and hours of television: no ties, squared rank differences add to 194."""
-    iq = [106, 100, 86, 101, 99, 103, 97, 113, 112, 110]
-    hours = [7, 27, 2, 50, 28, 29, 20, 12, 6, 17]
-    assert glue.spearman(iq, hours) == pytest.approx(1 - 6 * 194 / (10 * 99), abs=1e-14)
-    assert glue.spearman(iq, hours) == pytest.approx(-29 / 165, abs=1e-14)
-
-
-def test_spearman_gives_ties_their_average_rank():
-    # ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: covariance 4.5, variances 4.5 and 5
-    assert glue.spearman([0, 7, 7, 9], [1, 2, 3, 4]) == pytest.approx(4.5 / math.sqrt(4.5 * 5), abs=1e-15)
-    for x, y in pairs((0, 1, 2), 4):
-        ranks = [[sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2
-                  for value in values] for values in (x, y)]
-        assert glue.spearman(x, y) == pytest.approx(loop_pearson(*ranks), abs=1e-14)
-
-
-@pytest.mark.parametrize("name", ["f1", "matthews", "pearson", "spearman"])
-def test_constant_predictions_or_labels_score_zero(name):
-    metric, varied = glue.METRICS[name], [0, 1, 0, 0]
-    assert metric([0] * 4, varied) == metric(varied, [0] * 4) == metric([0] * 4, [0] * 4) == 0.0
-    if name != "f1":
-        assert metric([1] * 4, varied) == metric([0.1] * 4, varied) == metric(varied, [1] * 4) == 0.0
-
-
-@pytest.mark.parametrize("name", glue.METRICS)
-def test_no_predictions_unequal_numbers_and_nan_are_errors(name):
-    for x, y in (([], []), ([1, 0], [1]), ([1.0, math.nan], [1, 0]), ([1, 0], [1, math.inf]), ([[1, 0]], [[1, 0]])):
-        assert "one finite prediction" in error_of(glue.METRICS[name], x, y)
-
-
-def examples(name, split, labels):
-    rows = ["x"] * 4
-    return glue.Examples(TASKS[name], split, rows, None, labels, False, ())
-
-
-def test_scores_are_the_metrics_of_the_task_and_their_mean_times_100():
-    got = glue.scores(np.array([1, 1, 0, 0]), examples("mrpc", "dev", [1, 1, 1, 0]))
-    assert got == {"accuracy": 75.0, "f1": pytest.approx(80), "score": pytest.approx(77.5)}
-    assert glue.scores([2, 0, 1, 1], examples("mnli", "dev_matched", [2, 0, 0, 0])) == {"accuracy": 50.0, "score": 50.0}
-    got = glue.scores([1, 2, 3, 4], examples("sts-b", "dev", [0.0, 1.0, 4.0, 5.0]))
-    assert got["spearman"] == pytest.approx(100) and got["score"] == pytest.approx((got["pearson"] + 100) / 2)
-
-
-@pytest.mark.parametrize("split", ["test_matched", "diagnostic"])
-def test_scores_of_a_set_without_labels_are_an_error(split):
-    assert "no published labels" in error_of(glue.scores, [0] * 4, examples("mnli", split, None))
-
-
-# --- command line ---
 
 def main(capsys, *arguments):
     """(exit code, standard output, standard error) of glue.py with these arguments."""
-    code = 0
-    try:
+    with pytest.raises(SystemExit) as stop:
         glue.main([str(argument) for argument in arguments])
-    except SystemExit as stop:
-        code = stop.code
-    return code, *capsys.readouterr()
+    return stop.value.code, *capsys.readouterr()
+
+
+def tune(capsys, run, *arguments):
+    """Fine-tune on the small toy tasks, one epoch unless told otherwise; returns what was printed."""
+    options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--dtype", "fp32", "--device", "cpu"]
+    epochs = [] if "--epochs" in arguments else ["--epochs", 1]
+    code, output, error = main(capsys, run, *options, *epochs, "--batch_size", 8, *arguments)
+    assert code == 0, error
+    return output
 
 
 def failure(capsys, *arguments):
     code, _, error = main(capsys, *arguments)
-    assert code == 2 and error.startswith("glue.py: ") and error.count("\n") == 1
-    return error
+    lines = [line for line in error.splitlines() if line.startswith("glue.py: ")]
+    assert code == 2 and len(lines) == 1 and error.endswith(lines[0] + "\n")
+    return lines[0]
+
+
+def results(run, name="glue"):
+    """The records of results.jsonl without what differs between two equal runs: the seconds."""
+    lines = (run / name / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
+
+
+def labelled(name, a, b, labels, split="train"):
+    return Examples(TASKS[name], split, a, b, labels, None, False, ())
+
+
+def encoded(tokenizer, count=40, name="mrpc", seq_len=64):
+    """Made pairs of 1 to 12 words."""
+    rng = random.Random(0)
+    a, b = ([" ".join(["the dog", "cats"][rng.random() < 0.5] for _ in range(rng.randint(1, 12))) for _ in range(count)]
+            for _ in range(2))
+    return Encoded(labelled(name, a, b, [i % 2 for i in range(count)]), tokenizer, seq_len)
+
+
+def small_settings(**options):
+    return dict(seed=42, batch_size=8, steps=10, warmup_steps=1, lr=1e-3, dropout=0.1, weight_decay=0.0) | options
+
+
+def fine_tuning(tokenizer, folder, train, dev=None, **options):
+    torch.manual_seed(1)
+    start = BertForMaskedLM(config_of(tokenizer)).state_dict()
+    return FineTuning(folder, small_settings(**options), train, dev or {}, config_of(tokenizer), start,
+                      torch.device("cpu"), torch.float32)
+
+
+# --- batches ---
+
+def test_an_epoch_holds_every_row_once_but_for_a_remainder_and_another_order_the_next_time(tokenizer):
+    data = encoded(tokenizer, 43)
+    first, second = ([data.numbers(7, step, 8).tolist() for step in range(start, start + 5)] for start in (0, 5))
+    for epoch in (first, second):
+        rows = [row for batch in epoch for row in batch]
+        assert len(rows) == len(set(rows)) == 40 and set(rows) <= set(range(43))
+    assert first != second and data.numbers(8, 0, 8).tolist() != first[0]
+
+
+def test_the_batch_of_a_step_is_a_function_of_seed_and_step(tokenizer):
+    data, again = encoded(tokenizer), encoded(tokenizer)
+    expected = [data.batch(42, step, 8) for step in range(12)]
+    for step in (11, 3, 7, 0):
+        assert torch.equal(again.batch(42, step, 8), expected[step])
+
+
+def test_batches_join_rows_of_like_length(tokenizer):
+    data = encoded(tokenizer, 400)
+    spread = np.mean([np.ptp(data.lengths[data.numbers(0, step, 8)]) for step in range(50)])
+    assert spread < np.ptp(data.lengths) / 8  # rows drawn at random span most of the range
+
+
+def test_a_row_is_cls_a_sep_b_sep_and_its_length_is_known(tokenizer):
+    data = Encoded(labelled("rte", ["the dog [SEP] slept.", "anna"], ["the cats were tired.", "tom"], [0, 1]), tokenizer, 64)
+    ids = data.rows([0, 1])
+    assert (ids[:, 0] == CLS).all() and ((ids == SEP).sum(axis=1) == 2).all()  # "[SEP]" in a text is text
+    assert ids[1].tolist()[:5] == [CLS, tokenizer.token_to_id("▁anna"), SEP, tokenizer.token_to_id("▁tom"), SEP]
+    assert data.lengths.tolist() == (ids != PAD).sum(axis=1).tolist()
+
+
+def test_single_sentences_have_no_second_part_and_long_ones_are_cut(tokenizer):
+    data = Encoded(labelled("sst-2", ["the film was good. " * 30], None, [1]), tokenizer, 16)
+    ids = data.rows([0])
+    assert ids.shape == (1, 16) and ids[0, -1] == SEP and (ids == SEP).sum() == 1 and data.lengths.tolist() == [16]
+
+
+def test_token_types_are_1_for_the_second_sentence_and_the_mask_leaves_padding_out():
+    seen = {}
+
+    def model(input_ids, padding_mask, token_type_ids):
+        seen.update(mask=padding_mask, types=token_type_ids)
+
+    classify(model, torch.tensor([[CLS, 9, 9, SEP, 8, SEP], [CLS, 9, SEP, PAD, PAD, PAD], [CLS, 9, SEP, 8, SEP, PAD]]))
+    assert seen["types"].tolist() == [[0, 0, 0, 0, 1, 1], [0] * 6, [0, 0, 0, 1, 1, 0]]
+    assert seen["mask"].tolist() == [[True] * 6, [True] * 3 + [False] * 3, [True] * 5 + [False]]
+
+
+@pytest.mark.parametrize("name, labels", [("mrpc", 2), ("mnli", 3), ("sts-b", 1)])
+def test_predictions_are_those_of_each_row_alone(tokenizer, name, labels):
+    data = encoded(tokenizer, 21, name)
+    torch.manual_seed(0)
+    model = BertForClassification(config_of(tokenizer), labels)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+    with torch.no_grad():  # as many answers of each kind as there can be
+        model.classifier.bias -= classify(model.eval(), torch.from_numpy(data.rows(range(21)))).mean(dim=0)
+    got = predict(model, data, torch.device("cpu"), torch.float32, batch_size=4)
+    with torch.no_grad():
+        alone = [classify(model.eval(), torch.from_numpy(data.rows([row])))[0] for row in range(21)]
+    expected = [row.argmax().item() if labels > 1 else row[0].item() for row in alone]
+    assert len(set(expected)) > 1
+    np.testing.assert_allclose(got, expected, atol=1e-5, rtol=0)
+
+
+# --- training ---
+
+def test_a_word_that_tells_the_class_is_learnt(tokenizer, tmp_path):
+    a = [f"the {word} slept near the house." for word in ("dog", "cat") * 32]
+    data = Encoded(labelled("sst-2", a, None, [0, 1] * 32), tokenizer, 64)
+    run = fine_tuning(tokenizer, tmp_path / "r", data, {"dev": data}, steps=60, batch_size=16, lr=1e-2)
+    assert run.train(1000, 60) == 0
+    assert run.result["score"] == 100.0 and not run.result["collapsed"] and not run.result["partial"]
+
+
+def test_numbers_are_learnt_by_squared_error(tokenizer, tmp_path):
+    data = Encoded(labelled("sts-b", ["the dog slept.", "anna ran."], ["the dog slept.", "tom ate."], [5.0, 0.5]), tokenizer, 64)
+    run = fine_tuning(tokenizer, tmp_path, data, batch_size=2, dropout=0.0)
+    numbers = data.numbers(42, 0, 2)
+    with torch.no_grad():
+        outputs = classify(run.model, torch.from_numpy(data.rows(numbers)))[:, 0].tolist()
+    expected = np.mean([(output - [5.0, 0.5][number]) ** 2 for output, number in zip(outputs, numbers)])
+    assert run.batch_loss().item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_one_answer_to_everything_is_marked(tokenizer, tmp_path):
+    data = encoded(tokenizer)
+    run = fine_tuning(tokenizer, tmp_path, data, {"dev": data})
+    run.model.classifier.bias.data[:] = torch.tensor([9.0, 0.0])
+    run.evaluate()
+    assert run.result["collapsed"] and run.result["scores"]["dev"]["accuracy"] == 50.0
+
+
+def test_accuracy_by_kind_is_counted_on_each_kind(tokenizer, tmp_path):
+    dev = replace(labelled("cola", ["the dog slept."] * 4, None, [0, 1, 0, 0], "dev"), kinds=["x", "x", "y", "y"])
+    data = Encoded(dev, tokenizer, 64)
+    run = fine_tuning(tokenizer, tmp_path, data, {"dev": data})
+    run.model.classifier.bias.data[:] = torch.tensor([9.0, 0.0])
+    run.evaluate()
+    assert run.result["by_kind"] == {"x": 50.0, "y": 100.0}
+
+
+def test_a_run_taken_up_again_equals_an_unbroken_one_to_the_bit(tokenizer, tmp_path):
+    data = encoded(tokenizer)
+    whole = fine_tuning(tokenizer, tmp_path / "whole", data)
+    for _ in range(10):
+        whole.train_step()
+    broken = fine_tuning(tokenizer, tmp_path / "broken", data)
+    for _ in range(4):
+        broken.train_step()
+    broken.collect(1.0)
+    broken.save()
+    resumed = fine_tuning(tokenizer, tmp_path / "broken", data)
+    resumed.resume()
+    assert resumed.step == 4
+    for _ in range(6):
+        resumed.train_step()
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(weight, resumed.model.state_dict()[name]), name
+
+
+# --- settings and starts ---
+
+def settings_of(tokenizer, name, size, rows, **options):
+    args = glue.parse_arguments(["RUN", *[str(part) for option in options.items() for part in option]])
+    train = Encoded(labelled(name, ["the dog slept."] * rows, None, [0] * rows), tokenizer, 128)
+    config = BertConfig.from_size(size, "composite", 300)
+    return glue.task_settings(name, 42, {"train": train}, args, config, "", torch.float32)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", TASKS)
+def test_settings_of_a_run_are_the_published_ones(tokenizer, name, size):
+    epochs = {"rte": 10, "sts-b": 10, "mnli": 4, "qqp": 4, "wnli": 5}.get(name, 3)
+    batch_size = 128 if name in ("mnli", "qqp") else 32
+    settings = settings_of(tokenizer, name, size, 300)
+    expected = dict(lr=1e-4 if size == "base" or name == "qnli" else 3e-4, epochs=epochs, batch_size=batch_size, dropout=0.1,
+                    weight_decay=0.0, steps=epochs * (300 // batch_size), seq_len=128,
+                    start="mnli" if name in ("rte", "sts-b", "mrpc") else None)
+    expected["warmup_steps"] = -(-expected["steps"] // 10)
+    assert {key: settings[key] for key in expected} == expected
+
+
+def test_every_setting_can_be_overridden(tokenizer):
+    given = {"--lr": 0.5, "--epochs": 7, "--batch_size": 3, "--dropout": 0.25, "--weight_decay": 0.125, "--warmup_share": 0.5}
+    settings = settings_of(tokenizer, "mrpc", "small", 30, **given)
+    assert {f"--{name}": settings[name] for name in
+            ("lr", "epochs", "batch_size", "dropout", "weight_decay", "warmup_share")} == given
+    assert settings["steps"] == 70 and settings["warmup_steps"] == 35
+
+
+def test_as_many_optimizer_steps_are_taken_as_the_settings_say(run, small_toy, capsys, monkeypatch):
+    taken, step = [], torch.optim.AdamW.step
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, *args: taken.append(self.param_groups[0]["lr"]) or step(self))
+    tune(capsys, run, "--task", "cola", "--seeds", "1", "--epochs", 4)
+    assert len(taken) == 4 * ROWS // 8 == 12
+    expected = [3e-4 * min((i + 1) / 2, (12 - i) / 10) for i in range(12)]  # warm-up over ceil(1.2) steps, then to 0
+    assert taken == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("words, seeds", [((), tasks.SEEDS), (("--seeds", "3"), (42, 97, 834)), (("--seeds", "57"), (57,)),
+                                          (("--seeds", "5", "6", "5"), (5, 6))])
+def test_seeds_are_a_count_of_the_released_ones_or_a_list(words, seeds):
+    assert glue.parse_arguments(["RUN", *words]).seeds == seeds
+
+
+def test_rte_starts_from_the_mnli_encoder_of_its_seed_trained_once(run, small_toy, capsys, monkeypatch):
+    starts = {}
+    make_model = FineTuning.make_model
+    monkeypatch.setattr(FineTuning, "make_model", lambda self: starts.setdefault(self.name, self.start) and make_model(self))
+    tune(capsys, run, "--task", "rte", "--seeds", "2", "--lr", "0.01")
+    assert list(starts) == ["MNLI, seed 42", "RTE, seed 42", "MNLI, seed 97", "RTE, seed 97"]
+    pretrained = torch.load(run / "model.pt", weights_only=True)
+    for seed in (42, 97):
+        saved, start = torch.load(run / "glue" / f"mnli-seed{seed}.pt", weights_only=True), starts[f"RTE, seed {seed}"]
+        assert all(torch.equal(saved[name], start[name]) for name in start) and "pooler.weight" in start
+        assert not any(name.startswith("classifier") for name in start)
+        assert not torch.equal(start["bert.embeddings.token.weight"], pretrained["bert.embeddings.token.weight"])
+    assert [record["settings"]["lr"] for record in results(run)] == [3e-4, 0.01, 3e-4, 0.01]  # RTE alone was asked for
+    starts.clear()
+    tune(capsys, run, "--task", "mrpc", "--seeds", "2")
+    assert list(starts) == ["MRPC, seed 42", "MRPC, seed 97"]
+
+
+def test_no_intermediate_starts_every_task_from_the_pretrained_encoder(run, small_toy, capsys):
+    output = tune(capsys, run, "--task", "rte", "--seeds", "1", "--no-intermediate")
+    assert [(record["task"], record["settings"]["start"]) for record in results(run)] == [("rte", None)]
+    assert "mnli" not in output
+
+
+def test_the_encoder_of_a_new_run_is_the_start_and_the_classifier_is_drawn_from_the_seed(tokenizer, tmp_path):
+    data = encoded(tokenizer)
+    one, same, other = (fine_tuning(tokenizer, tmp_path, data, seed=seed) for seed in (1, 1, 2))
+    for name, weight in one.start.items():
+        assert name not in one.model.state_dict() or torch.equal(one.model.state_dict()[name], weight)
+    assert torch.equal(one.model.classifier.weight, same.model.classifier.weight)
+    assert not torch.equal(one.model.classifier.weight, other.model.classifier.weight)
+
+
+# --- results that survive ---
+
+def test_the_same_command_again_trains_nothing_and_changes_nothing(run, small_toy, capsys, monkeypatch):
+    tune(capsys, run, "--task", "mrpc", "--seeds", "2")
+    before = (run / "glue" / "results.jsonl").read_bytes()
+    monkeypatch.setattr(FineTuning, "train_step", None)  # not callable
+    tune(capsys, run, "--task", "mrpc", "--seeds", "2")
+    assert (run / "glue" / "results.jsonl").read_bytes() == before
+
+
+def test_more_seeds_or_tasks_add_what_is_missing(run, small_toy, capsys):
+    tune(capsys, run, "--task", "cola", "--seeds", "1")
+    tune(capsys, run, "--task", "cola", "--seeds", "3")
+    tune(capsys, run, "--task", "sst-2", "--seeds", "1")
+    assert [(record["task"], record["seed"]) for record in results(run)] == [
+        ("cola", 42), ("cola", 97), ("cola", 834), ("sst-2", 42)]
+
+
+def test_a_record_tells_task_seed_scores_settings_code_and_seconds(run, small_toy, capsys):
+    tune(capsys, run, "--task", "mnli", "--seeds", "1")
+    record = json.loads((run / "glue" / "results.jsonl").read_text(encoding="utf-8"))
+    assert set(record) == {"task", "seed", "result", "settings", "code", "seconds"} and record["seconds"] > 0
+    assert record["result"]["score"] == pytest.approx(
+        np.mean([record["result"]["scores"][split]["accuracy"] for split in ("dev_matched", "dev_mismatched")]), abs=1e-9)
+    assert re.fullmatch("[0-9a-f]{12}", record["code"]) and record["settings"]["epochs"] == 1
+
+
+PROGRAM = """
+import shutil, sys
+sys.path.insert(0, sys.argv[1])
+import glue, toy
+toy.write_glue = lambda folder: shutil.copytree(sys.argv[2], folder)
+toy.GLUE_ROWS = {name: dict.fromkeys(rows, int(sys.argv[3])) for name, rows in toy.GLUE_ROWS.items()}
+glue.main(sys.argv[4:])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM or SIGKILL to send")
+def test_killed_at_random_and_started_again_it_ends_with_the_results_of_an_unbroken_run(run, small_glue, small_toy, capsys):
+    """SIGKILL and SIGTERM in turn, each soon after another result or state was written."""
+    unbroken = run.with_name("unbroken")
+    shutil.copytree(run, unbroken)
+    tune(capsys, unbroken, "--seeds", "1", "--epochs", 8)
+    command = [sys.executable, "-c", PROGRAM, Path(glue.__file__).parent, small_glue, ROWS, run, "--data_dir", "toy",
+               "--cache_dir", run.parent / "cache", "--dtype", "fp32", "--device", "cpu", "--seeds", 1, "--epochs", 8,
+               "--batch_size", 8]
+    rng, kills, seen = random.Random(0), 0, 0
+    for attempt in range(20):
+        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if kills < 3:
+            while process.poll() is None and seen == len(list((run / "glue").glob("best-*"))):
+                time.sleep(0.005)
+            time.sleep(rng.random() / 20)
+            process.send_signal([signal.SIGKILL, signal.SIGTERM][kills % 2])
+        code = process.wait(60)
+        kills, seen = kills + (code != 0), len(list((run / "glue").glob("best-*")))
+        if code == 0:
+            break
+    assert code == 0 and kills >= 2
+    assert results(run) == results(unbroken) and len(results(run)) == len(TASKS)
+    assert not list((run / "glue").glob("running-*"))
+
+
+def test_a_mid_run_state_is_taken_up_and_removed_in_the_end(run, small_toy, capsys, monkeypatch):
+    train, taken = FineTuning.train, []
+
+    def interrupted(self, **options):
+        self.train_step()
+        self.collect(1.0)
+        self.save()
+        return signal.SIGTERM
+
+    monkeypatch.setattr(FineTuning, "train", interrupted)
+    code, output, _ = main(capsys, run, "--data_dir", "toy", "--cache_dir", run.parent / "cache", "--task", "cola",
+                           "--seeds", 1, "--epochs", 1, "--batch_size", 8, "--dtype", "fp32", "--device", "cpu")
+    assert code == 128 + signal.SIGTERM and "SIGTERM" in output and (run / "glue" / "running-cola-seed42").is_dir()
+    monkeypatch.setattr(FineTuning, "train", lambda self, **options: taken.append(self.step) or train(self, **options))
+    tune(capsys, run, "--task", "cola", "--seeds", "1")
+    assert taken == [1] and not (run / "glue" / "running-cola-seed42").exists()
+
+
+def test_other_settings_data_or_weights_under_one_name_are_refused_and_another_name_helps(run, small_toy, tokenizer, capsys):
+    tune(capsys, run, "--task", "cola", "--seeds", "1")
+    options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--task", "cola", "--seeds", 1, "--batch_size", 8,
+               "--dtype", "fp32", "--device", "cpu"]
+    error = failure(capsys, run, *options, "--epochs", 2)
+    assert "epochs 1 there, 2 here" in error and "--name" in error
+    tune(capsys, run, "--task", "cola", "--seeds", "1", "--epochs", 2, "--name", "two")
+    assert results(run, "two")[0]["settings"]["epochs"] == 2
+    torch.manual_seed(5)
+    save_run(run, BertForMaskedLM(config_of(tokenizer)), tokenizer)
+    assert "model " in failure(capsys, run, *options, "--epochs", 1)
+
+
+# --- tables ---
+
+def write_results(folder, scores_by_task, variant="composite", **marks):
+    """A run with a results.jsonl of {task: [score of each seed]}."""
+    (folder / "glue").mkdir(parents=True)
+    config = BertConfig.from_size("tiny", variant, 300)
+    (folder / "config.json").write_text(json.dumps(vars(config)), encoding="utf-8")
+    lines = []
+    for name, values in scores_by_task.items():
+        for seed, value in zip(tasks.SEEDS, values):
+            splits = [split for split in TASKS[name].rows if split.startswith("dev")]
+            result = dict(score=value, scores={split: {"score": value + i} for i, split in enumerate(splits)},
+                          collapsed=False, partial=False) | marks.get(name.replace("-", "_"), {})
+            lines.append(json.dumps(dict(task=name, seed=seed, result=result)) + "\n")
+    (folder / "glue" / "results.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+ALL = {"cola": [10, 20, 30], "mnli": [70, 70, 70], "mrpc": [80, 80, 80], "qnli": [80, 80, 80], "qqp": [80, 80, 80],
+       "rte": [60, 60, 60], "sst-2": [80, 80, 80], "sts-b": [80, 80, 80], "wnli": [50, 50, 50]}
+
+
+def table(capsys, *arguments):
+    code, output, error = main(capsys, "--table", *arguments)
+    assert code == 0, error
+    return output
+
+
+def test_the_table_has_means_standard_errors_and_the_overall_score_of_each_seed(tmp_path, capsys):
+    """CoLA 10, 20, 30: 20 +- 10 / sqrt(3). GLUE: (CoLA + 70 + 71 + 4 x 80 + 60 + 80) / 9 each seed; WNLI stays out."""
+    folder = write_results(tmp_path / "a", ALL)
+    header, row = table(capsys, folder).splitlines()
+    assert header.split() == "run variant runs CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST STS GLUE".split()
+    assert row.split() == [str(folder), *"composite 3 20.0+-5.8 70.0+-0.0 71.0+-0.0 80.0+-0.0 80.0+-0.0 80.0+-0.0 60.0+-0.0 "
+                           "80.0+-0.0 80.0+-0.0 69.0+-0.6".split()]
+
+
+def test_the_overall_score_takes_only_seeds_with_every_task(tmp_path, capsys):
+    folder = write_results(tmp_path / "a", ALL | {"rte": [60]})
+    assert table(capsys, folder, "--format", "csv").splitlines()[1].endswith(",60.0,80.0+-0.0,80.0+-0.0,67.9")
+    other = write_results(tmp_path / "b", {name: ALL[name] for name in ("cola", "rte")})
+    assert "GLUE" not in table(capsys, other)
+
+
+def test_partial_and_collapsed_runs_are_marked_and_the_marks_explained(tmp_path, capsys):
+    folder = write_results(tmp_path / "a", ALL, cola={"collapsed": True}, qqp={"partial": True})
+    output = table(capsys, folder)
+    assert "20.0+-5.8*" in output and "80.0+-0.0~" in output and re.search(r"69\.0\+-0\.6[~*]{2}", output)
+    assert "not a GLUE score" in output and "one answer to everything" in output
+    assert "not a GLUE score" not in table(capsys, write_results(tmp_path / "b", ALL))
+
+
+def test_published_rows_stand_below_and_agree_with_their_overall_score(tmp_path, capsys):
+    folders = [write_results(tmp_path / name, {"cola": [1, 2]}, name) for name in ("none", "composite")]
+    lines = table(capsys, *folders, "--published").splitlines()
+    assert [line.split()[-1] for line in lines[-2:]] == ["69.3+-0.3", "76.9+-0.1"] and len(lines) == 5
+    for name, row in glue.PUBLISHED.items():
+        scores = [float(cell.partition("+-")[0]) for cell in row]
+        assert len(row) == 10 and abs(np.mean(scores[:9]) - scores[9]) < 0.11, name  # of rounded numbers
+
+
+def test_published_rows_are_there_for_every_variant_of_the_paper():
+    from attention import VARIANTS
+    assert set(glue.PUBLISHED) <= set(VARIANTS) and len(glue.PUBLISHED) == 15
+
+
+def test_markdown_and_csv_hold_the_same_cells(tmp_path, capsys):
+    folder = write_results(tmp_path / "a", ALL, cola={"collapsed": True})
+    markdown = [[cell.strip() for cell in line.strip("|").split("|")]
+                for line in table(capsys, folder, "--format", "markdown").splitlines() if line.startswith("|")]
+    assert set("".join(markdown.pop(1))) == {"-"}
+    assert list(csv.reader(io.StringIO(table(capsys, folder, "--format", "csv")))) == markdown
+
+
+def test_by_phenomenon_prints_accuracy_on_each_kind_of_sentence(tmp_path, capsys):
+    folder = write_results(tmp_path / "a", {"cola": [1, 2]}, cola={"by_kind": {"agreement": 75.0, "order": 50.0}})
+    header, row = table(capsys, folder, "--by_phenomenon").splitlines()
+    assert header.split()[3:] == ["agreement", "order"] and row.split()[3:] == ["75.0+-0.0", "50.0+-0.0"]
+
+
+# --- submissions ---
+
+@pytest.fixture(scope="module")
+def submission(tmp_path_factory):
+    """A zip that the published row counts fit, of made predictions."""
+    path = tmp_path_factory.mktemp("zip") / "submission.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file, (name, split) in SUBMISSION.items():
+            word = TASKS[name].classes[0] if TASKS[name].classes else "2.500"
+            archive.writestr(f"{file}.tsv", "index\tprediction\n" + "".join(
+                f"{i}\t{word}\n" for i in range(TASKS[name].rows[split])))
+    return path
+
+
+def test_predict_writes_eleven_files_that_the_checker_takes(run, small_toy, capsys):
+    tune(capsys, run, "--seeds", "2")
+    options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache"]
+    code, output, error = main(capsys, run, "--predict", *options, "--device", "cpu", "--dtype", "fp32")
+    assert code == 0, error
+    with zipfile.ZipFile(run / "glue" / "submission.zip") as archive:
+        assert sorted(archive.namelist()) == sorted(f"{name}.tsv" for name in (
+            "CoLA SST-2 MRPC STS-B MNLI-m MNLI-mm QNLI QQP RTE WNLI AX").split())
+        words = {name[:-4]: {line.split("\t")[1] for line in archive.read(name).decode().splitlines()[1:]}
+                 for name in archive.namelist()}
+    assert words["RTE"] <= {"entailment", "not_entailment"} and words["AX"] <= set(TASKS["mnli"].classes)
+    assert words["CoLA"] <= {"0", "1"} and all(re.fullmatch(r"\d\.\d{3}", word) for word in words["STS-B"])
+    for name in TASKS:
+        records = [record for record in results(run) if record["task"] == name]
+        best = max(records, key=lambda record: record["result"]["score"])  # of equals the first
+        file = next(file for file, (task, _) in SUBMISSION.items() if task == name)
+        assert f"{file}.tsv: {ROWS} predictions of seed {best['seed']}, development score " in output
+    code, output, error = main(capsys, "--check", run / "glue" / "submission.zip", *options)
+    assert (code, error) == (0, "")
+
+
+def test_predictions_come_from_the_weights_of_the_best_development_run(run, small_toy, capsys):
+    """Whatever the order in which seeds come, the weights kept score what the best record says."""
+    tune(capsys, run, "--task", "cola", "--seeds", 42, 97, 834, "--epochs", 3, "--lr", 0.01)
+    records = {record["seed"]: record["result"]["score"] for record in results(run)}
+    again = run.with_name("again")
+    shutil.copytree(run, again, ignore=lambda *_: ["glue"])
+    best = max(records, key=records.get)
+    tune(capsys, again, "--task", "cola", "--seeds", best, 99, "--epochs", 3, "--lr", 0.01)
+    one, other = (torch.load(folder / "glue" / "best-cola.pt", weights_only=True) for folder in (run, again))
+    if results(again)[1]["result"]["score"] <= records[best]:
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_checker_takes_a_submission_of_the_published_sizes(submission, capsys):
+    code, output, error = main(capsys, "--check", submission)
+    assert (code, error) == (0, "") and "11 files" in output
+
+
+@pytest.mark.parametrize("file, change, message", [
+    ("RTE", None, "RTE.tsv is missing"),
+    ("RTE", lambda lines: [*lines, "3000\tentailment"], "RTE.tsv has 3,001 predictions, not 3,000"),
+    ("RTE", lambda lines: lines[:-1], "RTE.tsv has 2,999 predictions, not 3,000"),
+    ("RTE", lambda lines: [*lines[:5], "4\tyes", *lines[6:]], "RTE.tsv, line 6: prediction 'yes' is not one of: entailment"),
+    ("AX", lambda lines: [*lines[:5], "4\t1", *lines[6:]], "AX.tsv, line 6: prediction '1' is not one of: contradiction"),
+    ("CoLA", lambda lines: [*lines[:5], "4\t2", *lines[6:]], "CoLA.tsv, line 6: prediction '2' is not one of: 0, 1"),
+    ("STS-B", lambda lines: [*lines[:5], "4\t5.001", *lines[6:]], "STS-B.tsv, line 6: prediction '5.001' is not a number"),
+    ("STS-B", lambda lines: [*lines[:5], "4\tnan", *lines[6:]], "STS-B.tsv, line 6: prediction 'nan' is not a number"),
+    ("WNLI", lambda lines: ["id\tprediction", *lines[1:]], "WNLI.tsv: its first line is 'id\\tprediction'"),
+    ("QNLI", lambda lines: [*lines[:5], lines[6], lines[5], *lines[7:]], "QNLI.tsv, line 6: index '5', not 4"),
+])
+def test_each_way_of_breaking_a_submission_is_named(submission, tmp_path, capsys, file, change, message):
+    path = tmp_path / "broken.zip"
+    with zipfile.ZipFile(submission) as source, zipfile.ZipFile(path, "w") as target:
+        for name in source.namelist():
+            lines = source.read(name).decode().splitlines()
+            if name == f"{file}.tsv":
+                lines = change(lines) if change else None
+            if lines is not None:
+                target.writestr(name, "\n".join(lines) + "\n")
+    code, _, error = main(capsys, "--check", path)
+    assert code == 2 and message in error and error.count("\n") == 2  # the zip's name, then this one line
+
+
+def test_nested_and_foreign_and_doubled_files_are_named(submission, tmp_path, capsys):
+    path = tmp_path / "broken.zip"
+    with zipfile.ZipFile(submission) as source, pytest.warns(UserWarning, match="Duplicate name"):
+        with zipfile.ZipFile(path, "w") as target:
+            for name in source.namelist():
+                target.writestr(f"mine/{name}" if name == "RTE.tsv" else name, source.read(name))
+            target.writestr("notes.txt", "hello")
+            target.writestr("QQP.tsv", source.read("QQP.tsv"))
+    code, _, error = main(capsys, "--check", path)
+    assert code == 2
+    for message in ("mine/RTE.tsv is in a folder", "RTE.tsv is missing", "notes.txt is no file", "QQP.tsv is there 2 times"):
+        assert message in error
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 no zip"])
+def test_what_is_no_zip_is_one_line(tmp_path, capsys, content):
+    path = tmp_path / "submission.zip"
+    if content is not None:
+        path.write_bytes(content)
+    assert str(path) in failure(capsys, "--check", path)
+
+
+# --- what a user may do wrong ---
+
+def rte(folder, label):
+    """A RTE/train.tsv of one row."""
+    path = folder / "RTE" / "train.tsv"
+    path.parent.mkdir()
+    path.write_text(f"index\tsentence1\tsentence2\tlabel\n0\ta\tb\t{label}\n", encoding="utf-8")
+    return path
 
 
 def test_check_data_prints_rows_found_published_and_whether_they_are_all(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(glue, "TASKS", {"rte": small("rte", train=2, dev=1)})
-    rte(tmp_path, "0\ta\tb\tentailment")
+    monkeypatch.setattr(glue, "TASKS", {"rte": replace(TASKS["rte"], rows=TASKS["rte"].rows | dict(train=2, dev=1))})
+    rte(tmp_path, "entailment")
     (tmp_path / "RTE" / "dev.tsv").write_bytes((tmp_path / "RTE" / "train.tsv").read_bytes())
     code, output, error = main(capsys, "--check_data", "--data_dir", tmp_path)
     lines = [line.split() for line in output.splitlines()]
@@ -621,7 +630,7 @@ def test_check_data_of_a_folder_without_files_names_the_command(tmp_path, capsys
 
 
 def test_check_data_ends_in_one_line_at_an_unreadable_file(tmp_path, capsys):
-    path = rte(tmp_path, "0\ta\tb\tmaybe")
+    path = rte(tmp_path, "maybe")
     assert f"{path}, line 2: label 'maybe'" in failure(capsys, "--check_data", "--data_dir", tmp_path)
 
 
@@ -630,13 +639,86 @@ def test_download_of_an_unknown_task_lists_the_tasks(tmp_path, capsys):
     assert "'xnli'" in error and ", ".join(TASKS) in error
 
 
-def test_download_brings_a_task_and_a_failure_ends_in_one_line(server, tmp_path, capsys):
-    code, output, _ = main(capsys, "--download", "RTE", "--data_dir", tmp_path)
-    assert code == 0 and "RTE.zip" in output and (tmp_path / "RTE" / "train.tsv").exists()
-    server.ways = ["absent"]
-    assert str(Path("downloads", "WNLI.zip")) in failure(capsys, "--download", "wnli", "--data_dir", tmp_path)
-
-
 def test_without_anything_to_do_the_command_line_says_what_there_is(capsys):
     code, _, error = main(capsys)
     assert code == 2 and "--download" in error.splitlines()[-1] and "--check_data" in error.splitlines()[-1]
+
+
+def test_an_unknown_task_is_answered_with_the_list(run, capsys):
+    error = failure(capsys, run, "--task", "snli", "--data_dir", "toy", "--cache_dir", run.parent / "cache")
+    assert "'snli'" in error and ", ".join(TASKS) in error
+
+
+@pytest.mark.parametrize("arguments", [(), ("--table",), ("--predict",), ("--benchmark",)])
+def test_a_folder_that_is_no_run_is_named(tmp_path, capsys, arguments):
+    assert f"{tmp_path} is not a run" in failure(capsys, tmp_path, "--data_dir", "toy", *arguments)
+
+
+def test_a_table_without_results_names_the_command_that_makes_them(run, capsys):
+    assert f"python glue.py {run}" in failure(capsys, "--table", run)
+
+
+def test_missing_files_name_the_command_that_fetches_them_before_anything_is_trained(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(FineTuning, "train_step", None)
+    error = failure(capsys, run, "--task", "wnli", "--data_dir", tmp_path)
+    assert f"python glue.py --download wnli --data_dir {tmp_path} brings it" in error
+    assert not (run / "glue").exists()
+
+
+def test_a_label_outside_the_set_is_named_with_file_and_line(run, tmp_path, capsys):
+    path = rte(tmp_path, "perhaps")
+    error = failure(capsys, run, "--task", "rte", "--no-intermediate", "--allow_partial", "--data_dir", tmp_path)
+    assert f"{path}, line 2: label 'perhaps'" in error
+
+
+def test_a_cut_file_is_refused_or_with_allow_partial_marked(run, small_glue, tmp_path, capsys):
+    options = [run, "--task", "wnli", "--data_dir", small_glue, "--seeds", 1, "--epochs", 1, "--device", "cpu"]
+    assert "--allow_partial" in failure(capsys, *options)
+    code, output, error = main(capsys, *options, "--allow_partial")
+    assert code == 0 and "PARTIAL" in output and results(run)[0]["result"]["partial"]
+
+
+def test_a_tokenizer_that_does_not_fit_the_model_is_one_line(run, tokenizer, small_toy, capsys):
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    save_run(run, BertForMaskedLM(BertConfig(**config | {"vocab_size": config["vocab_size"] + 1})), tokenizer)
+    error = failure(capsys, run, "--data_dir", "toy", "--cache_dir", run.parent / "cache", "--task", "wnli", "--device", "cpu")
+    assert f"tokenizer has {config['vocab_size']} vocabulary items" in error
+
+
+def test_predict_names_the_task_that_has_no_run(run, small_toy, capsys):
+    tune(capsys, run, "--task", "cola", "--seeds", "1")
+    error = failure(capsys, run, "--predict", "--data_dir", "toy", "--cache_dir", run.parent / "cache", "--device", "cpu")
+    assert "no run of sst-2" in error and f"python glue.py {run} --task sst-2" in error
+
+
+def test_damaged_results_are_named_and_left_alone(run, small_toy, capsys):
+    tune(capsys, run, "--task", "cola", "--seeds", "1")
+    path = run / "glue" / "results.jsonl"
+    path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
+    before = path.read_bytes()
+    assert f"{path} is damaged" in failure(capsys, "--table", run)
+    assert path.read_bytes() == before
+
+
+def test_a_loss_that_is_no_number_ends_in_one_line_and_leaves_no_result(run, small_toy, capsys):
+    code, _, error = main(capsys, run, "--data_dir", "toy", "--cache_dir", run.parent / "cache", "--task", "sts-b",
+                          "--no-intermediate", "--seeds", 1, "--lr", 1e30, "--epochs", 2, "--batch_size", 4, "--device", "cpu")
+    assert code == 1 and error.count("\n") == 1 and "--lr" in error and not (run / "glue" / "results.jsonl").exists()
+
+
+@pytest.mark.parametrize("arguments", [("--seeds", "0"), ("--seeds", "-3"), ("--lr", "0"), ("--lr", "nan"), ("--dropout", "1"),
+                                       ("--epochs", "0"), ("--batch_size", "x"), ("--seq_len", "4"), ("--format", "pdf")])
+def test_settings_that_make_no_sense_are_refused(capsys, arguments):
+    code, _, error = main(capsys, "RUN", *arguments)
+    assert code == 2 and arguments[0] in error.splitlines()[-1]
+
+
+def test_downloads_for_the_toy_tasks_are_refused(capsys):
+    assert "need no download" in failure(capsys, "--download", "all", "--data_dir", "toy")
+
+
+def test_the_benchmark_prints_both_speeds_for_the_same_batches(run, small_toy, capsys):
+    code, output, error = main(capsys, run, "--benchmark", "--data_dir", "toy", "--cache_dir", run.parent / "cache",
+                               "--batch_size", 4, "--device", "cpu")
+    assert code == 0, error
+    assert re.search(r"^pre-training .* tokens/s .* 1\.00 of", output, re.M) and re.search(r"^fine-tuning .* tokens/s", output, re.M)

@@ -13,6 +13,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 import model as model_module
+import pretrain
 from attention import VARIANTS
 from model import BertConfig, BertForClassification, BertForMaskedLM, fill_in, load_file, load_run, save_file, save_run
 
@@ -324,3 +325,31 @@ def test_command_line_fills_in_and_ends_a_wrong_run_in_one_line(run):
     good, bad = call(run), call(run / "absent")
     assert good.returncode == 0 and good.stdout.startswith("[MASK] 1:") and good.stdout.count("%") == 5
     assert bad.returncode != 0 and "is not a run" in bad.stderr and bad.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.15, 1.0])
+@pytest.mark.parametrize("capacity", [1, 64, 200])
+def test_places_at_a_fixed_capacity_are_the_first_ones_to_predict_and_then_nothing(share, capacity):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(5, 50, (150,), generator=generator)
+    labels[torch.rand(150, generator=generator) >= share] = -100
+    places, targets = model_module.masked_places(labels, capacity)
+    expected = [place for place in range(150) if labels[place] != -100][:capacity]
+    assert places.shape == targets.shape == (capacity,)
+    assert places.tolist() == expected + [0] * (capacity - len(expected))
+    assert targets.tolist() == labels[expected].tolist() + [-100] * (capacity - len(expected))
+
+
+def test_the_loss_at_a_fixed_capacity_is_the_same_in_value_and_gradient():
+    """The capacity at which a GPU runs holds every masked token: six standard deviations more than their mean."""
+    torch.manual_seed(0)
+    config = BertConfig("composite", 50, layers=1, hidden_size=16, ffn_size=32, heads=2, embedding_size=16, dropout=0.0)
+    network = BertForMaskedLM(config).double()
+    ids = torch.randint(5, 50, (8, 24))
+    labels = ids.masked_fill(torch.rand(8, 24) >= 0.15, -100)
+    weights = list(network.parameters())
+    one = network.loss(ids, labels)
+    other = network.loss(ids, labels, capacity=pretrain.mask_capacity(ids.numel()))
+    torch.testing.assert_close(other, one, atol=1e-12, rtol=0)
+    for a, b in zip(torch.autograd.grad(one, weights), torch.autograd.grad(other, weights)):
+        torch.testing.assert_close(b, a, atol=1e-12, rtol=0)

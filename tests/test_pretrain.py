@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -160,7 +161,7 @@ def test_runs_without_a_folder_of_their_own_do_not_meet():
     RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes"),
 ])
 def test_a_memory_that_is_too_small_is_told_in_one_line(main, tmp_path, monkeypatch, error):
-    def loss(*arguments):
+    def loss(*arguments, capacity):
         raise error
 
     monkeypatch.setattr(BertForMaskedLM, "loss", loss)
@@ -187,6 +188,16 @@ def test_several_variants_and_seeds_end_in_one_table(main, tmp_path):
 def test_a_dry_run_tells_the_cost_and_writes_no_run(main, tmp_path):
     code, out, _ = main("--dry_run", "--out_dir", tmp_path / "run")
     assert code == 0 and "would take" in out and not (tmp_path / "run").exists()
+
+
+def test_the_benchmark_has_a_row_for_absolute_and_each_variant_and_writes_no_run(main, tmp_path):
+    """Of absolute itself the ratios are 1; every row has times, real tokens per second and memory."""
+    code, out, _ = main("--benchmark", "--variant", "composite", "--out_dir", tmp_path / "run")
+    rows = {line.split()[0]: line for line in out.splitlines() if "tok/s" in line}
+    assert code == 0 and list(rows) == ["absolute", "composite"] and not (tmp_path / "run").exists()
+    assert re.search(r" ms +1\.00 .* tok/s +1\.00 ", rows["absolute"])
+    for row in rows.values():
+        assert re.search(r"\d ms +\d+\.\d\d +[\d,]+ tok/s +\d+\.\d\d +\d+\.\d s +([\d,]+ MiB|-)$", row)
 
 
 INTERRUPTED = ["--steps", "120", "--save_every", "5", "--eval_every", "60", "--out_dir"]
@@ -227,7 +238,7 @@ def test_a_loss_that_is_no_number_stops_the_run_names_the_step_and_keeps_the_che
     true_loss = BertForMaskedLM.loss
     calls = []
 
-    def loss(self, *arguments):
+    def loss(self, *arguments, **options):
         calls.append(1)
         return true_loss(self, *arguments) * (math.nan if len(calls) == 17 else 1.0)
 

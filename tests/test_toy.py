@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import tasks
 import toy
 from toy import Entity, Event, State
 
@@ -303,3 +305,230 @@ def test_chasers_of_several_are_tired_in_the_singular(documents):
     seen = {match[1] for sentence in sentences
             if (match := re.fullmatch(r"the \w+ that chased the \w+s (\w+) tired \.", sentence))}
     assert "was" in seen
+
+
+# --- toy GLUE ---
+
+def tree_sha256(folder):
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.tsv"), key=lambda path: path.relative_to(folder).as_posix()):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory):
+    """(the folder of the files, {task: {split: [(texts, label, phenomenon)]}})"""
+    folder = tmp_path_factory.mktemp("toy") / "glue"
+    return folder, toy.write_glue(folder)
+
+
+def all_rows(glue, name):
+    return [row for rows in glue[1][name].values() for row in rows]
+
+
+def test_glue_files_are_the_same_bytes_everywhere_and_another_seed_gives_others(glue, tmp_path):
+    assert tree_sha256(glue[0]) == "1b3409b8b13bb865c147a2e87f216b1b89784b650652b9f4d0721ae6e9eb8055"
+    toy.write_glue(tmp_path / "again")
+    toy.write_glue(tmp_path / "other", seed=1)
+    assert tree_sha256(tmp_path / "again") == tree_sha256(glue[0]) != tree_sha256(tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", tasks.TASKS)
+def test_glue_files_read_as_glue_s_own_with_every_row_and_label(glue, name):
+    folder, made = glue
+    task = replace(tasks.TASKS[name], rows=toy.GLUE_ROWS[tasks.TASKS[name].folder])
+    assert list(task.rows) == list(tasks.TASKS[name].rows)
+    for split in task.rows:
+        examples, rows = tasks.read_task(task, folder, split), made[task.folder][split]
+        texts = zip(examples.a, examples.b) if examples.b else zip(examples.a)
+        assert [list(row) for row in texts] == [list(texts) for texts, *_ in rows]
+        if examples.labels:
+            assert examples.labels == [tasks.read_label(label, task) for _, label, _ in rows]
+        assert examples.kinds == ([kind for *_, kind in rows] if name == "cola" and examples.labels else None)
+
+
+@pytest.mark.parametrize("name", toy.GLUE_ROWS)
+def test_no_texts_stand_in_two_rows_of_a_task_so_none_of_dev_or_test_in_train(glue, name):
+    texts = [frozenset(texts) for texts, *_ in all_rows(glue, name)]  # nor the other way round
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("name", toy.GLUE_ROWS)
+def test_labels_come_in_equal_parts_in_every_split(glue, name):
+    for split, count in toy.GLUE_ROWS[name].items():
+        found = Counter(label for _, label, _ in glue[1][name][split])
+        assert sum(found.values()) == count and max(found.values()) - min(found.values()) <= 1
+
+
+def test_every_word_of_the_tasks_is_a_word_of_the_corpus(glue):
+    known = {word for document in toy.documents(0, 100_000) for sentence in document for word in sentence.split()}
+    found = {word for name in glue[1] for texts, *_ in all_rows(glue, name) for text in texts
+             for word in re.findall(r"\w+", text)}
+    assert found <= known and len(found) > 150
+
+
+def test_each_phenomenon_is_tested_as_often_rightly_as_wrongly(glue):
+    for split, rows in glue[1]["CoLA"].items():
+        found = Counter((kind, label) for _, label, kind in rows)
+        assert len({kind for kind, _ in found}) == 10 and len(found) == 20 and len(set(found.values())) == 1
+
+
+@pytest.mark.parametrize("name, best", [*((name, 1 / 2) for name in (*toy.ORDERED, "RTE")), ("MNLI", 2 / 3)])
+def test_where_order_decides_a_bag_of_words_stays_near_chance(glue, name, best):
+    """Within four standard deviations of guessing. Whether a "not" of MNLI's is one too many is in the words; of whom a
+    state is said is not: 2 / 3 is the best that word counts can do."""
+    splits = glue[1][name]
+    for split in splits:
+        if split.startswith("dev"):
+            majority, score = toy.baselines(splits["train"], splits[split])
+            assert majority == pytest.approx(1 / 2 if name != "MNLI" else 1 / 3, abs=1e-9)
+            assert score < best + 4 * (best * (1 - best) / len(splits[split])) ** 0.5
+
+
+def test_a_bag_of_words_tells_more_than_chance_where_words_decide(glue):
+    assert toy.baselines(glue[1]["SST-2"]["train"], glue[1]["SST-2"]["dev"])[1] > 0.6
+    assert toy.baselines(glue[1]["STS-B"]["train"], glue[1]["STS-B"]["dev"])[1] > 0.5  # Pearson's r
+
+
+NOUN_FORMS = {form for nouns in toy.NOUNS.values() for noun in nouns for form in (noun.singular, noun.plural)} - {""}
+DEEDS = {form: base for base, *forms in map(str.split, (
+    "chase chases chased", "help helps helped", "feed feeds fed", "scare scares scared", "bite bites bit bitten"))
+    for form in (base, *forms)}
+VERB_FORMS = {form: verb.base for verb in toy.EVENTS for form in (verb.base, verb.third, verb.past)}
+
+
+def deed(text):
+    """(verb, who acts, on whom) of the one event between two nouns, told, asked or in a relative clause."""
+    words = re.findall(r"\w+", text)
+    first, second = (word for word in words if word in NOUN_FORMS)
+    suffered = "by" in words or re.search(r"\b(that|who) the\b", text)  # the cat that the dog chased
+    verb = next(DEEDS[word] for word in words if word in DEEDS)
+    return verb, *((second, first) if suffered else (first, second))
+
+
+def exchanged(told):
+    return told[0], told[2], told[1]
+
+
+@pytest.mark.parametrize("name", ["MRPC", "QQP"])
+def test_paraphrases_tell_the_same_verb_and_roles_and_others_the_roles_exchanged(glue, name):
+    for (a, b), label, _ in all_rows(glue, name):
+        assert deed(b) == (deed(a) if label == "1" else exchanged(deed(a))), (a, b)
+
+
+DOERS, SUFFERERS = (set(words.split()) for words in (  # the states that follow, and what one does in them
+    "tired sleep sleeps slept kind loud quiet angry", "afraid hide hides hid thankful full hungry hurt"))
+
+
+def follows(known, said):
+    """What a text says of another about its event: as MNLI's labels. The opposite of a state is its negation."""
+    verb, *both = deed(known)
+    words = re.findall(r"\w+", said)
+    nouns = [word for word in words if word in NOUN_FORMS]
+    denied = ("not" in words) != bool({"quiet", "hungry"} & {*words})
+    if deed(said) == (verb, *both) if len(nouns) == 2 else nouns[0] == both[bool(SUFFERERS & {*words})]:
+        return "contradiction" if denied else "entailment"
+    assert len(nouns) == 1 or deed(said) == (verb, *both[::-1]), (known, said)
+    assert len(nouns) == 2 or (DOERS | SUFFERERS) & {*words}, (known, said)
+    return "neutral"
+
+
+def test_what_is_entailed_or_contradicted_follows_from_the_roles_and_all_else_is_neutral(glue):
+    for split, rows in glue[1]["MNLI"].items():
+        for (known, said), label, _ in rows if split != "diagnostic" else ():
+            assert follows(known, said) == label, (known, said)
+
+
+def test_mnli_is_told_in_the_past_but_for_its_mismatched_genre_in_the_present(glue):
+    for split, rows in glue[1]["MNLI"].items():
+        tenses = {bool({"is", "are", "does", "do"} & {*text.strip(".").split()}) for texts, *_ in rows for text in texts
+                  if {"is", "are", "does", "do", "was", "were", "did"} & {*text.strip(".").split()}}
+        assert tenses == ({True, False} if split == "diagnostic" else {split.endswith("mismatched")})
+
+
+def test_questions_are_answered_by_sentences_with_the_named_one_in_the_role_that_is_not_asked_for(glue):
+    for (asked, known), label, _ in all_rows(glue, "QNLI"):
+        words = asked.strip("?").split()
+        named = next(word for word in words if word in NOUN_FORMS)
+        suffers = words[-1] == "by" or words[1] in DEEDS  # who was it chased by? who chased it?
+        assert (deed(known)[1 + suffers] == named) == (label == "entailment"), (asked, known)
+
+
+def test_entailment_is_of_the_same_roles_or_of_a_part_of_the_kind(glue):
+    kinds = {form: "person" if kind == "person" else "animal" for kind in ("animal", "bird", "person")
+             for noun in toy.NOUNS[kind] for form in noun[:2]}
+    seen = Counter()
+    for (known, said), label, _ in all_rows(glue, "RTE"):
+        quantified = known.split()[0] in ("every", "all", "no")
+        if quantified:
+            whole = "person" if {"person", "people"} & {*known.split()} else "animal"
+            true = whole == kinds[next(word for word in said.split() if word in kinds)]
+            assert ("not" in said) == known.startswith("no ")
+        else:
+            true = follows(known, said) == "entailment"
+        assert true == (label == "entailment"), (known, said)
+        seen[quantified] += 1
+    assert min(seen.values()) > 500
+
+
+def test_pronouns_stand_for_who_has_the_reason(glue):
+    """Where a state is the reason, it is the doer's; where a deed is, its pronoun is the one of the state before it."""
+    for (known, said), label, _ in all_rows(glue, "WNLI"):
+        state, reason = known.strip(".").split(" because ")
+        named = [word for word in reason.split() if word in NOUN_FORMS]
+        if named:
+            whose = next(word for word in state.split() if word in NOUN_FORMS)
+            true = deed(said) == deed(re.sub(r"\b(it|they|them)\b", f"the {whose}", reason))
+        else:
+            true = next(word for word in said.split() if word in NOUN_FORMS) == deed(state)[1]
+        assert true == (label == "1"), (known, said)
+
+
+def test_unacceptable_agreement_is_one_that_the_corpus_never_has(glue):
+    """A plural subject and the verb's base form, a singular one and its -s form, exactly where the label says so."""
+    plurals = {noun.plural for nouns in toy.NOUNS.values() for noun in nouns}
+    bases, thirds = {verb.base for verb in toy.EVENTS}, {verb.third for verb in toy.EVENTS}
+    for (text,), label, kind in all_rows(glue, "CoLA"):
+        if kind == "agreement":
+            words = text.strip(".").split()
+            verb = next(i for i, word in enumerate(words) if word in bases | thirds)
+            assert ((words[verb - 1] in plurals) == (words[verb] in bases)) == (label == "1"), text
+
+
+def test_sentiment_is_the_word_s_own_turned_by_not_or_nobody(glue):
+    """Of rows of one statement."""
+    good, checked = {"like", "likes", "liked", "enjoy", "enjoys", "enjoyed", *toy.OPINIONS[0]}, 0
+    for (text,), label, _ in all_rows(glue, "SST-2"):
+        words = text.strip(".").split()
+        if "but" not in words and text.count(".") == 1:
+            assert (any(word in good for word in words) != bool({"not", "nobody"} & set(words))) == (label == "1"), text
+            checked += 1
+    assert checked > 1000
+
+
+def test_similarity_counts_what_two_events_share(glue):
+    """Of rows in the active and told of the same five parts: subject, verb, object, tense, negation."""
+    checked = 0
+    for texts, label, _ in all_rows(glue, "STS-B"):
+        if not any(" by " in text for text in texts):
+            shared = []
+            for text in texts:
+                words = text.strip(".").split()
+                (first, second), negated = (i for i, word in enumerate(words) if word in NOUN_FORMS), "not" in words
+                verb = next(word for word in words[first + 1:] if word in VERB_FORMS)
+                past = "did" in words or not negated and VERB_FORMS[verb] != verb and not verb.endswith("s")
+                shared.append((words[:first + 1], VERB_FORMS[verb], words[words.index(verb) + 1:], past, negated))
+            assert sum(a == b for a, b in zip(*shared)) == float(label), texts
+            checked += 1
+    assert checked > 300
+
+
+def test_the_command_writes_the_files_and_prints_the_baselines(tmp_path):
+    command = [sys.executable, toy.__file__, "--glue", tmp_path / "g"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == sorted(
+        [*toy.GLUE_ROWS, "MNLI"], key=list(toy.GLUE_ROWS).index)
+    assert "bag of words" in done.stdout and (tmp_path / "g" / "diagnostic" / "diagnostic.tsv").is_file()
+    again = subprocess.run(command, capture_output=True, text=True)  # what lies there might be GLUE's own
+    assert again.returncode == 2 and again.stderr.startswith("toy.py: ") and again.stderr.count("\n") == 1

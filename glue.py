@@ -158,8 +158,11 @@ def read_results(folder):
     path = Path(folder, "results.jsonl")
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        for record in records:
+            if not {"score", "scores", "collapsed", "partial"} <= record["result"].keys():
+                raise ValueError("a result lacks its scores")
         return {(record["task"], record["seed"]): record for record in records}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}): mend or delete the line") from None
 
 

@@ -694,10 +694,11 @@ def test_predict_names_the_task_that_has_no_run(run, small_toy, capsys):
 def test_damaged_results_are_named_and_left_alone(run, small_toy, capsys):
     tune(capsys, run, "--task", "cola", "--seeds", "1")
     path = run / "glue" / "results.jsonl"
-    path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
-    before = path.read_bytes()
-    assert f"{path} is damaged" in failure(capsys, "--table", run)
-    assert path.read_bytes() == before
+    for text in (path.read_text(encoding="utf-8")[:-20], "[1, 2]\n", '{"task": "cola", "seed": 1, "result": {}}\n', "\udcff"):
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+        before = path.read_bytes()
+        assert f"{path} is damaged" in failure(capsys, "--table", run)
+        assert path.read_bytes() == before
 
 
 def test_a_loss_that_is_no_number_ends_in_one_line_and_leaves_no_result(run, small_toy, capsys):

@@ -35,7 +35,7 @@ from data import PAD, SEP, Corpus, file_sha256, pad_pairs
 from model import (
     SIZES, BertForClassification, load_config, load_file, load_run, load_weights, save_file, write_text, write_whole,
 )
-from pretrain import Run, TrainingFailed, autocast, choose_device, duration, mean_and_error, run_to_exit, whole_number
+from pretrain import Run, autocast, choose_device, duration, mean_and_error, run_to_exit, whole_number
 from tasks import (
     DROPOUT, LEARNING_RATES, SEEDS, SEQ_LEN, SUBMISSION, TASKS, WARMUP_SHARE, WEIGHT_DECAY, check_data, check_submission,
     download_tasks, find_tasks, read_task, scores,
@@ -97,7 +97,9 @@ class FineTuning(Run):
     def make_model(self):
         labels = len(self.task.classes or "1")  # one output where it is a number
         model = BertForClassification(replace(self.config, dropout=self.settings["dropout"]), labels)
-        model.load_state_dict(self.start, strict=False)  # the encoder, and the pooler where there is one
+        load_weights(model, self.start, "the encoder to start from", strict=False)  # and the pooler, where there is one
+        if any(name.startswith("bert.") and name not in self.start for name in model.state_dict()):
+            raise ValueError("the encoder to start from lacks weights; delete its file, and it is made anew")
         return model
 
     def batch_loss(self):
@@ -129,6 +131,7 @@ class FineTuning(Run):
         if self.result is None:  # else it goes to results.jsonl
             self.folder.mkdir(parents=True, exist_ok=True)
             self.save_state(model=self.model.state_dict(), optimizer=self.optimizer.state_dict())
+            self.saved_step = self.step
 
 
 # --- The protocol: tasks, seeds, what is done already ----------------------------------------------------------------
@@ -159,10 +162,14 @@ def read_results(folder):
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
         for record in records:
-            if not {"score", "scores", "collapsed", "partial"} <= record["result"].keys():
+            splits = [split for split in TASKS[record["task"]].rows if split.startswith("dev")]
+            values = [record["result"]["scores"][split]["score"] for split in splits] + [record["result"]["score"]]
+            if not all(math.isfinite(value) for value in [*values, *record["result"].get("by_kind", {}).values()]) or not (
+                    {type(record["result"][mark]) for mark in ("collapsed", "partial")} == {bool}
+                    and isinstance(record["settings"], dict) and isinstance(record["seed"], int)):
                 raise ValueError("a result lacks its scores")
         return {(record["task"], record["seed"]): record for record in records}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}): mend or delete the line") from None
 
 
@@ -170,22 +177,25 @@ def fine_tune_once(out, data, settings, encoder, config, device, dtype):
     """One task and seed, unless `out`/results.jsonl has it. Returns the number of the signal that stopped it, or 0."""
     name, seed = settings["task"], settings["seed"]
     records, weights, running = read_results(out), out / f"{name}-seed{seed}.pt", out / f"running-{name}-seed{seed}"
-    done, starts_others = records.get((name, seed)), any(task.start == name for task in TASKS.values())
-    if done:
+    starts_others = any(task.start == name for task in TASKS.values())
+    for (task, other), done in records.items():  # one table is of one kind of runs, whatever the seed
         differing = [f"{key} {done['settings'].get(key)} there, {value} here" for key, value in settings.items()
-                     if done["settings"].get(key) != value]
-        if differing:
-            raise ValueError(f"{out} has {name}, seed {seed}, of another run ({'; '.join(differing)}); "
+                     if key != "seed" and done["settings"].get(key) != value]
+        if task == name and differing:
+            raise ValueError(f"{out} has {name}, seed {other}, of another run ({'; '.join(differing)}); "
                              "choose another --name")
-        if weights.exists() or not starts_others:
-            return 0
+    if (name, seed) in records and (weights.exists() or not starts_others):
+        shutil.rmtree(running, ignore_errors=True)  # a kill may have come between the result and this
+        return 0
     run = FineTuning(running, settings, data["train"], {split: part for split, part in data.items() if split != "train"},
                      config, encoder, device, dtype)
     run.resume()
     stopped = run.train(save_every=1000, eval_every=settings["steps"])
     if run.result is None:
         return stopped
-    seconds = run.totals["seconds"]
+    records, seconds = read_results(out), run.totals["seconds"]  # another process may have added some meanwhile
+    if settings["start"]:  # what it starts from counts, too
+        run.result["partial"] |= records[settings["start"], seed]["result"]["partial"]
     print(f"{name:<6} seed {seed:<4} {run.result['score']:5.1f}   {settings['steps']:,} steps of "
           f"{settings['batch_size']}, lr {settings['lr']:g}, {run.totals['tokens'] / seconds:,.0f} tokens/s, took "
           f"{duration(seconds)}"
@@ -209,6 +219,8 @@ def fine_tune(folder, examples, args, device, dtype):
     config, out, model = pretrained.config, folder / args.name, file_sha256(folder / "model.pt")[:12]
     encoded, wanted, none = {}, find_tasks(args.task), argparse.Namespace()
     out.mkdir(exist_ok=True)
+    write_text("", out / "writable")  # before any work
+    (out / "writable").unlink()
     print(f"\n{folder}: {config.variant}, {VARIANTS[config.variant].equation}; results go to {out / 'results.jsonl'}")
     for seed, name in [(seed, name) for seed in args.seeds for name in examples]:
         if name not in encoded:
@@ -216,7 +228,8 @@ def fine_tune(folder, examples, args, device, dtype):
                              for split, part in examples[name].items()}
         start = TASKS[name].start if args.intermediate else None
         settings = task_settings(name, seed, encoded[name], args if name in wanted else none, config, model, dtype)
-        known = read_results(out).get((name, seed), {"settings": {}})["settings"].get("model") == model
+        before = read_results(out).get((name, seed), {"settings": {}})["settings"]
+        known = all(before.get(key) == settings[key] for key in ("model", "data"))
         if name not in wanted and known and (out / f"{name}-seed{seed}.pt").exists():
             continue  # an encoder to start from, whatever the settings that made it
         encoder = load_file(out / f"{start}-seed{seed}.pt") if start else pretrained.state_dict()
@@ -308,9 +321,16 @@ def predict_tests(folder, args, tasks, device, dtype):
     """Write the eleven files of a submission, from the best development run of each task, and zip them."""
     pretrained, tokenizer = load_run(folder)
     out, records = folder / args.name, read_results(folder / args.name)
+    model_of_run = file_sha256(folder / "model.pt")[:12]
     for name in TASKS:
-        if not (out / f"best-{name}.pt").exists() or not any(task == name for task, _ in records):
+        settings = [record["settings"] for record in records.values() if record["task"] == name]
+        if not settings:
             raise ValueError(f"{out} has no run of {name}: python glue.py {folder} --task {name} makes one")
+        if settings[0].get("model") != model_of_run:
+            raise ValueError(f"{out}: its runs of {name} started from another model.pt than {folder} has now")
+        if not (out / f"best-{name}.pt").exists():
+            raise ValueError(f"{out / f'best-{name}.pt'} is missing: delete the lines of {name} in results.jsonl, and the "
+                             "command that made them makes it anew")
     examples = {file: read_task(tasks[name], args.data_dir, split, args.allow_partial)
                 for file, (name, split) in SUBMISSION.items()}
     (out / "submission").mkdir(exist_ok=True)
@@ -318,12 +338,11 @@ def predict_tests(folder, args, tasks, device, dtype):
         task = tasks[name]
         model = BertForClassification(pretrained.config, len(task.classes or "1")).to(device)
         load_weights(model, load_file(out / f"best-{name}.pt"), out / f"best-{name}.pt")
-        predictions = predict(model, Encoded(examples[file], tokenizer, min(args.seq_len, pretrained.config.max_length)),
-                              device, dtype)
+        best = max((record for record in records.values() if record["task"] == name), key=lambda r: r["result"]["score"])
+        predictions = predict(model, Encoded(examples[file], tokenizer, best["settings"]["seq_len"]), device, dtype)
         words = [task.classes[int(value)] if task.classes else f"{min(max(value, 0), 5):.3f}" for value in predictions]
         write_text("index\tprediction\n" + "".join(f"{index}\t{word}\n" for index, word in enumerate(words)),
                    out / "submission" / f"{file}.tsv")
-        best = max((record for record in records.values() if record["task"] == name), key=lambda r: r["result"]["score"])
         print(f"{file}.tsv: {len(words):,} predictions of seed {best['seed']}, development score "
               f"{best['result']['score']:.1f}")
 
@@ -345,7 +364,8 @@ def prepare_data(args):
         args.cache_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=args.cache_dir, ignore_cleanup_errors=True) as temporary:
             toy.write_glue(Path(temporary, "glue"))
-            os.replace(Path(temporary, "glue"), folder)
+            if not folder.exists():  # another process may have been faster
+                os.replace(Path(temporary, "glue"), folder)
     return {name: replace(task, rows=toy.GLUE_ROWS[task.folder]) for name, task in TASKS.items()}, folder
 
 
@@ -434,6 +454,12 @@ def parse_arguments(argv=None):
     args.seeds = tuple(dict.fromkeys(args.seeds))
     if min(args.seeds) < 1:
         parser.error("--seeds: a count or a list of whole numbers above 0")
+    if (args.published or args.by_phenomenon or args.format != "text") and not args.table:
+        parser.error("--published, --by_phenomenon and --format go with --table")
+    if (args.table or args.predict or args.benchmark) and not args.runs:
+        parser.error("--table, --predict and --benchmark want a RUN")
+    if args.published and args.by_phenomenon:
+        parser.error("the paper has no rows by phenomenon: --published and --by_phenomenon do not go together")
     if args.lr is not None and not 0 < args.lr < math.inf:
         parser.error(f"--lr must be a number above 0, not {args.lr}")
     if args.seq_len < 8:
@@ -443,16 +469,16 @@ def parse_arguments(argv=None):
 
 def run_all(args):
     """What the command line asks for. Returns the exit code."""
+    find_tasks(args.task)
     if args.download:
         if str(args.data_dir) == "toy":
             raise ValueError("the toy tasks need no download; --download wants another --data_dir")
         download_tasks(find_tasks(args.download), args.data_dir)
-    find_tasks(args.task)
     if args.table:
         print_table(args.runs, args)
         return 0
-    for folder in args.runs:
-        load_config(folder)
+    for folder in args.runs:  # before any work
+        load_run(folder)
     tasks, args.data_dir = prepare_data(args)
     if args.check_data:
         check_data(tasks, args.data_dir)

@@ -5,6 +5,7 @@ table 5, A.1, A.2, and the code they released.
 """
 
 import contextlib
+import lzma
 import os
 import tempfile
 import zipfile
@@ -143,6 +144,8 @@ def read_task(task, data_dir, split, allow_partial=False, log=print):
         dev_ids = [pair for _, pair in read_columns(folder / "dev_ids.tsv", ids, ids)[0]]
         rows = [(number, fields) for number, fields in rows if (fields[-2:] in dev_ids) == (split == "dev")]
 
+    if not rows:
+        raise ValueError(f"{path} has no rows: delete {folder} and fetch it anew ({fetch})")
     published = len(rows) if task.rows[split] is None else task.rows[split]
     partial = len(rows) != published or bool(short) and not task.short_rows
     found = f"{path}: {split} has {len(rows):,} rows, published are {published:,}"
@@ -309,8 +312,13 @@ def check_submission(path, tasks):
     try:
         with zipfile.ZipFile(path) as archive:
             names = [info.filename for info in archive.infolist() if not info.is_dir()]
-            texts = {name: archive.read(name) for name in names if name in {f"{file}.tsv" for file in SUBMISSION}}
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            texts = {}
+            for info in archive.infolist():
+                if info.filename in {f"{file}.tsv" for file in SUBMISSION}:
+                    if info.file_size > 1 << 26:  # QQP's, the largest, has 4 MB
+                        raise ValueError(f"{info.filename} has {info.file_size:,} bytes")
+                    texts[info.filename] = archive.read(info)
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path} is not a whole zip archive: {error}") from None
     wrong += [f"{name} is in a folder, the files belong at the top" if "/" in name else f"{name} is no file of a submission"
               for name in names if name not in texts]

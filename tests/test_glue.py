@@ -436,7 +436,7 @@ def write_results(folder, scores_by_task, variant="composite", **marks):
             splits = [split for split in TASKS[name].rows if split.startswith("dev")]
             result = dict(score=value, scores={split: {"score": value + i} for i, split in enumerate(splits)},
                           collapsed=False, partial=False) | marks.get(name.replace("-", "_"), {})
-            lines.append(json.dumps(dict(task=name, seed=seed, result=result)) + "\n")
+            lines.append(json.dumps(dict(task=name, seed=seed, result=result, settings={})) + "\n")
     (folder / "glue" / "results.jsonl").write_text("".join(lines), encoding="utf-8")
     return folder
 
@@ -538,17 +538,15 @@ def test_predict_writes_eleven_files_that_the_checker_takes(run, small_toy, caps
     assert (code, error) == (0, "")
 
 
-def test_predictions_come_from_the_weights_of_the_best_development_run(run, small_toy, capsys):
-    """Whatever the order in which seeds come, the weights kept score what the best record says."""
-    tune(capsys, run, "--task", "cola", "--seeds", 42, 97, 834, "--epochs", 3, "--lr", 0.01)
-    records = {record["seed"]: record["result"]["score"] for record in results(run)}
-    again = run.with_name("again")
-    shutil.copytree(run, again, ignore=lambda *_: ["glue"])
-    best = max(records, key=records.get)
-    tune(capsys, again, "--task", "cola", "--seeds", best, 99, "--epochs", 3, "--lr", 0.01)
-    one, other = (torch.load(folder / "glue" / "best-cola.pt", weights_only=True) for folder in (run, again))
-    if results(again)[1]["result"]["score"] <= records[best]:
-        assert all(torch.equal(one[name], other[name]) for name in one)
+@pytest.mark.parametrize("seeds", [(42, 97, 834), (834, 97, 42)])
+def test_the_weights_kept_are_those_of_the_best_development_run(run, small_glue, small_toy, tokenizer, capsys, seeds):
+    tune(capsys, run, "--task", "cola", "--seeds", *seeds, "--epochs", 3, "--lr", 0.01)
+    model = BertForClassification(config_of(tokenizer), 2)
+    model.load_state_dict(torch.load(run / "glue" / "best-cola.pt", weights_only=True))
+    task = replace(TASKS["cola"], rows=dict.fromkeys(TASKS["cola"].rows, ROWS))
+    data = Encoded(tasks.read_task(task, small_glue, "dev"), tokenizer, 64)
+    score = tasks.scores(predict(model, data, torch.device("cpu"), torch.float32), data.examples)["score"]
+    assert score == pytest.approx(max(record["result"]["score"] for record in results(run)), abs=1e-9)
 
 
 def test_the_checker_takes_a_submission_of_the_published_sizes(submission, capsys):
@@ -593,6 +591,13 @@ def test_nested_and_foreign_and_doubled_files_are_named(submission, tmp_path, ca
     assert code == 2
     for message in ("mine/RTE.tsv is in a folder", "RTE.tsv is missing", "notes.txt is no file", "QQP.tsv is there 2 times"):
         assert message in error
+
+
+def test_a_submission_too_large_to_be_one_is_not_unpacked(tmp_path, capsys):
+    path = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("QQP.tsv", bytes(70_000_000))
+    assert "70,000,000 bytes" in failure(capsys, "--check", path)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 no zip"])
@@ -699,6 +704,53 @@ def test_damaged_results_are_named_and_left_alone(run, small_toy, capsys):
         before = path.read_bytes()
         assert f"{path} is damaged" in failure(capsys, "--table", run)
         assert path.read_bytes() == before
+
+
+def test_two_processes_that_add_results_keep_each_other_s(run, small_toy, capsys, monkeypatch):
+    """Another seed's result appears while one is trained."""
+    tune(capsys, run, "--task", "cola", "--seeds", 97)
+    path, train = run / "glue" / "results.jsonl", FineTuning.train
+    other = path.read_text(encoding="utf-8")
+    path.unlink()
+
+    def meanwhile(self, **options):
+        path.write_text(other, encoding="utf-8")
+        return train(self, **options)
+
+    monkeypatch.setattr(FineTuning, "train", meanwhile)
+    tune(capsys, run, "--task", "cola", "--seeds", 42)
+    assert [record["seed"] for record in results(run)] == [97, 42]
+
+
+def test_another_seed_with_other_settings_is_refused_under_the_same_name(run, small_toy, capsys):
+    tune(capsys, run, "--task", "cola", "--seeds", 42)
+    options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--task", "cola", "--dtype", "fp32", "--device", "cpu"]
+    error = failure(capsys, run, *options, "--seeds", 97, "--epochs", 1, "--batch_size", 4)
+    assert "batch_size 8 there, 4 here" in error
+
+
+def test_what_starts_from_part_of_mnli_is_marked_partial(run, small_glue, capsys, monkeypatch):
+    monkeypatch.setattr(glue, "prepare_data", lambda args: (
+        TASKS | {"rte": replace(TASKS["rte"], rows=dict.fromkeys(TASKS["rte"].rows, ROWS))}, small_glue))
+    tune(capsys, run, "--task", "rte", "--seeds", 42, "--allow_partial")
+    assert [(record["task"], record["result"]["partial"]) for record in results(run)] == [("mnli", True), ("rte", True)]
+
+
+def test_predict_names_weights_that_are_gone_or_of_another_model(run, small_toy, tokenizer, capsys):
+    tune(capsys, run, "--seeds", "1")
+    options = [run, "--predict", "--data_dir", "toy", "--cache_dir", run.parent / "cache", "--device", "cpu"]
+    (run / "glue" / "best-rte.pt").unlink()
+    assert "best-rte.pt is missing" in failure(capsys, *options)
+    torch.manual_seed(9)
+    save_run(run, BertForMaskedLM(config_of(tokenizer)), tokenizer)
+    assert "another model.pt" in failure(capsys, *options)
+
+
+@pytest.mark.parametrize("arguments", [("RUN", "--published"), ("RUN", "--format", "csv"), ("--table", "--check", "x.zip"),
+                                       ("RUN", "--table", "--published", "--by_phenomenon")])
+def test_options_that_do_not_go_together_are_refused(capsys, arguments):
+    code, _, error = main(capsys, *arguments)
+    assert code == 2 and error.startswith("usage: ")
 
 
 def test_a_loss_that_is_no_number_ends_in_one_line_and_leaves_no_result(run, small_toy, capsys):

@@ -1,4 +1,7 @@
-"""Relative-position scores: from one row of K weights a query to an N x N map of scores.
+"""The hot loop: attention with relative positions, at about the price of attention without.
+
+    a_ij = q_i . k_j / sqrt(d)  +  rows[i, clip(j - i)]  +  key_rows[j, clip(i - j)]          [the last two where given]
+    z_i  = sum_j softmax_j(a_ij) v_j
 
 A relative row holds what query i adds to the score of a token at each relative position r = j - i:
 
@@ -9,50 +12,389 @@ and the map of scores reads it off at every key j:
     scores[b, h, i, j] = rows[b, h, i, clip(j - i, -k, k) + k]        window "clip"  (Shaw et al. 2018; the default)
     scores[b, h, i, j] = rows[b, h, i, j - i + k] if |j - i| <= k     window "zero"  (0 beyond the window)
 
-Two ways of computing it stand here, each tested against plain loops: `gather_scores`, which says it in one index, and
-`relative_scores`, which every model uses. Read the first, run the second.
+Three ways of computing that map stand here, each tested against the one before and the first against plain loops:
+
+    gather_scores     the definition, in one index
+    relative_scores   no index: the rows shifted into place; autograd finds the backward
+    band_scores       the same forward, and a backward that reads diagonals and sums edges. Every model runs this one
+
+and `attention` runs the last of them whole, through torch.compile, or in blocks of queries (see `choose_path`).
+
+    python kernels.py          time, memory and error of all of them, for 64 to 4096 tokens
 """
 
+import argparse
+import ctypes
+import functools
+import math
+import statistics
+import sys
+import time
+
 import torch
+from torch.nn import functional as F
 
 WINDOWS = ("clip", "zero")
+LONGEST_WHOLE = 1024  # tokens; a longer sequence goes through attention in blocks
+BLOCK = 128  # queries in a block
 
 
-def gather_scores(rows, length, window="clip"):
-    """The definition above, by an N x N index. Same arguments and result as `relative_scores`.
+# --- The map of scores, three times ------------------------------------------------------------------------------------
+
+
+def gather_scores(rows, length, window="clip", first=0):
+    """The definition above, by an index of the size of the map. Same arguments and result as `relative_scores`.
 
     Its backward adds every score's gradient into one of K slots, through an index: slow, and on CUDA not deterministic.
     """
-    k = rows.shape[-1] // 2
-    position = torch.arange(length, device=rows.device)
-    r = position[None, :] - position[:, None]  # (N, N): j - i
-    scores = rows.gather(-1, (r.clamp(-k, k) + k).expand(*rows.shape[:-1], length))  # (B, H, N, N)
+    k, n = rows.shape[-1] // 2, rows.shape[-2]
+    i, j = torch.arange(first, first + n, device=rows.device), torch.arange(length, device=rows.device)
+    r = j[None, :] - i[:, None]  # (n, N): j - i
+    scores = rows.gather(-1, (r.clamp(-k, k) + k).expand(*rows.shape[:-1], length))  # (B, H, n, N)
     return scores if window == "clip" else scores.masked_fill(r.abs() > k, 0)
 
 
-def relative_scores(rows, length, window="clip"):
+def spare_columns(n, K, N, first):
+    """How many relative positions beyond k are met on the left and on the right; below 0: weights that meet no key."""
+    return first + n - 1 - K // 2, N - 1 - first - K // 2  # the farthest: the last query to key 0, the first to key N - 1
+
+
+def relative_scores(rows, length, window="clip", first=0):
     """Scores of every query-key pair from relative rows, without an index.
 
-    Each row is continued to both sides by its end weight ("clip") or by 0 ("zero") until it covers every r from -(N-1)
-    to N-1. Query i needs the stretch of N weights that starts at r = -i, one place earlier than query i - 1 does, so
-    the flattened rows read again with a width one smaller are already in place: a view. The backward is then sums and
-    slices: no index, no scatter, the same result every time.
+    Each row is continued to both sides by its end weight ("clip") or by 0 ("zero") until it covers every r that any of
+    the queries meets. A query needs the stretch of N weights that starts one place earlier than its predecessor's, so
+    the flattened rows read again with a width one smaller are already in place: a view.
 
     Args:
-        rows: (B, H, N, K) weights, K odd; leading dimensions may be any.
-        length: N, the number of queries (the rows' own) and of keys.
+        rows: (B, H, n, K) weights, K odd; leading dimensions may be any.
+        length: N, the number of keys.
         window: "clip" or "zero", what lies beyond k positions.
+        first: the position of the first row's query; the n queries are first .. first + n - 1, all N by default.
     Returns:
-        (B, H, N, N) scores, [b, h, i, j] for query i and key j.
+        (B, H, n, N) scores, [b, h, i, j] for query first + i and key j.
     """
-    N, k = length, rows.shape[-1] // 2
-    if k > N - 1:  # the kernel reaches past the sequence: those weights meet no key
-        rows, k = rows[..., k - (N - 1) : k + N], N - 1  # (B, H, N, 2N-1)
-    first, last = rows[..., :1], rows[..., -1:]  # (B, H, N, 1)
+    N, n, K = length, *rows.shape[-2:]
+    left, right = spare_columns(n, K, N, first)
+    ends = rows[..., :1], rows[..., -1:]  # (B, H, n, 1) each
     if window == "zero":
-        first, last = torch.zeros_like(first), torch.zeros_like(last)
-    left = first.expand(*rows.shape[:-1], N - 1 - k)  # r = -(N-1) .. -k-1
-    right = last.expand(*rows.shape[:-1], N - k)  # r = k+1 .. N, the last of them only to make the width even
-    wide = torch.cat([left, rows, right], dim=-1)  # (B, H, N, 2N): column c holds r = c - (N-1)
-    shifted = wide.flatten(-2)[..., N - 1 : N - 1 + N * (2 * N - 1)]  # element (i, j) stands at i (2N-1) + j
-    return shifted.unflatten(-1, (N, 2 * N - 1))[..., :N]  # (B, H, N, N)
+        ends = [torch.zeros_like(end) for end in ends]
+    wide = torch.cat([
+        ends[0].expand(*rows.shape[:-1], max(0, left)),
+        rows[..., max(0, -left):K - max(0, -right)],
+        ends[1].expand(*rows.shape[:-1], max(0, right) + 1),  # one more than is met, to make the width N + n
+    ], dim=-1)  # (B, H, n, N + n): column c holds r = c - (first + n - 1)
+    return wide.flatten(-2)[..., n - 1:].unfold(-1, N, N + n - 1)[..., :n, :]  # (i, j) at n - 1 + i (N + n - 1) + j
+
+
+class BandScores(torch.autograd.Function):
+    """`relative_scores`, and its backward by diagonals: the gradient of rows[i, r + k] is that of the score at j = i + r.
+
+    One view of the gradient has its diagonals as columns. Those within the window are the result; under "clip" those
+    beyond it are summed into the end weights. No index, no scatter, no atomic addition: the same bits every time.
+    """
+
+    @staticmethod
+    def forward(ctx, rows, length, window, first):
+        ctx.settings = rows.shape[-1], first, window
+        return relative_scores(rows, length, window, first)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        K, first, window = ctx.settings
+        step = gradient.shape[-2] if torch.compiler.is_compiling() else BLOCK  # a compiler does without the padded copy
+        return torch.cat([band_gradient(block, K, first + i * step, window)
+                          for i, block in enumerate(gradient.split(step, dim=-2))], dim=-2), None, None, None
+
+
+def band_gradient(gradient, K, first, window):
+    """The gradient of the rows, (B, H, n, K), from that of their scores, (B, H, n, N)."""
+    n, N = gradient.shape[-2:]
+    left, right = spare_columns(n, K, N, first)
+    padded = F.pad(gradient, (n - 1, n - 1))  # (B, H, n, N + 2n - 2)
+    diagonals = padded.flatten(-2).unfold(-1, N + n - 1, N + 2 * n - 1)  # (B, H, n, N + n - 1), columns as of `wide`
+    end = N + n - 1 - max(0, right)
+    rows = F.pad(diagonals[..., max(0, left):end], (max(0, -left), max(0, -right)))  # (B, H, n, K), a copy
+    if window == "clip":
+        rows[..., 0] += diagonals[..., :max(0, left)].sum(-1)
+        rows[..., -1] += diagonals[..., end:].sum(-1)
+    return rows
+
+
+def band_scores(rows, length, window="clip", first=0):
+    """What every model runs. Same arguments and result as `relative_scores`."""
+    return BandScores.apply(rows, length, window, first)
+
+
+def key_scores(rows, queries, window, first, scores_of):
+    """Key j's row read by i - j, at the queries first .. first + n - 1: (B, H, N, K) to (B, H, n, N).
+
+    Only keys within k of these queries need the map, which is transposed; to all others every query is beyond the
+    window on the same side.
+    """
+    N, k = rows.shape[-2], rows.shape[-1] // 2
+    start, stop = max(0, first - k), min(N, first + queries + k)
+    before, after = rows[..., :start, -1:], rows[..., stop:, :1]  # keys whose queries are all to the right, to the left
+    if window == "zero":
+        before, after = torch.zeros_like(before), torch.zeros_like(after)
+    near = scores_of(rows[..., start:stop, :], queries, window, start - first)  # (B, H, near keys, n)
+    return torch.cat([x.expand(*x.shape[:-1], queries) for x in (before, near, after)], dim=-2).transpose(-1, -2)
+
+
+def convolve(rows, value):
+    """z_i = sum_r rows[i, r + k] v_(i+r), a kernel of K weights for each query: (B, H, N, K), (B, H, N, d) to (B, H, N, d).
+
+    The map of scores with a "zero" window times the values, a block of queries with the keys in its reach at a time.
+    """
+    N, k, z = value.shape[-2], rows.shape[-1] // 2, []
+    for first, block in zip(range(0, N, BLOCK), rows.to(value.dtype).split(BLOCK, dim=-2)):
+        start, stop = max(0, first - k), min(N, first + BLOCK + k)
+        band = band_scores(block, stop - start, "zero", first - start)  # (B, H, n, near keys)
+        z.append(band @ value[..., start:stop, :])
+    return torch.cat(z, dim=-2)
+
+
+# --- Attention ---------------------------------------------------------------------------------------------------------
+
+
+def whole_attention(query, key, value, padding_mask, rows=None, key_rows=None, window="clip", dropout=0.0,
+                    first=0, scores_of=band_scores, generator=None):
+    """The equation at the top, term by term, for the n queries from position `first` on. Else as `attention`."""
+    n, N = query.shape[-2], key.shape[-2]
+    scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # (B, H, n, N)
+    if rows is not None:
+        scores = scores + scores_of(rows.to(scores.dtype), N, window, first)
+    if key_rows is not None:
+        scores = scores + key_scores(key_rows.to(scores.dtype), n, window, first, scores_of)
+    never = torch.zeros_like(padding_mask, dtype=scores.dtype).masked_fill(~padding_mask, torch.finfo(scores.dtype).min / 2)
+    scores = scores + never[:, None, None, :]  # a sum, as the gradient of a masked fill would be a copy
+    p = scores.softmax(dim=-1)
+    if generator is None:
+        p = F.dropout(p, dropout)
+    else:  # the same, from random numbers of its own
+        p = p * torch.empty_like(p).bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
+    return p.to(value.dtype) @ value  # (B, H, n, d)
+
+
+class BlockwiseAttention(torch.autograd.Function):
+    """`whole_attention` BLOCK queries at a time; the backward computes each block again, with the same dropout.
+
+    No more than BLOCK rows of the map are in memory at once. Results and gradients go into tensors made beforehand: if
+    each block left some behind, the allocator's free memory would be in pieces, none large enough for the next block.
+    """
+
+    @staticmethod
+    def forward(ctx, query, key, value, padding_mask, rows, key_rows, window, dropout):
+        query, key, value = (x.contiguous() for x in (query, key, value))  # else every block would copy
+        device = query.device.type
+        ctx.save_for_backward(padding_mask, query, rows, key, value, key_rows)
+        ctx.settings = dict(window=window, dropout=dropout, seed=int(torch.randint(2**62, ())))  # drawn on the CPU
+        ctx.precision = dict(device_type=device, dtype=torch.get_autocast_dtype(device),
+                             enabled=torch.is_autocast_enabled(device))
+        z = torch.empty_like(value)
+        for first in range(0, query.shape[-2], BLOCK):
+            q, r = (None if x is None else x[..., first:first + BLOCK, :] for x in (query, rows))
+            z[..., first:first + BLOCK, :] = attend_block(q, key, value, padding_mask, r, key_rows, first, **ctx.settings)
+        return z
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        padding_mask, *saved = ctx.saved_tensors
+        given = {name: x for name, x in zip(("query", "rows", "key", "value", "key_rows"), saved) if x is not None}
+        sums = {name: torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for name, x in given.items()}
+
+        for first in range(0, gradient.shape[-2], BLOCK):
+
+            def of_block(name, x):  # every block meets all keys and values, and its own queries
+                return x[..., first:first + BLOCK, :] if name in ("query", "rows") else x
+
+            inputs = {name: of_block(name, x).detach().requires_grad_() for name, x in given.items()}
+            with torch.enable_grad(), torch.autocast(**ctx.precision):
+                z = attend_block(padding_mask=padding_mask, first=first, **ctx.settings, **inputs)
+            gradients = torch.autograd.grad(z, tuple(inputs.values()), of_block("query", gradient))
+            for name, part in zip(inputs, gradients):
+                of_block(name, sums[name]).add_(part)
+        query, rows, key, value, key_rows = (
+            sums[name].to(given[name].dtype) if name in given else None for name in ("query", "rows", "key", "value", "key_rows"))
+        return query, key, value, None, rows, key_rows, None, None
+
+
+def attend_block(query, key, value, padding_mask, rows=None, key_rows=None, first=0, *, window, dropout, seed):
+    """whole_attention for one block of queries, its dropout drawn from `seed` and the block's place alone."""
+    generator = torch.Generator(query.device).manual_seed(seed + first) if dropout else None
+    return whole_attention(query, key, value, padding_mask, rows, key_rows, window, dropout, first, generator=generator)
+
+
+@torch.compiler.disable  # a compiler would unroll the loop over blocks
+def blockwise_attention(query, key, value, padding_mask, rows=None, key_rows=None, window="clip", dropout=0.0):
+    """`whole_attention` with memory that grows with N instead of its square. Same arguments and result as `attention`."""
+    return BlockwiseAttention.apply(query, key, value, padding_mask, rows, key_rows, window, dropout)
+
+
+@functools.cache
+def compiled_attention(device):
+    """`whole_attention` through torch.compile, after a trial; itself, said once, where the machine cannot compile.
+
+    Each shape is compiled by itself. A model does not call this: compiled as a whole (pretrain.py --compile), it has
+    `whole_attention` compiled with everything around it.
+    """
+    compiled = torch.compile(whole_attention, dynamic=False)
+    try:
+        x = torch.zeros(2, 2, 6, 8, device=device, requires_grad=True)
+        mask = torch.ones(2, 6, dtype=torch.bool, device=device)
+        compiled(x, x, x, mask, x[..., :5]).sum().backward()
+    except Exception as error:  # no compiler, an unsupported GPU: whatever it is, the plain code computes the same
+        print(f"torch.compile does not work here ({type(error).__name__}); attention runs uncompiled")
+        return whole_attention
+    return compiled
+
+
+def choose_path(length):
+    """(function, why): what `attention` runs for sequences of this length. Nothing else decides."""
+    if length > LONGEST_WHOLE:
+        return blockwise_attention, f"in blocks, {length} tokens being more than {LONGEST_WHOLE}: memory grows with N, not N^2"
+    return whole_attention, f"whole, {length} tokens being no more than {LONGEST_WHOLE}"
+
+
+def attention(query, key, value, padding_mask, rows=None, key_rows=None, window="clip", dropout=0.0):
+    """Attention with relative positions, the equation at the top.
+
+    Args:
+        query, key, value: (B, H, N, d).
+        padding_mask: (B, N) bool, True where a token is real; the others get no attention.
+        rows, key_rows: (B, H, N, K) or (H, N, K), K odd, or None: what a query adds to the scores of the keys around it,
+            and a key to those of the queries around it.
+        window: "clip" or "zero", what lies beyond k positions.
+        dropout: probability of setting a weight of the softmax to 0.
+    Returns:
+        z (B, H, N, d), of value's dtype.
+    """
+    run, _ = choose_path(query.shape[-2])
+    return run(query, key, value, padding_mask, rows, key_rows, window, dropout)
+
+
+# --- The benchmark -----------------------------------------------------------------------------------------------------
+
+
+def fused_attention(query, key, value, padding_mask, rows):
+    """The same through torch's fused attention, which takes the map of scores as a bias."""
+    bias = band_scores(rows, key.shape[-2]).masked_fill(~padding_mask[:, None, None, :], torch.finfo(rows.dtype).min / 2)
+    return F.scaled_dot_product_attention(query, key, value, bias)
+
+
+def contenders(device, compiled):
+    """{name: function of (query, key, value, padding_mask, rows)}; the first is what the others are compared with."""
+    functions = {
+        "plain": lambda query, key, value, padding_mask, rows: whole_attention(query, key, value, padding_mask),
+        "gather": functools.partial(whole_attention, scores_of=gather_scores),
+        "reference": functools.partial(whole_attention, scores_of=relative_scores),
+        "band": whole_attention,
+        "blocks": blockwise_attention,
+        "fused": fused_attention,
+    }
+    return functions | ({"compiled": compiled_attention(device)} if compiled else {})
+
+
+def forward_backward(function, inputs, upstream):
+    """(z, gradient of each input that has one) of sum(z * upstream)."""
+    with torch.autocast(upstream.device.type, upstream.dtype, enabled=upstream.dtype in (torch.bfloat16, torch.float16)):
+        z = function(*inputs)
+    wanted = [x for x in inputs if x.requires_grad]
+    return z.detach(), *torch.autograd.grad(z, wanted, upstream, allow_unused=True)
+
+
+def make_inputs(B, N, device, dtype, H=4, d=64, K=17):
+    """((query, key, value, padding_mask, rows), upstream gradient) of a BERT-small layer."""
+    generator = torch.Generator().manual_seed(N)
+    query, key, value, upstream = torch.randn(4, B, H, N, d, generator=generator).to(device, dtype)
+    rows = torch.randn(B, H, N, K, generator=generator).to(device, dtype)
+    mask = (torch.arange(N) < N - N // 8).expand(B, N).to(device)  # an eighth is padding
+    return (*(x.requires_grad_() for x in (query, key, value)), mask, rows.requires_grad_()), upstream
+
+
+def memory_now(name):
+    """"VmRSS", what this process holds, or "VmHWM", its highest since it was reset, in MiB. Linux alone tells."""
+    with open("/proc/self/status", encoding="utf-8") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(name))
+
+
+def peak_memory(run, device):
+    """(what run() returns, MiB that it needed at its highest; nan where the system does not tell)."""
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        result = run()
+        return result, (torch.cuda.max_memory_allocated(device) - before) / 2**20
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not be at hand, or it would not count
+        with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
+            file.write("5")  # the highest starts anew
+        before = memory_now("VmRSS")
+    except (OSError, AttributeError, TypeError):
+        return run(), math.nan
+    return run(), memory_now("VmHWM") - before
+
+
+def errors(results, truth):
+    """The largest error of the values, and of the gradients, each as a part of the largest number there."""
+    relative = [((a.double() - b).abs().max() / b.abs().max()).item() for a, b in zip(results, truth) if b is not None]
+    return relative[0], max(relative[1:])
+
+
+def seconds(run, device):
+    wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.type, lambda: None)
+    wait()
+    start = time.perf_counter()
+    run()
+    wait()
+    return time.perf_counter() - start
+
+
+def benchmark(N, tokens, device, dtype, functions):
+    """Print the table of one length: medians of rounds in which the contenders take turns."""
+    B = max(1, tokens // N)
+    inputs, upstream = make_inputs(B, N, device, dtype)
+    exact = [x if x.dtype == torch.bool else x.detach().double().requires_grad_() for x in (x.cpu() for x in inputs)]
+    runs = {name: functools.partial(forward_backward, function, inputs, upstream) for name, function in functions.items()}
+    memory, error = {}, {}
+    for name, function in functions.items():
+        runs[name]()  # the first time is not like the others
+        results, memory[name] = peak_memory(runs[name], device)
+        if name in ("plain", "gather"):  # the two definitions; all others compute what the second does
+            truth = forward_backward(function, exact, upstream.double().cpu())
+        error[name] = errors([x if x is None else x.cpu() for x in results], truth)
+        del results
+    rounds = [{name: seconds(run, device) for name, run in runs.items()} for _ in range(9 if N <= 512 else 3)]
+    for name in functions:
+        milliseconds = 1000 * statistics.median(times[name] for times in rounds)
+        ratio = statistics.median(times[name] / times["plain"] for times in rounds)
+        print(f"{N:>6} {B:>4}  {name:<10}{milliseconds:>10.2f}{ratio:>10.2f}{memory[name]:>10.0f}"
+              f"{error[name][0]:>12.1e}{error[name][1]:>11.1e}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Time, memory and error of attention with relative positions.",
+                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--max_length", type=int, default=4096, help="lengths are 64, 128, .. up to this")
+    parser.add_argument("--tokens", type=int, default=2048, help="in a batch")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32")
+    parser.add_argument("--compile", action="store_true", help="also the band path through torch.compile")
+    args = parser.parse_args()
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[args.dtype]
+    try:
+        device = torch.empty(0, device=args.device).device
+    except (RuntimeError, AssertionError):
+        sys.exit(f"kernels.py: this machine has no device {args.device!r} that torch can use")
+    print(f"forward and backward of attention, 4 heads of 64 channels, K = 17, {args.dtype} on {device} "
+          f"({torch.get_num_threads()} threads); errors against float64, relative to the largest number")
+    print(f"{'N':>6} {'B':>4}  {'path':<10}{'ms':>10}{'to plain':>10}{'peak MiB':>10}{'error of z':>12}{'gradients':>11}")
+    functions, N = contenders(device, args.compile), 64
+    while N <= args.max_length:
+        benchmark(N, args.tokens, device, dtype, functions)
+        N *= 2
+
+
+if __name__ == "__main__":
+    main()

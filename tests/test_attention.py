@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import attention
+import kernels
 import references
 from attention import VARIANTS, Variant, make_mixer
 from kernels import WINDOWS
@@ -88,6 +89,38 @@ def test_mixer_equals_its_loops_in_values_and_gradients(variant, N, window):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_mixer_equals_its_loops_at_other_kernel_sizes(variant, kernel_size):
     assert_equals_loops(variant, 6, "clip", kernel_size)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_mixer_equals_its_loops_in_blocks_as_of_long_sequences(monkeypatch, variant, window):
+    monkeypatch.setattr(kernels, "LONGEST_WHOLE", 6)
+    monkeypatch.setattr(kernels, "BLOCK", 3)
+    assert_equals_loops(variant, 7, window)
+
+
+def test_a_compiled_encoder_takes_long_sequences(monkeypatch):
+    monkeypatch.setattr(kernels, "LONGEST_WHOLE", 8)
+    monkeypatch.setattr(kernels, "BLOCK", 4)
+    model, ids = encoder("composite"), tokens(2, 11)
+    expected = model(ids)
+    model.bert.compile(backend="eager", dynamic=False)
+    torch.testing.assert_close(model(ids), expected, atol=1e-12, rtol=0)
+
+
+def test_depthwise_convolution_starts_and_computes_like_torch_s():
+    torch.manual_seed(0)
+    ours = attention.DepthwiseConvolution(6, 5)
+    torch.manual_seed(0)
+    theirs = torch.nn.Conv1d(6, 6, 5, padding=2, groups=6)
+    x, x_copy = (torch.randn(2, 9, 6, generator=torch.Generator().manual_seed(1)).requires_grad_() for _ in range(2))
+    assert all(torch.equal(one, theirs.state_dict()[name]) for name, one in ours.state_dict().items())
+    y, expected = ours(x), theirs(x_copy.transpose(1, 2)).transpose(1, 2)
+    torch.testing.assert_close(y, expected, atol=1e-6, rtol=0)
+    got = torch.autograd.grad(y.pow(2).sum(), (x, ours.weight, ours.bias))
+    expected = torch.autograd.grad(expected.pow(2).sum(), (x_copy, theirs.weight, theirs.bias))
+    for one, other in zip(got, expected):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("variant", HOLDS)

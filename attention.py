@@ -13,8 +13,9 @@ The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
     dynamic             +  q_i . w_r / sqrt(d)    a kernel made by each query        Shaw et al. 2018;    [C] eq. 5
     key_dynamic         +  k_j . u_(i-j) / sqrt(d)    a kernel made by each key      Huang et al. 2020
 
-plus the places where convolutions are injected; or it is another mixer altogether. With beta alone, and no key beyond the
-window, sum_j softmax_j(beta_(j-i)) v_j is a lightweight convolution of the values: relative positions are convolutions.
+plus the places where convolutions are injected; or it is another mixer altogether. With beta alone, and no key beyond
+the window, sum_j softmax_j(beta_(j-i)) v_j is a lightweight convolution of the values: relative positions are
+convolutions.
 
 [C] is Chang, Xu, Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions in Pre-trained
 Language Models". The table VARIANTS at the end of this file names all of them; a new name there is a new variant.
@@ -53,7 +54,8 @@ def relative_kernel(channels, kernel_size):
 def half_of_the_heads(config):
     """H/2, for the variants that give half of their heads to convolutions. ValueError where H is odd."""
     if config.heads % 2:
-        raise ValueError(f"{config.variant} gives half of the heads to convolutions: heads must be even, not {config.heads}")
+        raise ValueError(
+            f"{config.variant} gives half of the heads to convolutions: heads must be even, not {config.heads}")
     return config.heads // 2
 
 
@@ -67,8 +69,8 @@ class DepthwiseConvolution(nn.Conv1d):
         super().__init__(channels, channels, kernel_size, padding=kernel_size // 2, groups=channels)
 
     def forward(self, x):
-        # As images N high and 1 wide, because (B, C, N, 1) seen through x's memory is the layout "channels last", for which
-        # libraries have a fast depthwise convolution: on CPUs several times faster than the one-dimensional one.
+        # As images N high and 1 wide: seen so, x's memory has the layout "channels last", for which libraries have a
+        # fast depthwise convolution, on CPUs several times faster than the one-dimensional one.
         image = x.transpose(1, 2).unsqueeze(-1)  # (B, N, C) -> (B, C, N, 1)
         y = F.conv2d(image, self.weight.unsqueeze(-1), self.bias, padding=(*self.padding, 0), groups=self.groups)
         return y.squeeze(-1).transpose(1, 2)  # (B, C, N, 1) -> (B, N, C)
@@ -130,6 +132,7 @@ class SelfAttention(nn.Module):
         value = self.value(x)  # (B, N, C)
         q, k, v = (split_heads(y, self.heads) for y in (self.query(x), self.key(x), value))  # (B, H, N, d)
 
+        # a_ij = q_i . k_j / sqrt(d) + query_rows[i, j - i] + key_rows[j, i - j];  z_i = sum_j softmax_j(a_ij) v_j
         dropout = self.dropout if self.training else 0.0
         z = attention(q, k, v, padding_mask, self.query_rows(q), self.key_rows(k), self.window, dropout)  # (B, H, N, d)
         z = merge_heads(z)  # (B, N, C)
@@ -145,15 +148,20 @@ class SelfAttention(nn.Module):
         N, d = q.shape[-2:]
         rows = None
         if self.fixed is not None:
-            rows = self.fixed[:, None, :].expand(-1, N, -1)  # (H, K) -> (H, N, K), the same for every sentence and query
+            rows = self.fixed[:, None, :].expand(-1, N, -1)  # (H, K) -> (H, N, K), of every sentence and query
         if self.dynamic is not None:
             dynamic = q @ (self.dynamic / math.sqrt(d))  # (B, H, N, d) (d, K) -> (B, H, N, K)
             rows = dynamic if rows is None else rows + dynamic
         return rows
 
     def key_rows(self, k):
-        """k_j . u_(i-j) / sqrt(d): a row of K weights a key, which says what queries around it shall look at it, or None."""
-        return None if self.key_dynamic is None else k @ (self.key_dynamic / math.sqrt(k.shape[-1]))  # (B, H, N, K)
+        """k_j . u_(i-j) / sqrt(d): a row of K weights a key, which says how far each query around it shall look at it.
+
+        (B, H, N, K), or None.
+        """
+        if self.key_dynamic is None:
+            return None
+        return k @ (self.key_dynamic / math.sqrt(k.shape[-1]))  # (B, H, N, d) (d, K) -> (B, H, N, K)
 
 
 class ConvBert(nn.Module):

@@ -39,7 +39,7 @@ LONGEST_WHOLE = 1024  # tokens; a longer sequence goes through attention in bloc
 BLOCK = 128  # queries in a block
 
 
-# --- The map of scores, three times ------------------------------------------------------------------------------------
+# --- The map of scores, three times -----------------------------------------------------------------------------------
 
 
 def gather_scores(rows, length, window="clip", first=0):
@@ -55,8 +55,11 @@ def gather_scores(rows, length, window="clip", first=0):
 
 
 def spare_columns(n, K, N, first):
-    """How many relative positions beyond k are met on the left and on the right; below 0: weights that meet no key."""
-    return first + n - 1 - K // 2, N - 1 - first - K // 2  # the farthest: the last query to key 0, the first to key N - 1
+    """How many relative positions beyond k are met on the left and on the right; below 0: weights that meet no key.
+
+    The farthest to the left is key 0 from the last query, the farthest to the right key N - 1 from the first.
+    """
+    return first + n - 1 - K // 2, N - 1 - first - K // 2
 
 
 def relative_scores(rows, length, window="clip", first=0):
@@ -88,7 +91,7 @@ def relative_scores(rows, length, window="clip", first=0):
 
 
 class BandScores(torch.autograd.Function):
-    """`relative_scores`, and its backward by diagonals: the gradient of rows[i, r + k] is that of the score at j = i + r.
+    """`relative_scores`, and a backward by diagonals: the gradient of rows[i, r + k] is that of the score at j = i + r.
 
     One view of the gradient has its diagonals as columns. Those within the window are the result; under "clip" those
     beyond it are summed into the end weights. No index, no scatter, no atomic addition: the same bits every time.
@@ -142,7 +145,7 @@ def key_scores(rows, queries, window, first, scores_of):
 
 
 def convolve(rows, value):
-    """z_i = sum_r rows[i, r + k] v_(i+r), a kernel of K weights for each query: (B, H, N, K), (B, H, N, d) to (B, H, N, d).
+    """z_i = sum_r rows[i, r + k] v_(i+r), a kernel a query: (B, H, N, K) and (B, H, N, d) to (B, H, N, d).
 
     The map of scores with a "zero" window times the values, a block of queries with the keys in its reach at a time.
     """
@@ -154,7 +157,14 @@ def convolve(rows, value):
     return torch.cat(z, dim=-2)
 
 
-# --- Attention ---------------------------------------------------------------------------------------------------------
+# --- Attention --------------------------------------------------------------------------------------------------------
+
+
+def minus_infinity(padding_mask, dtype):
+    """(B, 1, 1, N) to add to scores: 0 at real tokens, at padding what no score comes near. A sum costs less than a
+    masked fill, whose gradient is one more copy of the map; half of the lowest number, lest a sum overflow."""
+    zero = torch.zeros_like(padding_mask, dtype=dtype)
+    return zero.masked_fill(~padding_mask, torch.finfo(dtype).min / 2)[:, None, None, :]
 
 
 def whole_attention(query, key, value, padding_mask, rows=None, key_rows=None, window="clip", dropout=0.0,
@@ -166,8 +176,7 @@ def whole_attention(query, key, value, padding_mask, rows=None, key_rows=None, w
         scores = scores + scores_of(rows.to(scores.dtype), N, window, first)
     if key_rows is not None:
         scores = scores + key_scores(key_rows.to(scores.dtype), n, window, first, scores_of)
-    never = torch.zeros_like(padding_mask, dtype=scores.dtype).masked_fill(~padding_mask, torch.finfo(scores.dtype).min / 2)
-    scores = scores + never[:, None, None, :]  # a sum, as the gradient of a masked fill would be a copy
+    scores = scores + minus_infinity(padding_mask, scores.dtype)
     p = scores.softmax(dim=-1)
     if generator is None:
         p = F.dropout(p, dropout)
@@ -193,8 +202,9 @@ class BlockwiseAttention(torch.autograd.Function):
                              enabled=torch.is_autocast_enabled(device))
         z = torch.empty_like(value)
         for first in range(0, query.shape[-2], BLOCK):
-            q, r = (None if x is None else x[..., first:first + BLOCK, :] for x in (query, rows))
-            z[..., first:first + BLOCK, :] = attend_block(q, key, value, padding_mask, r, key_rows, first, **ctx.settings)
+            block = slice(first, first + BLOCK)
+            q, r = (None if x is None else x[..., block, :] for x in (query, rows))
+            z[..., block, :] = attend_block(q, key, value, padding_mask, r, key_rows, first, **ctx.settings)
         return z
 
     @staticmethod
@@ -202,7 +212,8 @@ class BlockwiseAttention(torch.autograd.Function):
     def backward(ctx, gradient):
         padding_mask, *saved = ctx.saved_tensors
         given = {name: x for name, x in zip(("query", "rows", "key", "value", "key_rows"), saved) if x is not None}
-        sums = {name: torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32)) for name, x in given.items()}
+        sums = {name: torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))  # bf16 loses small parts
+                for name, x in given.items()}
 
         for first in range(0, gradient.shape[-2], BLOCK):
 
@@ -215,8 +226,8 @@ class BlockwiseAttention(torch.autograd.Function):
             gradients = torch.autograd.grad(z, tuple(inputs.values()), of_block("query", gradient))
             for name, part in zip(inputs, gradients):
                 of_block(name, sums[name]).add_(part)
-        query, rows, key, value, key_rows = (
-            sums[name].to(given[name].dtype) if name in given else None for name in ("query", "rows", "key", "value", "key_rows"))
+        query, key, value, rows, key_rows = (sums[name].to(given[name].dtype) if name in given else None
+                                             for name in ("query", "key", "value", "rows", "key_rows"))
         return query, key, value, None, rows, key_rows, None, None
 
 
@@ -228,7 +239,7 @@ def attend_block(query, key, value, padding_mask, rows=None, key_rows=None, firs
 
 @torch.compiler.disable  # a compiler would unroll the loop over blocks
 def blockwise_attention(query, key, value, padding_mask, rows=None, key_rows=None, window="clip", dropout=0.0):
-    """`whole_attention` with memory that grows with N instead of its square. Same arguments and result as `attention`."""
+    """`whole_attention` with memory that grows with N, not with its square. Arguments and result as of `attention`."""
     return BlockwiseAttention.apply(query, key, value, padding_mask, rows, key_rows, window, dropout)
 
 
@@ -253,7 +264,7 @@ def compiled_attention(device):
 def choose_path(length):
     """(function, why): what `attention` runs for sequences of this length. Nothing else decides."""
     if length > LONGEST_WHOLE:
-        return blockwise_attention, f"in blocks, {length} tokens being more than {LONGEST_WHOLE}: memory grows with N, not N^2"
+        return blockwise_attention, f"in blocks, {length} tokens being more than {LONGEST_WHOLE}: memory linear in N"
     return whole_attention, f"whole, {length} tokens being no more than {LONGEST_WHOLE}"
 
 
@@ -263,8 +274,8 @@ def attention(query, key, value, padding_mask, rows=None, key_rows=None, window=
     Args:
         query, key, value: (B, H, N, d).
         padding_mask: (B, N) bool, True where a token is real; the others get no attention.
-        rows, key_rows: (B, H, N, K) or (H, N, K), K odd, or None: what a query adds to the scores of the keys around it,
-            and a key to those of the queries around it.
+        rows, key_rows: (B, H, N, K) or (H, N, K), K odd, or None: what a query adds to the scores of the keys around
+            it, and a key to those of the queries around it.
         window: "clip" or "zero", what lies beyond k positions.
         dropout: probability of setting a weight of the softmax to 0.
     Returns:
@@ -274,12 +285,12 @@ def attention(query, key, value, padding_mask, rows=None, key_rows=None, window=
     return run(query, key, value, padding_mask, rows, key_rows, window, dropout)
 
 
-# --- The benchmark -----------------------------------------------------------------------------------------------------
+# --- The benchmark ----------------------------------------------------------------------------------------------------
 
 
 def fused_attention(query, key, value, padding_mask, rows):
     """The same through torch's fused attention, which takes the map of scores as a bias."""
-    bias = band_scores(rows, key.shape[-2]).masked_fill(~padding_mask[:, None, None, :], torch.finfo(rows.dtype).min / 2)
+    bias = band_scores(rows, key.shape[-2]) + minus_infinity(padding_mask, rows.dtype)  # (B, H, N, N)
     return F.scaled_dot_product_attention(query, key, value, bias)
 
 
@@ -298,7 +309,8 @@ def contenders(device, compiled):
 
 def forward_backward(function, inputs, upstream):
     """(z, gradient of each input that has one) of sum(z * upstream)."""
-    with torch.autocast(upstream.device.type, upstream.dtype, enabled=upstream.dtype in (torch.bfloat16, torch.float16)):
+    half = upstream.dtype in (torch.bfloat16, torch.float16)
+    with torch.autocast(upstream.device.type, upstream.dtype if half else None, enabled=half):
         z = function(*inputs)
     wanted = [x for x in inputs if x.requires_grad]
     return z.detach(), *torch.autograd.grad(z, wanted, upstream, allow_unused=True)
@@ -356,7 +368,8 @@ def benchmark(N, tokens, device, dtype, functions):
     B = max(1, tokens // N)
     inputs, upstream = make_inputs(B, N, device, dtype)
     exact = [x if x.dtype == torch.bool else x.detach().double().requires_grad_() for x in (x.cpu() for x in inputs)]
-    runs = {name: functools.partial(forward_backward, function, inputs, upstream) for name, function in functions.items()}
+    runs = {name: functools.partial(forward_backward, function, inputs, upstream)
+            for name, function in functions.items()}
     memory, error = {}, {}
     for name, function in functions.items():
         runs[name]()  # the first time is not like the others
@@ -370,7 +383,7 @@ def benchmark(N, tokens, device, dtype, functions):
         milliseconds = 1000 * statistics.median(times[name] for times in rounds)
         ratio = statistics.median(times[name] / times["plain"] for times in rounds)
         print(f"{N:>6} {B:>4}  {name:<10}{milliseconds:>10.2f}{ratio:>10.2f}{memory[name]:>10.0f}"
-              f"{error[name][0]:>12.1e}{error[name][1]:>11.1e}", flush=True)
+              f"{error[name][0]:>10.1e}{error[name][1]:>12.1e}", flush=True)
 
 
 def main():
@@ -389,7 +402,7 @@ def main():
         sys.exit(f"kernels.py: this machine has no device {args.device!r} that torch can use")
     print(f"forward and backward of attention, 4 heads of 64 channels, K = 17, {args.dtype} on {device} "
           f"({torch.get_num_threads()} threads); errors against float64, relative to the largest number")
-    print(f"{'N':>6} {'B':>4}  {'path':<10}{'ms':>10}{'to plain':>10}{'peak MiB':>10}{'error of z':>12}{'gradients':>11}")
+    print(f"{'N':>6} {'B':>4}  {'path':<10}{'ms':>10}{'to plain':>10}{'peak MiB':>10}{'z error':>10}{'grad error':>12}")
     functions, N = contenders(device, args.compile), 64
     while N <= args.max_length:
         benchmark(N, args.tokens, device, dtype, functions)

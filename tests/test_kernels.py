@@ -8,7 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels
 import references
-from kernels import WINDOWS, attention, band_scores, blockwise_attention, gather_scores, relative_scores, whole_attention
+from kernels import (
+    WINDOWS, attention, band_scores, blockwise_attention, gather_scores, relative_scores, whole_attention,
+)
 
 LENGTHS = range(1, 41)
 KERNEL_SIZES = (1, 3, 5, 9, 17, 33)
@@ -161,8 +163,7 @@ def assert_near(got, expected, near):
 
 
 def assert_backward_has_the_dropout_of_the_forward(function, near):
-    """With the identity for values z is the map of weights itself: its zeros, put into the plain equations, give the same
-    gradients."""
+    """With the identity for values z is the map of weights: its zeros, put into the equations, give these gradients."""
     query, key, _, mask, rows, key_rows = problem(11, 5)
     value = torch.eye(11, dtype=torch.float64).expand(2, 2, 11, 11).contiguous().requires_grad_()
     inputs = (query, key, value, mask, rows, key_rows)
@@ -190,8 +191,8 @@ def test_band_attention_equals_that_of_the_definition(window, dtype, near):
 
 def test_in_bf16_band_attention_is_as_near_to_float64_as_the_definition():
     inputs = problem(40, 9, torch.bfloat16)
-    exact = results(whole_attention, [x if x.dtype == torch.bool else x.detach().double().requires_grad_() for x in inputs],
-                    scores_of=gather_scores)
+    exact = [x if x.dtype == torch.bool else x.detach().double().requires_grad_() for x in inputs]
+    exact = results(whole_attention, exact, scores_of=gather_scores)
     with torch.autocast("cpu", torch.bfloat16):
         band, definition = results(attention, inputs), results(whole_attention, inputs, scores_of=gather_scores)
         blocks = results(blockwise_attention, inputs)

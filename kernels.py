@@ -1,7 +1,7 @@
 """The hot loop: attention with relative positions, at about the price of attention without.
 
-    a_ij = q_i . k_j / sqrt(d)  +  rows[i, clip(j - i)]  +  key_rows[j, clip(i - j)]          [the last two where given]
-    z_i  = sum_j softmax_j(a_ij) v_j
+    a_ij = q_i . k_j / sqrt(d)  [+ rows[i, clip(j - i)]]  [+ key_rows[j, clip(i - j)]]
+    z_i  = sum_j softmax_j(a_ij) (v_j  [+ relative_value[clip(j - i)]])
 
 A relative row holds what query i adds to the score of a token at each relative position r = j - i:
 
@@ -37,6 +37,8 @@ from torch.nn import functional as F
 WINDOWS = ("clip", "zero")
 LONGEST_WHOLE = 1024  # tokens; a longer sequence goes through attention in blocks
 BLOCK = 128  # queries in a block
+BAND = 32  # queries whose kernels are applied as one matrix
+STRIP = 64  # rows of a map that are shifted at a time: their copy is still in the cache when it is read
 
 
 # --- The map of scores, three times -----------------------------------------------------------------------------------
@@ -91,42 +93,74 @@ def relative_scores(rows, length, window="clip", first=0):
 
 
 class BandScores(torch.autograd.Function):
-    """`relative_scores`, and a backward by diagonals: the gradient of rows[i, r + k] is that of the score at j = i + r.
+    """`relative_scores`, added to `scores` in place where they are given, and a backward by diagonals.
 
-    One view of the gradient has its diagonals as columns. Those within the window are the result; under "clip" those
-    beyond it are summed into the end weights. No index, no scatter, no atomic addition: the same bits every time.
+    The gradient of rows[i, r + k] is that of the score at j = i + r: the forward's adjoint, `sum_bands`.
     """
 
     @staticmethod
-    def forward(ctx, rows, length, window, first):
-        ctx.settings = rows.shape[-1], first, window
-        return relative_scores(rows, length, window, first)
+    def forward(ctx, rows, length, window, first, scores):
+        ctx.settings = rows.shape[-1], window, first
+        if scores is None:
+            return relative_scores(rows, length, window, first)
+        if torch.compiler.is_compiling():  # a compiler makes one loop of the map and the sum by itself
+            return scores + relative_scores(rows, length, window, first)
+        ctx.mark_dirty(scores)
+        for i, (block, some) in enumerate(zip(scores.split(STRIP, dim=-2), rows.split(STRIP, dim=-2))):
+            block += relative_scores(some, length, window, first + i * STRIP)
+        return scores
 
     @staticmethod
     def backward(ctx, gradient):
-        K, first, window = ctx.settings
-        step = gradient.shape[-2] if torch.compiler.is_compiling() else BLOCK  # a compiler does without the padded copy
-        return torch.cat([band_gradient(block, K, first + i * step, window)
-                          for i, block in enumerate(gradient.split(step, dim=-2))], dim=-2), None, None, None
+        return sum_bands(gradient, *ctx.settings), None, None, None, gradient if ctx.needs_input_grad[4] else None
 
 
-def band_gradient(gradient, K, first, window):
-    """The gradient of the rows, (B, H, n, K), from that of their scores, (B, H, n, N)."""
-    n, N = gradient.shape[-2:]
+class BandSums(torch.autograd.Function):
+    """`sum_bands`, whose adjoint is `relative_scores` in turn."""
+
+    @staticmethod
+    def forward(ctx, scores, K, window, first):
+        ctx.settings = scores.shape[-1], window, first
+        return sum_bands(scores, K, window, first)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return relative_scores(gradient, *ctx.settings), None, None, None
+
+
+def sum_bands(scores, K, window="clip", first=0):
+    """sums[i, r + k] = sum of scores[i, j] over the keys j with clip(j - i) = r: (B, H, n, N) to (B, H, n, K).
+
+    One view of a map has its diagonals as columns. Those within the window are the result; under "clip" those beyond it
+    are summed into the ends. No index, no scatter, no atomic addition: the same bits every time.
+    """
+    step = scores.shape[-2] if torch.compiler.is_compiling() else STRIP  # a compiler does without the padded copy
+    return torch.cat([sum_strip(strip, K, window, first + i * step)
+                      for i, strip in enumerate(scores.split(step, dim=-2))], dim=-2)
+
+
+def sum_strip(scores, K, window, first):
+    """`sum_bands` of a few queries at once."""
+    n, N = scores.shape[-2:]
     left, right = spare_columns(n, K, N, first)
-    padded = F.pad(gradient, (n - 1, n - 1))  # (B, H, n, N + 2n - 2)
+    padded = F.pad(scores, (n - 1, n - 1))  # (B, H, n, N + 2n - 2)
     diagonals = padded.flatten(-2).unfold(-1, N + n - 1, N + 2 * n - 1)  # (B, H, n, N + n - 1), columns as of `wide`
     end = N + n - 1 - max(0, right)
-    rows = F.pad(diagonals[..., max(0, left):end], (max(0, -left), max(0, -right)))  # (B, H, n, K), a copy
+    sums = F.pad(diagonals[..., max(0, left):end], (max(0, -left), max(0, -right)))  # (B, H, n, K), a copy
     if window == "clip":
-        rows[..., 0] += diagonals[..., :max(0, left)].sum(-1)
-        rows[..., -1] += diagonals[..., end:].sum(-1)
-    return rows
+        sums[..., 0] += diagonals[..., :max(0, left)].sum(-1)
+        sums[..., -1] += diagonals[..., end:].sum(-1)
+    return sums
 
 
 def band_scores(rows, length, window="clip", first=0):
     """What every model runs. Same arguments and result as `relative_scores`."""
-    return BandScores.apply(rows, length, window, first)
+    return BandScores.apply(rows, length, window, first, None)
+
+
+def band_sums(scores, K, window="clip", first=0):
+    """`sum_bands`, with a gradient."""
+    return BandSums.apply(scores, K, window, first)
 
 
 def key_scores(rows, queries, window, first, scores_of):
@@ -147,14 +181,16 @@ def key_scores(rows, queries, window, first, scores_of):
 def convolve(rows, value):
     """z_i = sum_r rows[i, r + k] v_(i+r), a kernel a query: (B, H, N, K) and (B, H, N, d) to (B, H, N, d).
 
-    The map of scores with a "zero" window times the values, a block of queries with the keys in its reach at a time.
+    The map of scores with a "zero" window times the values, n queries with the n + 2k keys in their reach at a time: a
+    band of matrices along the diagonal, whose size and cost grow with N and not with its square.
     """
-    N, k, z = value.shape[-2], rows.shape[-1] // 2, []
-    for first, block in zip(range(0, N, BLOCK), rows.to(value.dtype).split(BLOCK, dim=-2)):
-        start, stop = max(0, first - k), min(N, first + BLOCK + k)
-        band = band_scores(block, stop - start, "zero", first - start)  # (B, H, n, near keys)
-        z.append(band @ value[..., start:stop, :])
-    return torch.cat(z, dim=-2)
+    N, k, n = value.shape[-2], rows.shape[-1] // 2, min(value.shape[-2], BAND)
+    spare = -N % n
+    rows = F.pad(rows.to(value.dtype), (0, 0, 0, spare)).unflatten(-2, (-1, n))  # (B, H, N, K) -> (B, H, N/n, n, K)
+    near = F.pad(value, (0, 0, k, k + spare)).unfold(-2, n + 2 * k, n)  # (B, H, N, d) -> (B, H, N/n, d, n + 2k)
+    band = band_scores(rows, n + 2 * k, "zero", k)  # (B, H, N/n, n, n + 2k); a block's first query has key k at its place
+    z = band @ near.transpose(-1, -2)  # (B, H, N/n, n, d)
+    return z.flatten(-3, -2)[..., :N, :]  # (B, H, N, d)
 
 
 # --- Attention --------------------------------------------------------------------------------------------------------
@@ -167,12 +203,14 @@ def minus_infinity(padding_mask, dtype):
     return zero.masked_fill(~padding_mask, torch.finfo(dtype).min / 2)[:, None, None, :]
 
 
-def whole_attention(query, key, value, padding_mask, rows=None, key_rows=None, window="clip", dropout=0.0,
-                    first=0, scores_of=band_scores, generator=None):
-    """The equation at the top, term by term, for the n queries from position `first` on. Else as `attention`."""
+def whole_attention(query, key, value, padding_mask, rows=None, key_rows=None, relative_value=None, window="clip",
+                    dropout=0.0, first=0, scores_of=band_scores, generator=None):
+    """The equations at the top, term by term, for the n queries from position `first` on. Else as `attention`."""
     n, N = query.shape[-2], key.shape[-2]
     scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # (B, H, n, N)
-    if rows is not None:
+    if rows is not None and scores_of is band_scores:
+        scores = BandScores.apply(rows.to(scores.dtype), N, window, first, scores)
+    elif rows is not None:
         scores = scores + scores_of(rows.to(scores.dtype), N, window, first)
     if key_rows is not None:
         scores = scores + key_scores(key_rows.to(scores.dtype), n, window, first, scores_of)
@@ -182,7 +220,11 @@ def whole_attention(query, key, value, padding_mask, rows=None, key_rows=None, w
         p = F.dropout(p, dropout)
     else:  # the same, from random numbers of its own
         p = p * torch.empty_like(p).bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
-    return p.to(value.dtype) @ value  # (B, H, n, d)
+    z = p.to(value.dtype) @ value  # (B, H, n, d)
+    if relative_value is not None:  # sum_j p_ij s_(j-i) = sum_r (sum of p_ij where j - i = r) s_r
+        sums = band_sums(p, relative_value.shape[-1], window, first)  # (B, H, n, K)
+        z = z + sums.to(value.dtype) @ relative_value.to(value.dtype).t()  # (K, d) -> (B, H, n, d)
+    return z
 
 
 class BlockwiseAttention(torch.autograd.Function):
@@ -193,10 +235,10 @@ class BlockwiseAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, query, key, value, padding_mask, rows, key_rows, window, dropout):
+    def forward(ctx, query, key, value, padding_mask, rows, key_rows, relative_value, window, dropout):
         query, key, value = (x.contiguous() for x in (query, key, value))  # else every block would copy
         device = query.device.type
-        ctx.save_for_backward(padding_mask, query, rows, key, value, key_rows)
+        ctx.save_for_backward(padding_mask, query, key, value, rows, key_rows, relative_value)
         ctx.settings = dict(window=window, dropout=dropout, seed=int(torch.randint(2**62, ())))  # drawn on the CPU
         ctx.precision = dict(device_type=device, dtype=torch.get_autocast_dtype(device),
                              enabled=torch.is_autocast_enabled(device))
@@ -204,14 +246,16 @@ class BlockwiseAttention(torch.autograd.Function):
         for first in range(0, query.shape[-2], BLOCK):
             block = slice(first, first + BLOCK)
             q, r = (None if x is None else x[..., block, :] for x in (query, rows))
-            z[..., block, :] = attend_block(q, key, value, padding_mask, r, key_rows, first, **ctx.settings)
+            z[..., block, :] = attend_block(q, key, value, padding_mask, r, key_rows, relative_value, first,
+                                            **ctx.settings)
         return z
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, gradient):
         padding_mask, *saved = ctx.saved_tensors
-        given = {name: x for name, x in zip(("query", "rows", "key", "value", "key_rows"), saved) if x is not None}
+        names = ("query", "key", "value", "rows", "key_rows", "relative_value")
+        given = {name: x for name, x in zip(names, saved) if x is not None}
         sums = {name: torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))  # bf16 loses small parts
                 for name, x in given.items()}
 
@@ -226,21 +270,23 @@ class BlockwiseAttention(torch.autograd.Function):
             gradients = torch.autograd.grad(z, tuple(inputs.values()), of_block("query", gradient))
             for name, part in zip(inputs, gradients):
                 of_block(name, sums[name]).add_(part)
-        query, key, value, rows, key_rows = (sums[name].to(given[name].dtype) if name in given else None
-                                             for name in ("query", "key", "value", "rows", "key_rows"))
-        return query, key, value, None, rows, key_rows, None, None
+        query, key, value, *relative = (sums[name].to(given[name].dtype) if name in given else None for name in names)
+        return query, key, value, None, *relative, None, None
 
 
-def attend_block(query, key, value, padding_mask, rows=None, key_rows=None, first=0, *, window, dropout, seed):
+def attend_block(query, key, value, padding_mask, rows=None, key_rows=None, relative_value=None, first=0, *,
+                 window, dropout, seed):
     """whole_attention for one block of queries, its dropout drawn from `seed` and the block's place alone."""
     generator = torch.Generator(query.device).manual_seed(seed + first) if dropout else None
-    return whole_attention(query, key, value, padding_mask, rows, key_rows, window, dropout, first, generator=generator)
+    return whole_attention(query, key, value, padding_mask, rows, key_rows, relative_value, window, dropout, first,
+                           generator=generator)
 
 
 @torch.compiler.disable  # a compiler would unroll the loop over blocks
-def blockwise_attention(query, key, value, padding_mask, rows=None, key_rows=None, window="clip", dropout=0.0):
+def blockwise_attention(query, key, value, padding_mask, rows=None, key_rows=None, relative_value=None, window="clip",
+                        dropout=0.0):
     """`whole_attention` with memory that grows with N, not with its square. Arguments and result as of `attention`."""
-    return BlockwiseAttention.apply(query, key, value, padding_mask, rows, key_rows, window, dropout)
+    return BlockwiseAttention.apply(query, key, value, padding_mask, rows, key_rows, relative_value, window, dropout)
 
 
 @functools.cache
@@ -268,21 +314,22 @@ def choose_path(length):
     return whole_attention, f"whole, {length} tokens being no more than {LONGEST_WHOLE}"
 
 
-def attention(query, key, value, padding_mask, rows=None, key_rows=None, window="clip", dropout=0.0):
-    """Attention with relative positions, the equation at the top.
+def attention(query, key, value, padding_mask, rows=None, key_rows=None, relative_value=None, window="clip", dropout=0.0):
+    """Attention with relative positions, the equations at the top.
 
     Args:
         query, key, value: (B, H, N, d).
         padding_mask: (B, N) bool, True where a token is real; the others get no attention.
         rows, key_rows: (B, H, N, K) or (H, N, K), K odd, or None: what a query adds to the scores of the keys around
             it, and a key to those of the queries around it.
+        relative_value: (d, K) or None: what is added to the value of a key at each relative position.
         window: "clip" or "zero", what lies beyond k positions.
         dropout: probability of setting a weight of the softmax to 0.
     Returns:
         z (B, H, N, d), of value's dtype.
     """
     run, _ = choose_path(query.shape[-2])
-    return run(query, key, value, padding_mask, rows, key_rows, window, dropout)
+    return run(query, key, value, padding_mask, rows, key_rows, relative_value, window, dropout)
 
 
 # --- The benchmark ----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -42,17 +43,26 @@ class BertConfig:
     max_length: int = 128  # positions
     kernel_size: int | None = None  # K, odd; None: the variant's own (17, ConvBERT 9)
     window: str = "clip"  # beyond the kernel's reach: the end weight of the side ("clip") or nothing ("zero")
-    dropout: float = 0.1  # of hidden states and of attention probabilities
+    dropout: float = 0.1  # of hidden states, attention probabilities and the weights of a convolution's kernels
+    attention_layer: int | None = None  # of a hybrid: its layer of self-attention, the first is 1; None: the last
 
     def __post_init__(self):
         if self.variant not in VARIANTS:
             raise ValueError(f"unknown variant {self.variant!r}; the variants are: {', '.join(VARIANTS)}")
         if self.kernel_size is None:
             object.__setattr__(self, "kernel_size", VARIANTS[self.variant].kernel_size)
+        if self.attention_layer is None and VARIANTS[self.variant].hybrid:
+            object.__setattr__(self, "attention_layer", self.layers)
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name == "attention_layer" and value is None and not VARIANTS[self.variant].hybrid:
+                continue
             if field.type in (int, int | None) and (type(value) is not int or value < 1):
                 raise ValueError(f"{field.name} must be a whole number above 0, not {value!r}")
+        if self.attention_layer is not None and not VARIANTS[self.variant].hybrid:
+            raise ValueError(f"attention_layer belongs to the hybrid variants; {self.variant} has none to place")
+        if self.attention_layer is not None and self.attention_layer > self.layers:
+            raise ValueError(f"attention_layer {self.attention_layer} is beyond the model's {self.layers} layers")
         if self.hidden_size % self.heads:
             raise ValueError(f"hidden_size {self.hidden_size} does not divide into {self.heads} heads")
         if self.kernel_size % 2 == 0:
@@ -103,10 +113,10 @@ class Embeddings(nn.Module):
 class Layer(nn.Module):
     """x = LayerNorm(x + mixer(x)), then x = LayerNorm(x + W2 gelu(W1 x)): the post-norm block of BERT."""
 
-    def __init__(self, config):
+    def __init__(self, config, layer):
         super().__init__()
         C = config.hidden_size
-        self.mixer = make_mixer(config)
+        self.mixer = make_mixer(config, layer)
         self.mixer_norm = nn.LayerNorm(C, eps=1e-12)
         self.ffn = nn.Sequential(nn.Linear(C, config.ffn_size), nn.GELU(), nn.Linear(config.ffn_size, C))
         self.ffn_norm = nn.LayerNorm(C, eps=1e-12)
@@ -129,7 +139,7 @@ class Bert(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.layers))
 
     def forward(self, input_ids, padding_mask=None, token_type_ids=None):
         if padding_mask is None:
@@ -146,7 +156,7 @@ def initialise(module):
     """Linear and embedding weights normal(0, 0.02), biases 0. Norms, convolutions and kernels keep their own start."""
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
 
 
@@ -230,6 +240,28 @@ class BertForClassification(nn.Module):
 def parameter_count(model):
     """Trainable numbers, shared ones counted once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def compile_encoder(model, input_ids, precision):
+    """torch.compile model.bert in place, after a trial; where the machine cannot, say so in a line and run uncompiled.
+
+    Each width of a batch is compiled by itself, that of the trial's input_ids (B, N) here, the others when they are met.
+    torch keeps what it compiled on disk, for the next start. precision: the context of a forward pass.
+    """
+    start = time.perf_counter()
+    try:
+        torch._dynamo.reset()  # the graphs of the run before
+        torch._dynamo.config.recompile_limit = 128  # one graph for each of the few batch widths, in training and evaluation
+        model.bert.compile(dynamic=False)
+        with precision:
+            x = model.bert(input_ids, input_ids == input_ids)  # (B, N, C)
+        x.float().sum().backward()
+        print(f"  first step: {time.perf_counter() - start:.0f} s to compile batches of {len(input_ids)} x {input_ids.shape[1]} "
+              "(--no-compile starts at once); each other width takes its own time when first met")
+    except Exception as error:  # no compiler, an unsupported GPU: whatever it is, the plain code computes the same
+        print(f"  torch.compile does not work here ({type(error).__name__}); running uncompiled")
+        model.bert._compiled_call_impl = None
+    model.zero_grad()
 
 
 # --- A run's folder: config.json, tokenizer.json, model.pt (and what pretrain.py adds) ---------------------------------

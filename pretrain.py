@@ -11,9 +11,10 @@ model.pt (weights alone), train_state.pt (what resuming needs) and log.jsonl. Se
 
 import argparse
 import contextlib
+import ctypes
+import functools
 import json
 import math
-import multiprocessing
 import signal
 import sys
 import time
@@ -25,10 +26,11 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from attention import VARIANTS
-from data import MASKED_SHARE, PAD, SPECIAL, mask_tokens, prepare_corpus
+from benchmark import LENGTH_VARIANTS, benchmark_lengths, benchmark_steps
+from data import MASKED_SHARE, PAD, mask_tokens, prepare_corpus
 from kernels import WINDOWS
 from model import (
-    SIZES, BertConfig, BertForMaskedLM, load_file, load_weights, parameter_count, save_file, save_run, write_text,
+    SIZES, BertConfig, BertForMaskedLM, compile_encoder, load_file, load_weights, parameter_count, save_file, save_run, write_text,
 )
 
 # Steps, batch, length and learning rate where the command line gives none. small and base: [C] table 4.
@@ -82,6 +84,17 @@ def has_bf16(device):
 def autocast(device, dtype):
     """The context in which a forward pass runs: bf16 matrix products over float32 weights, or plain float32."""
     return torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext()
+
+
+def keep_freed_memory():
+    """Have glibc keep what a step frees for the next one, which takes 10 to 20 % off a step on a CPU.
+
+    By default it gives large blocks back to the system, and gets them again page by page, cleared.
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another system, another library
+        libc = ctypes.CDLL(None)
+        for parameter in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+            libc.mallopt(parameter, 2 ** 31 - 1)
 
 
 def make_optimizer(model, weight_decay):
@@ -181,6 +194,11 @@ class Run:
 
     def make_model(self):
         return BertForMaskedLM(model_config(self.settings, self.corpus.vocab_size))
+
+    def compile(self):
+        """torch.compile the encoder, for full batches first. Of the same results, but for rounding."""
+        ids = torch.full((self.settings["batch_size"], self.settings["seq_len"]), PAD + 1, device=self.device)  # (B, N)
+        compile_encoder(self.model, ids, autocast(self.device, self.dtype))
 
     # -- on disk
 
@@ -354,7 +372,8 @@ def duration(seconds):
 def model_config(settings, vocab_size):
     """The model of a run: as many positions as the run's sequences are long."""
     return BertConfig.from_size(settings["size"], settings["variant"], vocab_size, max_length=settings["seq_len"],
-                                kernel_size=settings["kernel_size"], window=settings["window"], dropout=settings["dropout"])
+                                kernel_size=settings["kernel_size"], window=settings["window"], dropout=settings["dropout"],
+                                attention_layer=settings["attention_layer"])
 
 
 def recipe_for(args):
@@ -370,7 +389,8 @@ def run_settings(args, recipe, variant, seed, corpus, dtype):
     """All that a run's result depends on, as plain values: what log.jsonl begins with and a resumed run must match."""
     kernel_size = VARIANTS[variant].kernel_size if args.kernel_size is None else args.kernel_size
     return dict(variant=variant, size=args.size, corpus=corpus.fingerprint, **recipe, kernel_size=kernel_size,
-                window=args.window, seed=seed, dtype=str(dtype).removeprefix("torch."))
+                attention_layer=args.attention_layer if VARIANTS[variant].hybrid else None, window=args.window, seed=seed,
+                dtype=str(dtype).removeprefix("torch."))
 
 
 def run_folders(args):
@@ -408,8 +428,7 @@ def parse_arguments(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0],
                                      formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
-    add("--variant", nargs="+", default=["composite"], metavar="NAME",
-        help=f"one or more of: {', '.join(VARIANTS)}; or all")
+    add("--variant", nargs="+", metavar="NAME", help=f"composite, or one or more of: {', '.join(VARIANTS)}; or all")
     add("--size", choices=SIZES, default="tiny")
     add("--corpus", nargs="+", default=["toy"],
         help="toy, wikitext-2, wikitext-103, or text files and folders (.txt .gz .xz; a blank line between documents)")
@@ -419,6 +438,7 @@ def parse_arguments(argv=None):
     add("--lr", type=float, help="peak learning rate; default by size and corpus, printed first")
     add("--dropout", type=float, help="of hidden states and attention; default by size and corpus, printed first")
     add("--kernel_size", type=whole_number, help="K, odd; default 17, ConvBERT 9")
+    add("--attention_layer", type=whole_number, help="of the hybrids: the layer of self-attention, from 1; default: the last")
     add("--window", choices=WINDOWS, default=WINDOWS[0], help="relative positions beyond the kernel: end weight, or 0")
     add("--seed", nargs="+", type=int, default=[0], help="one or more")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
@@ -429,11 +449,18 @@ def parse_arguments(argv=None):
     add("--eval_every", type=whole_number, help="steps (default: a tenth of all)")
     add("--cache_dir", type=Path, default=Path("cache"), help="downloads and token ids")
     add("--benchmark", action="store_true", help="time whole steps of the variants in turn, beside absolute's; write no run")
+    add("--lengths", action="store_true", help="with --benchmark: one mixer of each variant, for 64 to 8192 tokens")
     add("--dry_run", action="store_true", help="prepare the text, time twenty steps, write no run")
     args = parser.parse_args(argv)
+    args.variant = args.variant or (list(LENGTH_VARIANTS) if args.lengths else ["composite"])
     for name in args.variant:
         if name not in VARIANTS and name != "all":
             parser.error(f"unknown variant {name!r}; the variants are: {', '.join(VARIANTS)}")
+    hybrids = [name for name in VARIANTS if VARIANTS[name].hybrid]
+    if args.attention_layer is not None and not {"all", *hybrids} & set(args.variant):
+        parser.error(f"--attention_layer is for the hybrid variants: {', '.join(hybrids)}")
+    if args.lengths and not args.benchmark:
+        parser.error("--lengths is a kind of --benchmark; give both")
     if args.kernel_size is not None and args.kernel_size % 2 == 0:
         parser.error(f"--kernel_size must be odd (k tokens to each side and the token itself), not {args.kernel_size}")
     if args.dropout is not None and not 0 <= args.dropout < 1:
@@ -449,6 +476,26 @@ def parse_arguments(argv=None):
     return args
 
 
+def benchmark_run(args, recipe, corpus, device, dtype, variant, batches):
+    """A Run of one variant that is only timed, on `batches` in place of the corpus."""
+    keep_freed_memory()  # called in a process of its own too
+    run = Run(".", run_settings(args, recipe, variant, 0, corpus, dtype), batches, device, dtype)
+    if args.compile or (args.compile is None and device.type == "cuda"):
+        run.compile()
+    return run
+
+
+def benchmark(args, recipe, device, dtype):
+    """--benchmark: whole steps of the variants beside absolute's, or with --lengths one mixer of each."""
+    names = list(VARIANTS) if "all" in args.variant else args.variant
+    if args.lengths:
+        return benchmark_lengths(list(dict.fromkeys(["none", *names])), args.size, device, autocast(device, dtype))
+    corpus = prepare_corpus(args.corpus, args.cache_dir, recipe["seq_len"])
+    names = list(dict.fromkeys(["absolute", *names]))
+    make_run = functools.partial(benchmark_run, args, recipe, corpus, device, dtype)
+    benchmark_steps(names, make_run, corpus, recipe["batch_size"], recipe["seq_len"], device)
+
+
 def start_run(folder, settings, corpus, device, dtype, args, guess):
     """Print what a run is, then train it. Returns (its result or None, the number of the signal that stopped it or 0)."""
     run = Run(folder, settings, corpus, device, dtype)
@@ -460,7 +507,7 @@ def start_run(folder, settings, corpus, device, dtype, args, guess):
             print(f"  finished before: held-out loss {run.result['loss']:.3f}, accuracy {100 * run.result['accuracy']:.1f} %")
             return run.result, 0
     if args.compile or (args.compile is None and device.type == "cuda"):
-        compile_encoder(run.model, device, dtype)
+        run.compile()
     if args.dry_run:
         run.dry_run()
         return None, 0
@@ -477,95 +524,7 @@ def start_run(folder, settings, corpus, device, dtype, args, guess):
     return run.result, stopped
 
 
-# --- The benchmark -------------------------------------------------------------------------------------------------------
-
-
-class FullBatches:
-    """Batches with a token at every position, drawn at random: the most work that a step of this shape can be."""
-
-    def __init__(self, vocab_size, seq_len):
-        self.vocab_size, self.seq_len = vocab_size, seq_len
-
-    def batch(self, seed, step, batch_size):
-        draw = np.random.default_rng([seed, step])
-        return torch.from_numpy(draw.integers(len(SPECIAL), self.vocab_size, (batch_size, self.seq_len)))  # (B, N)
-
-
-def peak_memory(settings, args, device, dtype):
-    """MiB at the most while three steps are trained: of the GPU, or of this process, which should be a new one."""
-    full = FullBatches(prepare_corpus(args.corpus, args.cache_dir, settings["seq_len"], log=len).vocab_size, settings["seq_len"])
-    run = Run(".", settings, full, device, dtype)
-    for _ in range(3):
-        run.train_step()
-    run.collect(0.0)
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2 ** 20
-    if Path("/proc/self/status").exists():  # Linux, where the other way tells of the parent process too
-        return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 2 ** 10
-    import resource  # not on Windows
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** 20
-
-
-def benchmark(args, recipe, corpus, device, dtype, rounds=12):
-    """Print what a whole training step of each variant costs: on batches without padding, and on those of the corpus.
-
-    All variants take the same batch in turn, and what is printed are medians, so that the ratios hold on a busy machine.
-    """
-    names = list(dict.fromkeys(["absolute", *(VARIANTS if "all" in args.variant else args.variant)]))
-    settings = {name: run_settings(args, recipe, name, 0, corpus, dtype) for name in names}
-    runs, first, times, tokens = {}, {}, {}, {}
-    for name in names:
-        for kind, batches in (("full", FullBatches(corpus.vocab_size, recipe["seq_len"])), ("text", corpus)):
-            start, run = time.perf_counter(), Run(".", settings[name], batches, device, dtype)
-            if args.compile or (args.compile is None and device.type == "cuda"):
-                compile_encoder(run.model, device, dtype)
-            run.train_step()
-            run.collect(0.0)
-            first[name, kind], runs[name, kind], times[name, kind] = time.perf_counter() - start, run, []
-    for _ in tqdm(range(rounds), desc="rounds", disable=None):
-        for key, run in runs.items():
-            run.interval["tokens"], start = 0, time.perf_counter()
-            run.train_step()
-            run.collect(0.0)  # waits for the device
-            times[key].append(time.perf_counter() - start)
-            tokens.setdefault(key, []).append(run.interval["tokens"])
-    print(f"\n{'':<20} {'full rows':>10} {'to absolute':>12} {'corpus':>14} {'to absolute':>12} {'first step':>11} {'peak':>10}")
-    for name in names:
-        ratios = [np.median(np.divide(times[name, kind], times["absolute", kind])) for kind in ("full", "text")]
-        speed = np.median(np.divide(tokens[name, "text"], times[name, "text"]))
-        with multiprocessing.get_context("spawn").Pool(1) as fresh:
-            try:
-                memory = f"{fresh.apply(peak_memory, (settings[name], args, device, dtype)):,.0f} MiB"
-            except ImportError:
-                memory = "-"
-        print(f"{name:<20} {1000 * np.median(times[name, 'full']):>7,.0f} ms {ratios[0]:>12.2f} {speed:>7,.0f} tok/s {ratios[1]:>12.2f} "
-              f"{first[name, 'full']:>9.1f} s {memory:>10}")
-    width = recipe["batch_size"] * recipe["seq_len"]
-    real = np.mean(tokens["absolute", "text"])
-    padded = real / np.median(times["absolute", "full"])
-    start = time.perf_counter()
-    for step in range(1, rounds + 1):
-        corpus.batch(0, step, recipe["batch_size"])
-    waiting = (time.perf_counter() - start) / sum(times["absolute", "text"])
-    print(f"{rounds} rounds; full rows: {recipe['batch_size']} x {recipe['seq_len']} tokens; the corpus fills {real:,.0f} of "
-          f"these {width:,} positions: padded to them, absolute would train on {padded:,.0f} real tokens/s. "
-          f"Making a batch takes {100 * waiting:.1f} % of a step")
-
-
-def compile_encoder(model, device, dtype):
-    """torch.compile the encoder in place, after a trial; where the machine cannot, say so and run uncompiled."""
-    try:
-        torch._dynamo.reset()  # the graphs of the run before
-        torch._dynamo.config.recompile_limit = 128  # one graph for each of the few batch widths, in training and evaluation
-        model.bert.compile(dynamic=False)
-        ids = torch.full((2, 8), PAD + 1, device=device)
-        with autocast(device, dtype):
-            loss = model.loss(ids, ids, ids != PAD)
-        loss.backward()
-    except Exception as error:  # no compiler, an unsupported GPU: whatever it is, the plain code computes the same
-        print(f"  torch.compile does not work here ({type(error).__name__}); running uncompiled")
-        model.bert._compiled_call_impl = None
-    model.zero_grad()
+# --- Several runs --------------------------------------------------------------------------------------------------------
 
 
 def print_table(results):
@@ -599,10 +558,10 @@ def run_all(args):
     recipe, folders = recipe_for(args), run_folders(args)
     print(f"{args.size}: " + ", ".join(f"{name} {value:,}" for name, value in recipe.items()))
     check_folders(folders.values(), "auto" if args.dry_run or args.benchmark else args.resume)
-    corpus = prepare_corpus(args.corpus, args.cache_dir, recipe["seq_len"])
     if args.benchmark:
-        benchmark(args, recipe, corpus, device, dtype)
+        benchmark(args, recipe, device, dtype)
         return 0
+    corpus = prepare_corpus(args.corpus, args.cache_dir, recipe["seq_len"])
     guess, results = unigram_guess(corpus), {}
     for (variant, seed), folder in folders.items():
         settings = run_settings(args, recipe, variant, seed, corpus, dtype)
@@ -621,6 +580,7 @@ def run_to_exit(program, work, *arguments):
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # a console without Unicode shows a ? rather than failing
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # outside of training: cleans up
+    keep_freed_memory()
     try:
         sys.exit(work(*arguments))
     except TrainingFailed as error:

@@ -109,8 +109,9 @@ def projection(x, padding_mask, weights, name):
     return half_convolution(x, padding_mask, weights, name)
 
 
-def attend(queries, keys, values, padding_mask, score):
-    """y_i = sum_j p_ij v_j, p_i = softmax over real j of score(q_i, k_j, i, j).  One head of one sequence: (N, d)"""
+def attend(queries, keys, values, padding_mask, score, relative_value=None, window="clip"):
+    """y_i = sum_j p_ij (v_j + s_{j-i}), p_i = softmax over real j of score(q_i, k_j, i, j); relative_value s (d, K) or none.
+    One head of one sequence: (N, d)"""
     outputs = []
     for i in range(len(queries)):
         y_i = torch.zeros_like(values[0])
@@ -118,6 +119,9 @@ def attend(queries, keys, values, padding_mask, score):
             real = [j for j in range(len(keys)) if padding_mask[j]]
             for j, p_ij in zip(real, softmax([score(queries[i], keys[j], i, j) for j in real])):
                 y_i = y_i + p_ij * values[j]
+                t = None if relative_value is None else column(j - i, relative_value.shape[1], window)
+                if t is not None:
+                    y_i = y_i + p_ij * relative_value[:, t]
         outputs.append(y_i)
     return torch.stack(outputs)
 
@@ -145,7 +149,8 @@ def self_attention(x, padding_mask, weights, heads, window):
                     total = total + key_dynamic_score(k_j, weights["key_dynamic"], i, j, window)
                 return total
 
-            outputs.append(attend(q[b, :, block], k[b, :, block], v[b, :, block], padding_mask[b], score))  # (N, d)
+            outputs.append(attend(q[b, :, block], k[b, :, block], v[b, :, block], padding_mask[b], score,
+                                  weights.get("relative_value"), window))  # (N, d)
         sequences.append(torch.cat(outputs, dim=-1))  # (N, C)
     mixed = torch.stack(sequences)  # (B, N, C)
     if "depthwise.weight" in weights:
@@ -185,3 +190,39 @@ def convbert(x, padding_mask, weights, heads):
                                         for i in range(x.shape[1])]))  # (N, d)
         sequences.append(torch.cat(outputs, dim=-1))  # (N, C)
     return zero_padding(linear(torch.stack(sequences), weights, "output"), padding_mask)
+
+
+def gated(x, padding_mask, weights):
+    """g_{i,c} = a_{i,c} / (1 + exp(-b_{i,c})), (a, b) the halves of the input projection; 0 at padding  [Wu et al. 2019]"""
+    projected = linear(x, weights, "input")  # (B, N, 2C)
+    C = projected.shape[-1] // 2
+    return zero_padding(projected[..., :C] / (1 + torch.exp(-projected[..., C:])), padding_mask)  # (B, N, C)
+
+
+def light_convolution(x, padding_mask, weights, heads, dilation):
+    """z_{i,c} = sum_r softmax(w_h)_r g_{i + r D, c}, h the head of channel c; a tap beyond the ends adds nothing.
+    (B, N, C) -> (B, N, C)"""
+    g = gated(x, padding_mask, weights)
+    kernels = [softmax(list(row)) for row in weights["weight"]]  # kernels[h][t]
+    k, d, z = len(kernels[0]) // 2, x.shape[-1] // heads, []
+    for sequence in g:
+        for i in range(len(sequence)):
+            for c in range(x.shape[-1]):
+                taps = [kernels[c // d][r + k] * sequence[i + r * dilation, c]
+                        for r in range(-k, k + 1) if 0 <= i + r * dilation < len(sequence)]
+                z.append(sum(taps))
+    return zero_padding(linear(torch.stack(z).reshape(x.shape), weights, "output"), padding_mask)
+
+
+def dynamic_convolution(x, padding_mask, weights, heads):
+    """The same, D = 1, with kernels of each position: w_{i,h} = the h-th K rows of the kernel projection times g_i."""
+    g = gated(x, padding_mask, weights)
+    taps, d = len(weights["kernel.weight"]) // heads, x.shape[-1] // heads
+    z = []
+    for sequence in g:
+        for i in range(len(sequence)):
+            logits = weights["kernel.weight"] @ sequence[i]  # (H K,)
+            everywhere = torch.ones(len(sequence), dtype=torch.bool)  # g is 0 at padding already
+            z += [span_convolution(logits[h * taps:(h + 1) * taps], sequence[:, h * d:(h + 1) * d], everywhere, i)
+                  for h in range(heads)]
+    return zero_padding(linear(torch.stack(z).reshape(x.shape), weights, "output"), padding_mask)

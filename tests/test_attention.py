@@ -25,13 +25,15 @@ HOLDS = {  # the paper's variants: which tables of positions, which convolutions
     **CONVOLUTIONAL, **{f"composite-{name}": {"fixed", "dynamic"} | parts for name, parts in CONVOLUTIONAL.items()},
 }
 ABSOLUTE = {"absolute", "convbert"}
+CONVOLUTIONS = ["lightconv", "dynamicconv", "dilated", "lightconv-hybrid", "dynamicconv-hybrid", "dilated-hybrid"]
 
 
-def make(variant, window="clip", dropout=0.0, kernel_size=None):
+def make(variant, window="clip", dropout=0.0, kernel_size=None, layer=0):
     """A float64 mixer with every parameter random: beta and the biases start at zero and would hide mistakes."""
     kernel_size = kernel_size or (9 if variant == "convbert" else K)
     mixer = make_mixer(SimpleNamespace(
-        variant=variant, hidden_size=C, heads=H, kernel_size=kernel_size, window=window, dropout=dropout)).double()
+        variant=variant, hidden_size=C, heads=H, kernel_size=kernel_size, window=window, dropout=dropout,
+        attention_layer=2), layer).double()
     return randomise(mixer, 0.5)
 
 
@@ -53,21 +55,25 @@ def batch(N):
     return x, mask
 
 
-def reference(variant, x, mask, weights, window):
+def reference(variant, x, mask, weights, window, layer=0):
     if variant == "convbert":
         return references.convbert(x, mask, weights, H)
+    if "kernel.weight" in weights:
+        return references.dynamic_convolution(x, mask, weights, H)
+    if "weight" in weights:
+        return references.light_convolution(x, mask, weights, H, 2 ** (layer % 4) if "dilated" in variant else 1)
     return references.self_attention(x, mask, weights, H, window)
 
 
-def assert_equals_loops(variant, N, window, kernel_size=None):
+def assert_equals_loops(variant, N, window, kernel_size=None, layer=0):
     """Output at real tokens, and gradients of input and of every parameter, within 1e-10."""
-    mixer = make(variant, window, kernel_size=kernel_size)
+    mixer = make(variant, window, kernel_size=kernel_size, layer=layer)
     x, mask = batch(N)
     names, parameters = zip(*mixer.named_parameters())
     copies = [parameter.detach().clone().requires_grad_() for parameter in parameters]
     x, x_copy = x.clone().requires_grad_(), x.clone().requires_grad_()
     got = mixer(x, mask)[mask]  # (real tokens, C)
-    expected = reference(variant, x_copy, mask, dict(zip(names, copies)), window)[mask]
+    expected = reference(variant, x_copy, mask, dict(zip(names, copies)), window, layer)[mask]
     torch.testing.assert_close(got, expected, atol=1e-10, rtol=0)
     upstream = torch.randn(got.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     got = torch.autograd.grad((got * upstream).sum(), (x, *parameters))
@@ -97,6 +103,54 @@ def test_mixer_equals_its_loops_in_blocks_as_of_long_sequences(monkeypatch, vari
     monkeypatch.setattr(kernels, "LONGEST_WHOLE", 6)
     monkeypatch.setattr(kernels, "BLOCK", 3)
     assert_equals_loops(variant, 7, window)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("variant", CONVOLUTIONS)
+def test_every_layer_of_a_convolution_equals_its_loops(variant, layer):
+    """Dilations of 1, 2, 4, 8 and 1 again, the reach beyond and within the sentence; layer 1 of a hybrid is attention."""
+    for N in (1, 5, 16, 19):
+        assert_equals_loops(variant, N, "clip", 3, layer)
+
+
+@pytest.mark.parametrize("variant", CONVOLUTIONS)
+def test_hybrids_have_one_layer_of_self_attention_where_the_config_says(variant):
+    for given, place in ((None, 5), (1, 1), (3, 3)):
+        config = BertConfig.from_size("tiny", variant, layers=5, attention_layer=given if "hybrid" in variant else None)
+        kinds = [type(layer.mixer).__name__ for layer in BertForMaskedLM(config).bert.layers]
+        expected = ["DynamicConv" if "dynamic" in variant else "LightConv"] * 5
+        if "hybrid" in variant:
+            expected[place - 1] = "SelfAttention"
+        assert kinds == expected
+
+
+def test_an_attention_layer_out_of_place_is_refused_in_one_line():
+    for variant, layer, message in (("lightconv", 1, "hybrid"), ("dilated-hybrid", 5, "4 layers"),
+                                    ("dilated-hybrid", 0, "above 0"), ("composite", 1, "hybrid")):
+        with pytest.raises(ValueError, match=message):
+            BertConfig.from_size("tiny", variant, attention_layer=layer)
+
+
+def test_dropconnect_drops_whole_weights_of_a_kernel_and_scales_the_others_up():
+    """On constant input g = 1 far from the ends z is the sum of a head's kernel: 1, or what dropping left of it."""
+    mixer = make("lightconv", dropout=0.25, kernel_size=3).train()
+    with torch.no_grad():
+        mixer.weight.copy_(torch.tensor([0.1, 0.2, 0.7]).log().expand(H, 3))
+    sums = {a + b + c for a in (0, 0.1) for b in (0, 0.2) for c in (0, 0.7)}
+    possible = torch.tensor(sorted(sums), dtype=torch.float64) / 0.75
+    g = torch.ones(2, 9, C, dtype=torch.float64)
+    seen = set()
+    for seed in range(40):
+        torch.manual_seed(seed)
+        z = mixer.convolve(g)[:, 1:-1]  # (2, 7, C)
+        assert torch.equal(z, z[:1, :1].expand_as(z))  # one kernel for every place and sentence
+        by_head = z[0, 0].view(H, d)
+        assert torch.equal(by_head, by_head[:, :1].expand_as(by_head))  # and every channel of a head
+        nearest = (by_head[:, :1] - possible).abs()
+        assert nearest.min(dim=1).values.max() < 1e-6
+        seen |= set(nearest.argmin(dim=1).tolist())
+    assert len(seen) >= 6
+    assert torch.allclose(mixer.eval().convolve(g)[:, 1:-1], torch.ones(1, dtype=torch.float64))
 
 
 def test_a_compiled_encoder_takes_long_sequences(monkeypatch):
@@ -246,6 +300,13 @@ SMALL = {  # C = 256, d = 64, H = 4, E = 128, 12 layers, vocabulary 30004, 128 p
     "conv-v": 13_469_620, "conv-qkv": 13_580_212, "composite-conv-qk": 13_538_788, "composite-conv-v": 13_483_492,
     "composite-conv-qkv": 13_594_084, "convbert": 13_094_540,
 }
+# The systems of the other papers. A layer of none has 4 (C^2 + C) = 263,168 parameters in its mixer.
+#   shaw         none and two tables d * K a layer: + 12 * 2 * 64 * 17
+#   lightconv    C -> 2C and C -> C with biases, 3 (C^2 + C), and H * K weights: - 12 * (65,792 - 68)
+#   dynamicconv  the same with a matrix C * H * K in place of the weights: - 12 * (65,792 - 17,408)
+#   dilated      as lightconv;  the hybrids: 11 such layers and one of none
+OTHERS = {"shaw": 13_440_436, "lightconv": 12_625_636, "dynamicconv": 12_833_716, "dilated": 12_625_636,
+          "lightconv-hybrid": 12_691_360, "dynamicconv-hybrid": 12_882_100, "dilated-hybrid": 12_691_360}
 # base, C = E = 768, H = 12, d = 64, FFN 3072:
 #   embeddings  30004 * 768 tokens + 2 * 768 types + 2 * 768 norm                                        23,046,144
 #   a layer     4 (768 * 768 + 768) + (768 * 3072 + 3072) + (3072 * 768 + 768) + 4 * 768 = 7,087,872; twelve 85,054,464
@@ -260,6 +321,11 @@ def count(size, variant):
         return parameter_count(BertForMaskedLM(BertConfig.from_size(size, variant, vocab_size=30004)))
 
 
+@pytest.mark.parametrize("variant", OTHERS)
+def test_small_has_the_parameters_derived_above(variant):
+    assert count("small", variant) == OTHERS[variant]
+
+
 @pytest.mark.parametrize("variant", SMALL)
 def test_small_has_the_paper_s_parameters_to_the_unit(variant):
     assert count("small", variant) == SMALL[variant]
@@ -272,8 +338,8 @@ def test_base_has_the_paper_s_parameters(variant):
     assert f"{parameters / 1e6:.2f}M" == printed
 
 
-def test_the_table_offers_the_paper_s_fifteen_variants():
-    assert set(SMALL) <= set(VARIANTS) and len(SMALL) == 15 == len(HOLDS) + 1
+def test_the_table_offers_the_paper_s_fifteen_variants_and_those_of_the_others():
+    assert set(SMALL) | set(OTHERS) <= set(VARIANTS) and len(SMALL) == 15 == len(HOLDS) + 1
     assert {name for name in SMALL if VARIANTS[name].absolute} == ABSOLUTE
 
 
@@ -292,7 +358,7 @@ def test_a_sixteenth_variant_is_one_line(monkeypatch, window):
 class Mean(torch.nn.Module):
     """z_i = mean of x_j over the real tokens j: the example in README.md."""
 
-    def __init__(self, config, variant):
+    def __init__(self, config, variant, layer):
         super().__init__()
         self.output = torch.nn.Linear(config.hidden_size, config.hidden_size)
 

@@ -136,16 +136,30 @@ def test_scores_of_some_of_the_queries_are_those_rows_of_the_map(function, windo
         torch.testing.assert_close(part[1], whole_gradient[:, :, first:last], atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("strip", [1, 5, 64])
+def test_sums_of_bands_are_the_adjoint_of_the_map_of_scores(monkeypatch, window, strip):
+    """<map(rows), M> = <rows, sums(M)> for all rows and M: the loops give the map, and gradcheck the gradient."""
+    monkeypatch.setattr(kernels, "STRIP", strip)
+    for N, K in ((1, 3), (4, 9), (11, 5), (12, 3)):
+        rows, M = torch.randn(1, 2, N, K, dtype=torch.float64), torch.randn(1, 2, N, N, dtype=torch.float64)
+        (expected,) = torch.autograd.grad(references.relative_scores(rows.requires_grad_(), N, window), rows, M)
+        torch.testing.assert_close(kernels.band_sums(M, K, window), expected, atol=1e-12, rtol=0)
+        parts = [kernels.band_sums(M[:, :, first:first + 3], K, window, first) for first in range(0, N, 3)]
+        torch.testing.assert_close(torch.cat(parts, dim=2), expected, atol=1e-12, rtol=0)
+        assert torch.autograd.gradcheck(lambda M: kernels.band_sums(M, K, window), M[:, :1].requires_grad_())
+
+
 # --- attention ---
 
 def problem(N, K, dtype=torch.float64, B=2, H=2, d=4):
-    """(query, key, value, padding_mask, rows, key_rows), the last positions of the second sentence padding."""
+    """(query, key, value, padding_mask, rows, key_rows, relative_value); the second sentence ends in padding."""
     generator = torch.Generator().manual_seed(100 * N + K)
     def draw(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
     mask = torch.ones(B, N, dtype=torch.bool)
     mask[1, (N + 1) // 2:] = N == 1
-    return draw(B, H, N, d), draw(B, H, N, d), draw(B, H, N, d), mask, draw(B, H, N, K), draw(B, H, N, K)
+    return draw(B, H, N, d), draw(B, H, N, d), draw(B, H, N, d), mask, draw(B, H, N, K), draw(B, H, N, K), draw(d, K)
 
 
 def results(function, inputs, window="clip", dropout=0.0, **options):
@@ -164,9 +178,9 @@ def assert_near(got, expected, near):
 
 def assert_backward_has_the_dropout_of_the_forward(function, near):
     """With the identity for values z is the map of weights: its zeros, put into the equations, give these gradients."""
-    query, key, _, mask, rows, key_rows = problem(11, 5)
+    query, key, _, mask, rows, key_rows, _ = problem(11, 5)
     value = torch.eye(11, dtype=torch.float64).expand(2, 2, 11, 11).contiguous().requires_grad_()
-    inputs = (query, key, value, mask, rows, key_rows)
+    inputs = (query, key, value, mask, rows, key_rows, None)
     got = results(function, inputs, "clip", 0.4)
     kept = got[0].ne(0).double() / 0.6  # (B, H, N, N)
     assert 0.4 < kept[0].ne(0).double().mean() < 0.8
@@ -211,7 +225,7 @@ def test_gradients_are_the_same_to_the_bit_every_time(function):
 def test_tokens_of_padding_get_no_attention_and_no_gradient():
     inputs = problem(9, 3)
     for function in (attention, blockwise_attention):
-        _, _, key, value, _, key_rows = results(function, inputs)
+        _, _, key, value, _, key_rows, _ = results(function, inputs)
         for gradient in (key, value, key_rows):
             assert gradient[1, :, 5:].eq(0).all() and gradient[1, :, :5].ne(0).any()
 
@@ -223,9 +237,10 @@ def test_blocks_equal_the_whole(monkeypatch, window):
     """Blocks smaller than the window's reach, and larger; the last one of a single query; terms left out or shared."""
     for block, N, K in ((4, 12, 5), (4, 13, 17), (7, 30, 3), (16, 7, 5), (1, 5, 3)):
         monkeypatch.setattr(kernels, "BLOCK", block)
-        query, key, value, mask, rows, key_rows = problem(N, K)
+        query, key, value, mask, rows, key_rows, relative_value = problem(N, K)
         shared = rows[0].detach().requires_grad_()  # (H, N, K), as of the fixed term alone
-        for given in ((rows, key_rows), (rows, None), (None, key_rows), (None, None), (shared, None)):
+        for given in ((rows, key_rows, relative_value), (rows, None, None), (None, key_rows, None),
+                      (None, None, relative_value), (None, None, None), (shared, None, None)):
             inputs = (query, key, value, mask, *given)
             assert_near(results(blockwise_attention, inputs, window), results(whole_attention, inputs, window), 1e-10)
 
@@ -271,9 +286,9 @@ def test_the_length_alone_decides_the_path():
         assert chosen is function and str(length) in why
 
 
-@pytest.mark.parametrize("block", [3, 64])
-def test_convolve_is_a_sum_over_the_window(monkeypatch, block):
-    monkeypatch.setattr(kernels, "BLOCK", block)
+@pytest.mark.parametrize("band", [1, 3, 64])
+def test_convolve_is_a_sum_over_the_window(monkeypatch, band):
+    monkeypatch.setattr(kernels, "BAND", band)
     for N, K in ((1, 3), (3, 9), (10, 3), (12, 9)):
         rows, value = torch.randn(2, 2, N, K, dtype=torch.float64), torch.randn(2, 2, N, 4, dtype=torch.float64)
         expected = references.relative_scores(rows, N, "zero") @ value

@@ -32,10 +32,11 @@ from torch.nn import functional as F
 import toy
 from attention import VARIANTS
 from data import PAD, SEP, Corpus, file_sha256, pad_pairs
+from kernels import autocast, choose_device
 from model import (
     SIZES, BertForClassification, load_config, load_file, load_run, load_weights, save_file, write_text, write_whole,
 )
-from pretrain import Run, autocast, choose_device, duration, mean_and_error, run_to_exit, whole_number
+from pretrain import Run, duration, mean_and_error, run_to_exit, whole_number
 from tasks import (
     DROPOUT, LEARNING_RATES, SEEDS, SEQ_LEN, SUBMISSION, TASKS, WARMUP_SHARE, WEIGHT_DECAY, check_data, check_submission,
     download_tasks, find_tasks, read_task, scores,

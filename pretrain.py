@@ -10,8 +10,6 @@ model.pt (weights alone), train_state.pt (what resuming needs) and log.jsonl. Se
 """
 
 import argparse
-import contextlib
-import ctypes
 import functools
 import json
 import math
@@ -28,9 +26,10 @@ from tqdm import tqdm
 from attention import VARIANTS
 from benchmark import LENGTH_VARIANTS, benchmark_lengths, benchmark_steps
 from data import MASKED_SHARE, PAD, mask_tokens, prepare_corpus
-from kernels import WINDOWS
+from kernels import WINDOWS, autocast, choose_device, keep_freed_memory
 from model import (
-    SIZES, BertConfig, BertForMaskedLM, compile_encoder, load_file, load_weights, parameter_count, save_file, save_run, write_text,
+    SIZES, BertConfig, BertForMaskedLM, compile_encoder, load_file, load_weights, parameter_count, save_file, save_run,
+    write_text,
 )
 
 # Steps, batch, length and learning rate where the command line gives none. small and base: [C] table 4.
@@ -47,54 +46,6 @@ class TrainingFailed(Exception):
 
 
 # --- What pre-training and fine-tuning share ---------------------------------------------------------------------------
-
-
-def choose_device(device=None, dtype=None):
-    """(torch.device, torch.dtype, reason): what to run on, and why. "auto" or None choose.
-
-    bf16 where the hardware multiplies it (CUDA from compute capability 8.0 on, CPUs with AVX512-BF16 or AMX), float32
-    everywhere else. Raises ValueError where the machine lacks what is asked for.
-    """
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    chosen = next(name for name in available if available[name]) if device in (None, "auto") else device
-    try:
-        kind, index = torch.device(chosen).type, torch.device(chosen).index or 0
-        if not available.get(kind) or index >= (torch.cuda.device_count() if kind == "cuda" else 1):
-            raise ValueError(f"this machine has no device {chosen!r} that torch can use")
-    except RuntimeError:
-        raise ValueError(f"unknown device {chosen!r}; the devices are: {', '.join(available)}") from None
-    why = "asked for" if device == chosen else f"the best of: {', '.join(n for n in available if available[n])}"
-    chosen = torch.device(chosen)
-    precision = "asked for"
-    if dtype in (None, "auto"):
-        dtype, precision = ("bf16", "multiplied by its hardware") if has_bf16(chosen) else ("fp32", "it has no fast bf16")
-    name = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else f"threads: {torch.get_num_threads()}"
-    reason = f"device {chosen} ({why}; {name}), precision {dtype} ({precision})"
-    return chosen, {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype], reason
-
-
-def has_bf16(device):
-    """Whether the device has instructions that multiply bf16, so that it is about twice as fast as float32."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    found = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch has no such function: float32
-    return device.type == "cpu" and any(found.get(name) for name in ("avx512_bf16", "amx_bf16"))
-
-
-def autocast(device, dtype):
-    """The context in which a forward pass runs: bf16 matrix products over float32 weights, or plain float32."""
-    return torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext()
-
-
-def keep_freed_memory():
-    """Have glibc keep what a step frees for the next one, which takes 10 to 20 % off a step on a CPU.
-
-    By default it gives large blocks back to the system, and gets them again page by page, cleared.
-    """
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another system, another library
-        libc = ctypes.CDLL(None)
-        for parameter in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
-            libc.mallopt(parameter, 2 ** 31 - 1)
 
 
 def make_optimizer(model, weight_decay):
@@ -456,9 +407,9 @@ def parse_arguments(argv=None):
     for name in args.variant:
         if name not in VARIANTS and name != "all":
             parser.error(f"unknown variant {name!r}; the variants are: {', '.join(VARIANTS)}")
-    hybrids = [name for name in VARIANTS if VARIANTS[name].hybrid]
-    if args.attention_layer is not None and not {"all", *hybrids} & set(args.variant):
-        parser.error(f"--attention_layer is for the hybrid variants: {', '.join(hybrids)}")
+    hybrids, layers = [name for name in VARIANTS if VARIANTS[name].hybrid], SIZES[args.size]["layers"]
+    if args.attention_layer and (args.attention_layer > layers or not {"all", *hybrids} & set(args.variant)):
+        parser.error(f"--attention_layer is for {', '.join(hybrids)}, and {args.size} has {layers} layers")
     if args.lengths and not args.benchmark:
         parser.error("--lengths is a kind of --benchmark; give both")
     if args.kernel_size is not None and args.kernel_size % 2 == 0:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import benchmark
-import pretrain
+import kernels
 
 
 def test_flops_of_a_depthwise_convolution_are_those_of_its_loops():
@@ -52,5 +52,5 @@ def test_keeping_freed_memory_is_harmless_where_the_system_has_no_such_call(monk
     for error in (OSError, TypeError, AttributeError):
         def fail(name):
             raise error
-        monkeypatch.setattr(pretrain.ctypes, "CDLL", fail)
-        pretrain.keep_freed_memory()
+        monkeypatch.setattr(kernels.ctypes, "CDLL", fail)
+        kernels.keep_freed_memory()

@@ -354,6 +354,14 @@ def test_a_folder_that_cannot_be_made_ends_in_one_line(main, tmp_path):
 # --- a folder that belongs to something else ---
 
 
+def test_the_attention_layer_of_a_hybrid_is_a_setting_of_the_run(main, tmp_path):
+    arguments = ["--variant", "lightconv-hybrid", "--steps", "3", "--out_dir", tmp_path]
+    assert main(*arguments, "--attention_layer", "2")[0] == 0
+    assert load_run(tmp_path)[0].config.attention_layer == 2
+    code, _, error = main(*arguments, "--attention_layer", "3")
+    assert code == 2 and "attention_layer 2 there, 3 here" in error
+
+
 @pytest.mark.parametrize("other, words", [
     (["--variant", "fixed"], "variant composite there, fixed here"),
     (["--size", "small"], "size tiny there, small here"),
@@ -415,6 +423,9 @@ def test_a_damaged_or_foreign_checkpoint_is_refused_and_left_alone(main, tmp_pat
     (["--dropout", "1.5"], "dropout"),
     (["--steps", "5", "--warmup_steps", "6"], "--warmup_steps"),
     (["--corpus", ""], "no corpus"),
+    (["--attention_layer", "2"], "lightconv-hybrid"),
+    (["--variant", "dilated-hybrid", "--attention_layer", "5"], "4 layers"),
+    (["--lengths"], "--benchmark"),
 ])
 def test_wrong_arguments_are_answered_and_nothing_is_written(main, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)

@@ -82,7 +82,7 @@ def time_steps(runs, rounds):
     return times, tokens
 
 
-def benchmark_steps(names, make_run, corpus, batch_size, seq_len, device, rounds=12):
+def benchmark_steps(names, make_run, corpus, batch_size, seq_len, device, rounds=8):
     """Print what a whole training step of each variant costs: on batches without padding, and on those of the corpus.
 
     make_run(name, batches) is a pretrain.Run of the variant `name`, ready to train; names[0] is what others are compared

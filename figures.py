@@ -318,6 +318,10 @@ def draw_lengths(plt, path):
                         linestyle=DASHES[n % len(DASHES)])
     for axis, label in zip(axes, ("ms", "GFLOP", "KiB")):
         axis.set(xlabel="N (tokens in a sequence)", ylabel=f"{label} per 1,000 tokens")
+        axis.xaxis.set(major_locator=plt.FixedLocator([64, 512, 4096]), minor_formatter=plt.NullFormatter())
+        axis.yaxis.set(major_locator=plt.LogLocator(subs=(1, 2, 5)), minor_formatter=plt.NullFormatter())
+        axis.xaxis.set_major_formatter("{x:,g}")
+        axis.yaxis.set_major_formatter("{x:,g}")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5)
     return figure
 

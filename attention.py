@@ -48,7 +48,7 @@ def zero_padding(x, padding_mask):
 
 
 def relative_kernel(channels, kernel_size):
-    """A table of one d-vector a relative position, (d, K), drawn as the released code of [C] draws it."""
+    """A table of one d-vector a relative position, (d, K), drawn as the released code of [C] draws w and u."""
     return nn.Parameter(nn.init.kaiming_uniform_(torch.empty(channels, kernel_size), a=math.sqrt(5)))
 
 
@@ -248,7 +248,7 @@ class LightConv(nn.Module):
 
 
 class DynamicConv(LightConv):
-    """LightConv whose kernels each position makes from its own g: Wu et al. 2019, sec. 5
+    """LightConv whose kernels each position makes from its own g: Wu et al. 2019, sec. 4
 
         p_i = softmax over r of kernel(g_i)                           K weights a position and head
         z_i = sum_r p_i,r g_(i+r)
@@ -283,9 +283,9 @@ COMPOSITE = ("fixed", "dynamic")
 DILATIONS = (1, 2, 4, 8)
 content = "a_ij = q_i.k_j/sqrt(d)"
 composite = content + " + q_i.w_r/sqrt(d) + beta_r"
-lightconv = "z_i = sum_r softmax_r(beta_r) g_(i+r),  g = glu(x)"
-dynamicconv = "z_i = sum_r softmax_r(f(g_i)) g_(i+r),  g = glu(x)"
-dilated = "z_i = sum_r softmax_r(beta_r) g_(i+D*r),  g = glu(x),  D = 1, 2, 4, 8 by layer"
+lightconv = "z_i = sum_r softmax_r(beta_r) g_(i+r),  g = glu(linear(x))"
+dynamicconv = "z_i = sum_r softmax_r(f(g_i)) g_(i+r),  g = glu(linear(x))"
+dilated = "z_i = sum_r softmax_r(beta_r) g_(i+D*r),  g = glu(linear(x)),  D = 1, 2, 4, 8 by layer"
 hybrid = ";  one layer: " + content
 
 VARIANTS = {
@@ -321,8 +321,11 @@ def make_mixer(config, layer):
     """The mixer of layer 0, 1, .. of config.variant, a module (B, N, C), (B, N) -> (B, N, C).
 
     config needs .variant, .hidden_size (C), .heads (H), .kernel_size (K), .window, .dropout and .attention_layer.
+    ValueError where the parts of a variant do not go together.
     """
     variant = VARIANTS[config.variant]
+    if variant.dilations != (1,) and variant.mixer is not LightConv:
+        raise ValueError(f"{config.variant}: of all mixers LightConv alone takes dilations")
     if variant.hybrid and layer == config.attention_layer - 1:
         return SelfAttention(config, VARIANTS["none"], layer)
     return variant.mixer(config, variant, layer)

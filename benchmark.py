@@ -11,6 +11,8 @@ import functools
 import math
 import multiprocessing
 import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -52,9 +54,12 @@ def whole_peak(device):
 
 
 def in_a_new_process(function, *arguments):
-    """function(*arguments), run where nothing else has used any memory."""
-    with multiprocessing.get_context("spawn").Pool(1) as fresh:
-        return fresh.apply(function, arguments)
+    """The number function(*arguments), run where nothing else has used any memory; nan where that process is killed."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
+        try:
+            return fresh.submit(function, *arguments).result()
+        except BrokenProcessPool:  # most likely for want of memory
+            return math.nan
 
 
 # --- Whole steps ---------------------------------------------------------------------------------------------------------
@@ -95,6 +100,7 @@ def benchmark_steps(names, make_run, corpus, batch_size, seq_len, device, rounds
             run.train_step()
             run.collect(0.0)
             first[name, kind], runs[name, kind] = time.perf_counter() - start, run
+            run.meet_widths(rounds)
     times, tokens = time_steps(runs, rounds)
     peaks = {name: in_a_new_process(steps_peak, make_run, name, corpus.vocab_size, seq_len, device) for name in names}
     print(f"\n{'':<20} {'full rows':>10} {'to ' + names[0]:>12} {'corpus':>14} {'to ' + names[0]:>12} {'first step':>11} {'peak':>10}")
@@ -145,9 +151,10 @@ def model_peak(config, length, precision, device):
     return whole_peak(device)
 
 
-def benchmark_lengths(names, size, device, precision, lengths=LENGTHS, rounds=5):
+def benchmark_lengths(names, size, device, precision, lengths=LENGTHS, rounds=5, **settings):
     """Print time, FLOPs and memory of one mixer, forward and backward, and the memory of a whole model, for each length.
 
+    settings are further fields of BertConfig. Hybrids have two kinds of mixers: ask for each by its own name.
     Returns {(name, length): (milliseconds, FLOPs, KiB)}, all per 1,000 tokens.
     """
     cost, tokens = {}, max(lengths)
@@ -157,7 +164,7 @@ def benchmark_lengths(names, size, device, precision, lengths=LENGTHS, rounds=5)
     for length in lengths:
         runs, times = {}, {name: [] for name in names}
         for name in names:
-            config = BertConfig.from_size(size, name, max_length=length)
+            config = BertConfig.from_size(size, name, max_length=length, **settings)
             torch.manual_seed(0)
             mixer = make_mixer(config, 3).to(device)  # of the fourth layer, where a dilated convolution reaches farthest
             x = torch.randn(tokens // length, length, config.hidden_size, device=device, requires_grad=True)  # (B, N, C)
@@ -175,9 +182,11 @@ def benchmark_lengths(names, size, device, precision, lengths=LENGTHS, rounds=5)
             cost[name, length][0] = 1000 * np.median(times[name]) * 1000 / tokens
             ratio = np.median(np.divide(times[name], times[names[0]]))
             milliseconds, flops, memory = cost[name, length]
-            peak = in_a_new_process(model_peak, BertConfig.from_size(size, name, max_length=length), length, precision, device)
+            config = BertConfig.from_size(size, name, max_length=length, **settings)
+            peak = in_a_new_process(model_peak, config, length, precision, device)
             print(f"{length:>6}  {name:<20} {milliseconds:>9.2f} {ratio:>12.2f} {flops / 1e9:>9.3f} {memory:>9,.0f} {peak:>10,.0f}",
                   flush=True)
+    print(f"above {kernels.LONGEST_WHOLE:,} tokens attention goes in blocks and computes them again in its backward, which is counted")
     for name in names[1:]:
         faster = [length for length in lengths if cost[name, length][0] < cost[names[0], length][0]]
         always = [length for length in faster if all(longer in faster for longer in lengths if longer > length)]

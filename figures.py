@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from attention import VARIANTS
 from kernels import attention, relative_scores
 from model import load_run
 from pretrain import run_to_exit, whole_number
@@ -135,17 +136,17 @@ def channel_order(weight):
 # --- In words ------------------------------------------------------------------------------------------------------------
 
 
-def describe(p):
+def describe(p, clipped=False):
     """(what a kernel looks at, the numbers behind it) for K weights p that sum to 1.
 
-    What counts is the excess: how far a weight lies above the mean weight 1/K, and its share of the sum of all excesses.
+    Where `clipped`, the weights at both ends are those of every token k or more away, and are named so. What counts is the excess: how far a weight lies above the mean weight 1/K, and its share of the sum of all excesses.
     The rules, of which the first that holds is taken:
 
         everything alike        every weight is between 0.5 and 1.5 times the mean
-        previous / next token   it has half of the excess or more; so also "the token itself" and tokens farther off
+        previous / next token   it has more than half of the excess; so also "the token itself" and tokens farther off
         away from neighbours    the tokens at r = -1, 0, 1 have on average less than half of what the others have
         backward / forward      the tokens on that side have two thirds of the excess or more
-        near                    the tokens at r = -2 .. 2 have two thirds of the excess or more
+        near                    the tokens at r = -2 .. 2 have two thirds of the excess or more; up to K = 5 these are all
         mixed                   none of these
     """
     K, k = len(p), len(p) // 2
@@ -153,13 +154,14 @@ def describe(p):
     excess = np.maximum(p - 1 / K, 0)
     share = excess / max(excess.sum(), 1e-300)
     back, ahead, near = share[r < 0].sum(), share[r > 0].sum(), share[abs(r) <= 2].sum()
-    neighbours = p[abs(r) <= 1].mean() / p[abs(r) > 1].mean() if k > 1 else math.inf
+    neighbours = p[abs(r) <= 1].mean() / max(p[abs(r) > 1].mean(), 1e-300) if k > 1 else math.inf
+    place = f"{k} or more {'back' if peak < 0 else 'ahead'}" if clipped and k > 1 and abs(peak) == k else f"the token at {peak:+d}"
     numbers = (f"weights {p.min() * K:.2f} to {p.max() * K:.2f} of the mean, the largest at r = {peak:+d}; of the excess "
                f"{share.max():.0%} there, {back:.0%} backward, {ahead:.0%} forward, {near:.0%} near; "
                f"neighbours {neighbours:.2f} times the others")
     rules = (
         ("everything alike", p.min() * K >= 0.5 and p.max() * K <= 1.5),
-        ({-1: "previous token", 0: "the token itself", 1: "next token"}.get(peak, f"the token at {peak:+d}"), share.max() >= 0.5),
+        ({-1: "previous token", 0: "the token itself", 1: "next token"}.get(peak, place), share.max() > 0.5),
         ("away from neighbours", neighbours < 0.5),
         ("backward", back >= 2 / 3),
         ("forward", ahead >= 2 / 3),
@@ -169,11 +171,11 @@ def describe(p):
     return next(words for words, holds in rules if holds), numbers
 
 
-def print_descriptions(kernels):
+def print_descriptions(kernels, clipped):
     """A line for each layer and head of {layer: (H, K)}."""
     for layer, heads in kernels.items():
         for head, p in enumerate(heads, 1):
-            words, numbers = describe(p.astype(np.float64))
+            words, numbers = describe(p.astype(np.float64), clipped)
             print(f"layer {layer:>2}, head {head:>2}: {words:<20}  ({numbers})")
 
 
@@ -189,15 +191,16 @@ def pyplot():
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
     plt.rcParams.update({"font.size": 8, "axes.titlesize": 8, "legend.fontsize": 7, "figure.dpi": 100, "savefig.dpi": 200,
-                         "figure.constrained_layout.use": True, "svg.fonttype": "none", "svg.hashsalt": "figures"})
+                         "figure.constrained_layout.use": True, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "figures"})
     return plt
 
 
-def draw_attention(plt, model, ids, pieces, layer, head):
+def draw_attention(model, ids, pieces, layer, head):
     """[C] figure 1: a head's attention map, beside the map that its convolution kernel alone would make."""
+    maps, plt = attention_maps(model, ids, layer, head), pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(6.3, 3.4), sharey=True)
     titles = ("attention: content and positions", "kernel alone: positions without content")
-    for axis, p, title in zip(axes, attention_maps(model, ids, layer, head), titles):
+    for axis, p, title in zip(axes, maps, titles):
         image = axis.imshow(p, cmap="cividis", vmin=0, vmax=1)
         axis.set(title=title, xlabel="key j", xticks=range(len(pieces)), yticks=range(len(pieces)))
         axis.set_xticklabels(pieces, rotation=90)
@@ -208,16 +211,16 @@ def draw_attention(plt, model, ids, pieces, layer, head):
 
 
 def relative_axis(axis, K, label=True):
-    """Name the columns of K weights by relative position, left is before."""
+    """Name the columns of K weights by relative position, left is before; under --window clip the ends stand for all beyond."""
     k = K // 2
     axis.set_xticks([0, k, K - 1] if k else [0], [f"{r:+d}" if r else "0" for r in ((-k, 0, k) if k else (0,))])
     if label:
         axis.set_xlabel("relative position r (tokens)")
 
 
-def draw_fixed(plt, model):
+def draw_fixed(model):
     """[C] figure 2: the learned kernel of each layer (row) and head (column)."""
-    kernels = fixed_kernels(model)
+    kernels, plt = fixed_kernels(model), pyplot()
     H, K = next(iter(kernels.values())).shape
     figure, axes = plt.subplots(len(kernels), H, squeeze=False, sharex=True, sharey=True,
                                 figsize=(6.3, 0.5 + max(0.55, 0.9 - 0.03 * len(kernels)) * len(kernels)))
@@ -234,9 +237,9 @@ def draw_fixed(plt, model):
     return figure
 
 
-def draw_depthwise(plt, model, layer):
+def draw_depthwise(model, layer):
     """[C] figure 3: depthwise kernels, a row a channel, sorted by the position of the largest weight."""
-    kernels = depthwise_kernels(model, layer)
+    kernels, plt = depthwise_kernels(model, layer), pyplot()
     figure, axes = plt.subplots(1, len(kernels), squeeze=False, sharey=True, figsize=(min(6.3, 1.2 + 2.1 * len(kernels)), 4))
     limit = max(np.abs(weight).max() for weight in kernels.values())
     for axis, (name, weight) in zip(axes[0], kernels.items()):
@@ -248,12 +251,13 @@ def draw_depthwise(plt, model, layer):
     return figure
 
 
-def draw_dynamic(plt, model, ids, pieces, layer, head):
+def draw_dynamic(model, ids, pieces, layer, head):
     """The kernel that each token of a sentence makes in one head, a row a token."""
-    mixer_of(model, layer, head)
+    mixer_of(model, layer, head)  # or a line about which there are
     kernels = dynamic_kernels(model, ids, layer)  # (H, N, K)
     if head > len(kernels):
         raise ValueError(f"there is no convolution head {head}: a layer of {model.config.variant} has {len(kernels)}")
+    plt = pyplot()
     figure, axis = plt.subplots(figsize=(4, 0.9 + 0.17 * len(pieces)))
     image = axis.imshow(kernels[head - 1], cmap="cividis", vmin=0, aspect="auto")
     axis.set_yticks(range(len(pieces)), pieces)
@@ -270,24 +274,25 @@ def read_curves(folder):
         raise ValueError(f"{folder} is not a run: it has no log.jsonl")
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        curves = {name: [(record["step"], record[key]) for record in records if key in record]
+        curves = {name: [(int(record["step"]), float(record[key])) for record in records if key in record]
                   for name, key in (("training", "loss"), ("held-out", "held_out_loss"))}
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"{path} is damaged or of another project") from None
     if not any(curves.values()):
         raise ValueError(f"{path} has no losses yet")
     return curves
 
 
-def draw_loss(plt, folders):
+def draw_loss(folders):
     """Held-out loss against steps, a line a run; the training loss thin behind it."""
+    runs, plt = {str(folder): read_curves(folder) for folder in folders}, pyplot()
     figure, axis = plt.subplots(figsize=(6.3, 3.2))
-    for n, folder in enumerate(folders):
+    for n, (folder, curves) in enumerate(runs.items()):
         style = dict(color=COLOURS[n % len(COLOURS)], linestyle=DASHES[n // len(COLOURS) % len(DASHES)])
-        curves = read_curves(folder)
         if curves["training"]:
             axis.plot(*zip(*curves["training"]), linewidth=0.6, alpha=0.5, **style)
-        axis.plot(*(zip(*curves["held-out"]) if curves["held-out"] else ([], [])), marker=".", label=Path(folder).resolve().name, **style)
+        steps, losses = zip(*curves["held-out"]) if curves["held-out"] else ([], [])
+        axis.plot(steps, losses, marker=".", label=folder.lstrip("_"), **style)  # a label that begins with _ is not shown
     axis.set(xlabel="optimizer steps", ylabel="masked-token loss (nats)\nthin: training; dots: held-out")
     axis.legend()
     return figure
@@ -302,16 +307,20 @@ def read_lengths(path):
         fields = line.replace(",", "").split()
         if len(fields) == 7 and fields[0].isdigit():
             N, name, milliseconds, _, flops, memory, _ = fields
-            table.setdefault(name, []).append((int(N), float(milliseconds), float(flops), float(memory)))
+            try:
+                table.setdefault(name, []).append((int(N), float(milliseconds), float(flops), float(memory)))
+            except ValueError:
+                raise ValueError(f"{path}: this is no row of the table: {line.strip()}") from None
     if not table:
         raise ValueError(f"{path} has no table of pretrain.py --benchmark --lengths")
     return table
 
 
-def draw_lengths(plt, path):
+def draw_lengths(path):
     """Time, FLOPs and memory per 1,000 tokens against N: a level line is a cost linear in N."""
+    table, plt = read_lengths(path), pyplot()
     figure, axes = plt.subplots(1, 3, figsize=(6.3, 2.6))
-    for n, (name, rows) in enumerate(read_lengths(path).items()):
+    for n, (name, rows) in enumerate(table.items()):
         N, *costs = np.array(rows).T
         for axis, cost in zip(axes, costs):
             axis.loglog(N, cost, marker="o", markersize=2.5, linewidth=1, label=name, color=COLOURS[n % len(COLOURS)],
@@ -334,15 +343,19 @@ def parse_arguments(argv=None):
     parser.add_argument("figure", choices=("attention", "fixed", "depthwise", "dynamic", "loss", "lengths"))
     parser.add_argument("run", help="folder that pretrain.py wrote; for lengths: the file with the printed table")
     parser.add_argument("more", nargs="*", help="the sentence of attention and dynamic; further runs of loss")
-    parser.add_argument("--layer", type=whole_number, default=1, help="counted from 1 (default 1)")
-    parser.add_argument("--head", type=whole_number, default=1, help="counted from 1 (default 1)")
+    parser.add_argument("--layer", type=whole_number, help="of attention, depthwise, dynamic: counted from 1, the default")
+    parser.add_argument("--head", type=whole_number, help="of attention, dynamic: counted from 1, the default")
     parser.add_argument("--describe", action="store_true", help="print the kernels in words and draw nothing")
-    parser.add_argument("--out", type=Path, help="path of the figure, without .png and .svg")
+    parser.add_argument("--out", type=Path, help="path of the figure, without .png and .svg; or a folder that is there")
     args = parser.parse_intermixed_args(argv)
     if args.describe and args.figure not in ("fixed", "dynamic"):
         parser.error("--describe goes with fixed, and with dynamic for a sentence")
+    if args.layer and args.figure in ("fixed", "loss", "lengths") or args.head and (
+            args.describe or args.figure not in ("attention", "dynamic")):
+        parser.error("--layer goes with attention, depthwise and dynamic, --head with attention and dynamic drawn")
     if len(args.more) > (args.figure in ("attention", "dynamic")) and args.figure != "loss":
         parser.error(f"too much given: {args.more[-1]!r} (a sentence stands between quotation marks)")
+    args.layer, args.head = args.layer or 1, args.head or 1
     return args
 
 
@@ -360,19 +373,19 @@ def draw(args):
     if args.describe:
         if name == "dynamic":
             print("the mean over the sentence's tokens of the kernels that they make")
-            print_descriptions({args.layer: dynamic_kernels(model, parts["ids"], args.layer).mean(axis=1)})
+            kernels = {args.layer: dynamic_kernels(model, parts["ids"], args.layer).mean(axis=1)}
         else:
-            print_descriptions(fixed_kernels(model))
+            kernels = fixed_kernels(model)
+        print_descriptions(kernels, model.config.window == "clip" and bool(VARIANTS[model.config.variant].terms))
         return 0
     if name == "loss":
         parts = dict(folders=[args.run, *args.more])
     elif name == "lengths":
         parts = dict(path=args.run)
-    plt = pyplot()
-    figure = globals()[f"draw_{name}"](plt, **parts)
+    figure = globals()[f"draw_{name}"](**parts)
     place = "".join(f"-{key}{parts[key]}" for key in ("layer", "head") if key in parts)
     default = Path(args.run).with_suffix("") if name == "lengths" else Path(args.run) / "figures" / f"{name}{place}"
-    out = args.out or default
+    out = args.out / default.name if args.out and args.out.is_dir() else args.out or default
     out.parent.mkdir(parents=True, exist_ok=True)
     for suffix in (".png", ".svg"):
         figure.savefig(out.with_name(out.name + suffix), metadata={"Date": None} if suffix == ".svg" else None)

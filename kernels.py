@@ -18,7 +18,7 @@ Three ways of computing that map stand here, each tested against the one before 
     relative_scores   no index: the rows shifted into place; autograd finds the backward
     band_scores       the same forward, and a backward that reads diagonals and sums edges. Every model runs this one
 
-and `attention` runs the last of them whole, through torch.compile, or in blocks of queries (see `choose_path`).
+and `attention` runs the last of them whole or in blocks of queries (see `choose_path`).
 
     python kernels.py          time, memory and error of all of them, for 64 to 4096 tokens
 """
@@ -380,8 +380,8 @@ def keep_freed_memory():
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another system, another library
         libc = ctypes.CDLL(None)
-        for parameter in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
-            libc.mallopt(parameter, 2 ** 31 - 1)
+        if libc.mallopt(-3, 2 ** 31 - 1):  # M_MMAP_THRESHOLD; an older glibc refuses, and then is better left alone
+            libc.mallopt(-1, 2 ** 31 - 1)  # M_TRIM_THRESHOLD
 
 
 # --- The benchmark ----------------------------------------------------------------------------------------------------

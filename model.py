@@ -153,7 +153,8 @@ class Bert(nn.Module):
 
 
 def initialise(module):
-    """Linear and embedding weights normal(0, 0.02), biases 0. Norms, convolutions and kernels keep their own start."""
+    """Linear and embedding weights normal(0, 0.02), biases 0. Norms, convolutions and tables of positions keep
+    their own start."""
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:
@@ -245,6 +246,8 @@ def parameter_count(model):
 def compile_encoder(model, input_ids, precision):
     """torch.compile model.bert in place, after a trial; where the machine cannot, say so in a line and run uncompiled.
 
+    Returns whether it is compiled.
+
     Each width of a batch is compiled by itself, that of the trial's input_ids (B, N) here, the others when they are met.
     torch keeps what it compiled on disk, for the next start. precision: the context of a forward pass.
     """
@@ -262,6 +265,7 @@ def compile_encoder(model, input_ids, precision):
         print(f"  torch.compile does not work here ({type(error).__name__}); running uncompiled")
         model.bert._compiled_call_impl = None
     model.zero_grad()
+    return model.bert._compiled_call_impl is not None
 
 
 # --- A run's folder: config.json, tokenizer.json, model.pt (and what pretrain.py adds) ---------------------------------

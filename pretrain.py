@@ -137,7 +137,7 @@ class Run:
         self.model = self.make_model().to(device).train()
         self.optimizer = make_optimizer(self.model, settings.get("weight_decay", 0.01))
         self.generator = torch.Generator(device)
-        self.step, self.saved_step, self.result = 0, 0, None
+        self.step, self.saved_step, self.result, self.compiled = 0, 0, None, False
         self.records = [{"settings": settings}]  # the lines of log.jsonl
         self.interval = dict(loss=0.0, steps=0, tokens=0, seconds=0.0)  # since the last of them
         self.totals = dict(tokens=0, seconds=0.0)
@@ -149,7 +149,15 @@ class Run:
     def compile(self):
         """torch.compile the encoder, for full batches first. Of the same results, but for rounding."""
         ids = torch.full((self.settings["batch_size"], self.settings["seq_len"]), PAD + 1, device=self.device)  # (B, N)
-        compile_encoder(self.model, ids, autocast(self.device, self.dtype))
+        self.compiled = compile_encoder(self.model, ids, autocast(self.device, self.dtype))
+
+    def meet_widths(self, steps):
+        """Compile what the next steps will need, before they are timed: each width of a batch is compiled by itself."""
+        before = self.step
+        for _ in range(steps if self.compiled else 0):
+            self.train_step()
+        self.collect(0.0)
+        self.step = before
 
     # -- on disk
 
@@ -296,10 +304,11 @@ class Run:
 
     def dry_run(self, steps=20):
         """Time a few steps and write nothing: the cost of the whole run before it is paid."""
-        self.train_step()  # the first step allocates, and compiles where asked to
-        self.collect(0.0)
+        self.train_step()  # the first step allocates
+        steps = max(1, min(steps, self.settings["steps"] - 1))
+        self.meet_widths(steps)
         self.interval["tokens"], start = 0, time.perf_counter()
-        for _ in range(max(1, min(steps, self.settings["steps"] - 1))):
+        for _ in range(steps):
             self.train_step()
         self.collect(0.0)
         seconds = time.perf_counter() - start
@@ -336,11 +345,11 @@ def recipe_for(args):
     return recipe | given
 
 
-def run_settings(args, recipe, variant, seed, corpus, dtype):
+def run_settings(args, recipe, variant, seed, fingerprint, dtype):
     """All that a run's result depends on, as plain values: what log.jsonl begins with and a resumed run must match."""
     kernel_size = VARIANTS[variant].kernel_size if args.kernel_size is None else args.kernel_size
-    return dict(variant=variant, size=args.size, corpus=corpus.fingerprint, **recipe, kernel_size=kernel_size,
-                attention_layer=args.attention_layer if VARIANTS[variant].hybrid else None, window=args.window, seed=seed,
+    return dict(variant=variant, size=args.size, corpus=fingerprint, **recipe, kernel_size=kernel_size,
+                attention_layer=(args.attention_layer or SIZES[args.size]["layers"]) if VARIANTS[variant].hybrid else None, window=args.window, seed=seed,
                 dtype=str(dtype).removeprefix("torch."))
 
 
@@ -410,8 +419,8 @@ def parse_arguments(argv=None):
     hybrids, layers = [name for name in VARIANTS if VARIANTS[name].hybrid], SIZES[args.size]["layers"]
     if args.attention_layer and (args.attention_layer > layers or not {"all", *hybrids} & set(args.variant)):
         parser.error(f"--attention_layer is for {', '.join(hybrids)}, and {args.size} has {layers} layers")
-    if args.lengths and not args.benchmark:
-        parser.error("--lengths is a kind of --benchmark; give both")
+    if args.lengths and (not args.benchmark or args.compile or set(hybrids) & set(args.variant)):
+        parser.error("--lengths goes with --benchmark, of one kind of mixer (no hybrid), uncompiled")
     if args.kernel_size is not None and args.kernel_size % 2 == 0:
         parser.error(f"--kernel_size must be odd (k tokens to each side and the token itself), not {args.kernel_size}")
     if args.dropout is not None and not 0 <= args.dropout < 1:
@@ -427,10 +436,10 @@ def parse_arguments(argv=None):
     return args
 
 
-def benchmark_run(args, recipe, corpus, device, dtype, variant, batches):
-    """A Run of one variant that is only timed, on `batches` in place of the corpus."""
+def benchmark_run(args, recipe, fingerprint, device, dtype, variant, batches):
+    """A Run of one variant that is only timed, on batches of the corpus of this fingerprint or of their shape."""
     keep_freed_memory()  # called in a process of its own too
-    run = Run(".", run_settings(args, recipe, variant, 0, corpus, dtype), batches, device, dtype)
+    run = Run(".", run_settings(args, recipe, variant, 0, fingerprint, dtype), batches, device, dtype)
     if args.compile or (args.compile is None and device.type == "cuda"):
         run.compile()
     return run
@@ -440,10 +449,12 @@ def benchmark(args, recipe, device, dtype):
     """--benchmark: whole steps of the variants beside absolute's, or with --lengths one mixer of each."""
     names = list(VARIANTS) if "all" in args.variant else args.variant
     if args.lengths:
-        return benchmark_lengths(list(dict.fromkeys(["none", *names])), args.size, device, autocast(device, dtype))
+        settings = dict(kernel_size=args.kernel_size, window=args.window, dropout=recipe["dropout"])
+        names = [name for name in dict.fromkeys(["none", *names]) if not VARIANTS[name].hybrid]
+        return benchmark_lengths(names, args.size, device, autocast(device, dtype), **settings)
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe["seq_len"])
     names = list(dict.fromkeys(["absolute", *names]))
-    make_run = functools.partial(benchmark_run, args, recipe, corpus, device, dtype)
+    make_run = functools.partial(benchmark_run, args, recipe, corpus.fingerprint, device, dtype)
     benchmark_steps(names, make_run, corpus, recipe["batch_size"], recipe["seq_len"], device)
 
 
@@ -515,7 +526,7 @@ def run_all(args):
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe["seq_len"])
     guess, results = unigram_guess(corpus), {}
     for (variant, seed), folder in folders.items():
-        settings = run_settings(args, recipe, variant, seed, corpus, dtype)
+        settings = run_settings(args, recipe, variant, seed, corpus.fingerprint, dtype)
         result, stopped = start_run(folder, settings, corpus, device, dtype, args, guess)
         if stopped:
             return 128 + stopped

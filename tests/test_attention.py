@@ -355,6 +355,12 @@ def test_a_sixteenth_variant_is_one_line(monkeypatch, window):
     assert count("small", "fixed-key") == SMALL["none"] + 12 * (4 * 17 + 64 * 17)
 
 
+def test_dilations_are_refused_where_the_mixer_cannot_dilate(monkeypatch):
+    monkeypatch.setitem(VARIANTS, "dilated-dynamic", Variant("", mixer=attention.DynamicConv, dilations=(1, 2)))
+    with pytest.raises(ValueError, match="dilations"):
+        make("dilated-dynamic")
+
+
 class Mean(torch.nn.Module):
     """z_i = mean of x_j over the real tokens j: the example in README.md."""
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import re
 
 import torch
@@ -34,6 +35,14 @@ def test_lengths_prints_a_row_for_each_length_and_variant_and_where_each_wins(ca
     for length in (8, 32):  # forward and two gradients; per 1,000 tokens: C -> 2C and C -> C, the taps
         assert cost["dilated", length][1] == 3 * 2 * (3 * C * C + K * C) * 1000
         assert cost["none", length][1] == 3 * 2 * (4 * C * C + 2 * C * length) * 1000
+
+
+def die():
+    os._exit(9)
+
+
+def test_a_process_that_is_killed_while_it_is_measured_leaves_nan():
+    assert math.isnan(benchmark.in_a_new_process(die))
 
 
 def test_the_peak_of_a_model_is_a_number_of_mib():

@@ -122,6 +122,16 @@ def test_a_kernel_in_words_follows_the_stated_rules(words, weights):
     assert f"{p.max() * 9:.2f} of the mean" in numbers
 
 
+def test_the_ends_of_a_clipped_kernel_stand_for_all_that_is_beyond():
+    p = np.array([9, 1, 1, 1, 1, 1, 1, 1, 1]) / 17
+    assert [figures.describe(p)[0], figures.describe(p, clipped=True)[0]] == ["the token at -4", "4 or more back"]
+    assert figures.describe(p[::-1], clipped=True)[0] == "4 or more ahead"
+
+
+def test_two_neighbours_alike_are_near_and_neither_alone():
+    assert figures.describe(np.array([0, 0, 0, 0.5, 0, 0.5, 0, 0, 0]))[0] == "near"
+
+
 def test_kernels_of_one_and_three_weights_have_words_too():
     assert figures.describe(np.array([1.0]))[0] == "everything alike"
     assert figures.describe(np.array([0.8, 0.1, 0.1]))[0] == "previous token"
@@ -169,12 +179,18 @@ def test_every_figure_is_a_png_and_an_svg(figure, tmp_path, capsys):
     ("composite", ["loss", "RUN", "RUN/absent"], "no log.jsonl"),
     ("composite", ["lengths", "RUN/config.json"], "no table"),
     ("composite", ["lengths", "RUN/absent"], "not a file"),
+    ("composite", ["loss", "RUN", "BROKEN"], "log.jsonl is damaged"),
     ("composite", ["fixed", "RUN", "--out", "RUN/config.json/figure"], ""),
 ])
 def test_a_mistake_gets_one_line(variant, arguments, message, tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="matplotlib is optional and not installed")
+    if "--out" in arguments:
+        pytest.importorskip("matplotlib", reason="matplotlib is optional and not installed")
     a_run(tmp_path / "run", variant)
-    code, out, error = call(capsys, *(a.replace("RUN", str(tmp_path / "run")) for a in arguments))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/log.jsonl").write_text('{"step": 1, "loss": {"a": 1}}', encoding="utf-8")
+    places = {"RUN": str(tmp_path / "run"), "BROKEN": str(tmp_path / "broken")}
+    arguments = [places.get(a, a.replace("RUN/", places["RUN"] + "/")) for a in arguments]
+    code, out, error = call(capsys, *arguments)
     assert code == 2 and message in error and error.startswith("figures.py: ") and error.count("\n") == 1 and not out
 
 
@@ -186,7 +202,7 @@ def test_without_matplotlib_one_line_says_what_to_install(monkeypatch, tmp_path,
     assert call(capsys, "fixed", tmp_path / "run", "--describe")[0] == 0
 
 
-@pytest.mark.parametrize("arguments", [["loss", "RUN", "--describe"], ["fixed", "RUN", "a", "sentence"], ["attention", "RUN", "a", "b"]])
+@pytest.mark.parametrize("arguments", [["loss", "RUN", "--describe"], ["fixed", "RUN", "--layer", "2"], ["fixed", "RUN", "a", "sentence"], ["attention", "RUN", "a", "b"]])
 def test_options_that_do_not_fit_are_refused(arguments, capsys):
     code, _, error = call(capsys, *arguments)
     assert code == 2 and ": error: " in error

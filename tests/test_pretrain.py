@@ -426,6 +426,7 @@ def test_a_damaged_or_foreign_checkpoint_is_refused_and_left_alone(main, tmp_pat
     (["--attention_layer", "2"], "lightconv-hybrid"),
     (["--variant", "dilated-hybrid", "--attention_layer", "5"], "4 layers"),
     (["--lengths"], "--benchmark"),
+    (["--benchmark", "--lengths", "--variant", "dilated-hybrid"], "no hybrid"),
 ])
 def test_wrong_arguments_are_answered_and_nothing_is_written(main, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)

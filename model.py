@@ -244,28 +244,30 @@ def parameter_count(model):
 
 
 def compile_encoder(model, input_ids, precision):
-    """torch.compile model.bert in place, after a trial; where the machine cannot, say so in a line and run uncompiled.
+    """torch.compile the encoder in place, after a trial; where the machine cannot, say so in a line and run uncompiled.
 
+    On a GPU as a whole; on a CPU layer by layer, as layers alike are compiled once and the first step comes three times
+    sooner. Each width of a batch is compiled by itself, that of the trial's input_ids (B, N) here, the others when they are
+    met. torch keeps what it compiled on disk, for the next start. precision: the context of a forward pass.
     Returns whether it is compiled.
-
-    Each width of a batch is compiled by itself, that of the trial's input_ids (B, N) here, the others when they are met.
-    torch keeps what it compiled on disk, for the next start. precision: the context of a forward pass.
     """
-    start = time.perf_counter()
+    start, parts = time.perf_counter(), [model.bert] if input_ids.device.type == "cuda" else list(model.bert.layers)
     try:
         torch._dynamo.reset()  # the graphs of the run before
         torch._dynamo.config.recompile_limit = 128  # one graph for each of the few batch widths, in training and evaluation
-        model.bert.compile(dynamic=False)
+        for part in parts:
+            part.compile(dynamic=False)
         with precision:
             x = model.bert(input_ids, input_ids == input_ids)  # (B, N, C)
         x.float().sum().backward()
-        print(f"  first step: {time.perf_counter() - start:.0f} s to compile batches of {len(input_ids)} x {input_ids.shape[1]} "
-              "(--no-compile starts at once); each other width takes its own time when first met")
+        print(f"  first step: {time.perf_counter() - start:.0f} s to compile batches of {len(input_ids)} x "
+              f"{input_ids.shape[1]} (--no-compile starts at once); each other width takes its own time when first met")
     except Exception as error:  # no compiler, an unsupported GPU: whatever it is, the plain code computes the same
         print(f"  torch.compile does not work here ({type(error).__name__}); running uncompiled")
-        model.bert._compiled_call_impl = None
+        for part in parts:
+            part._compiled_call_impl = None
     model.zero_grad()
-    return model.bert._compiled_call_impl is not None
+    return parts[0]._compiled_call_impl is not None
 
 
 # --- A run's folder: config.json, tokenizer.json, model.pt (and what pretrain.py adds) ---------------------------------

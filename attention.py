@@ -212,7 +212,7 @@ class ConvBert(nn.Module):
 
 
 class LightConv(nn.Module):
-    """A convolution in place of attention; the channels of a head share a kernel. Wu et al. 2019, eq. 3 and fig. 2b
+    """A convolution in place of attention; the channels of a head share a kernel. Wu et al. 2019, sec. 3, fig. 2b
 
         g   = a * sigmoid(b),   a, b = input(x)                       a gated linear unit: C -> 2C -> C
         p   = softmax over r of weight                                K weights a head, that sum to 1

@@ -494,6 +494,8 @@ def main():
     parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32")
     parser.add_argument("--compile", action="store_true", help="also the band path through torch.compile")
     args = parser.parse_args()
+    if args.max_length < 64 or args.tokens < 1:
+        parser.error(f"--max_length must be 64 or more and --tokens 1 or more, not {args.max_length} and {args.tokens}")
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[args.dtype]
     try:
         device = torch.empty(0, device=args.device).device

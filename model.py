@@ -55,9 +55,8 @@ class BertConfig:
             object.__setattr__(self, "attention_layer", self.layers)
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "attention_layer" and value is None and not VARIANTS[self.variant].hybrid:
-                continue
-            if field.type in (int, int | None) and (type(value) is not int or value < 1):
+            whole = field.type is int or field.type == int | None and value is not None
+            if whole and (type(value) is not int or value < 1):
                 raise ValueError(f"{field.name} must be a whole number above 0, not {value!r}")
         if self.attention_layer is not None and not VARIANTS[self.variant].hybrid:
             raise ValueError(f"attention_layer belongs to the hybrid variants; {self.variant} has none to place")

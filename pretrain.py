@@ -146,8 +146,10 @@ class Run:
     def make_model(self):
         return BertForMaskedLM(model_config(self.settings, self.corpus.vocab_size))
 
-    def compile(self):
-        """torch.compile the encoder, for full batches first. Of the same results, but for rounding."""
+    def compile(self, asked):
+        """torch.compile the encoder, for full batches first, where asked (None: on CUDA). Same results, but for rounding."""
+        if not (asked or asked is None and self.device.type == "cuda"):
+            return
         ids = torch.full((self.settings["batch_size"], self.settings["seq_len"]), PAD + 1, device=self.device)  # (B, N)
         self.compiled = compile_encoder(self.model, ids, autocast(self.device, self.dtype))
 
@@ -347,9 +349,10 @@ def recipe_for(args):
 
 def run_settings(args, recipe, variant, seed, fingerprint, dtype):
     """All that a run's result depends on, as plain values: what log.jsonl begins with and a resumed run must match."""
-    kernel_size = VARIANTS[variant].kernel_size if args.kernel_size is None else args.kernel_size
-    return dict(variant=variant, size=args.size, corpus=fingerprint, **recipe, kernel_size=kernel_size,
-                attention_layer=(args.attention_layer or SIZES[args.size]["layers"]) if VARIANTS[variant].hybrid else None, window=args.window, seed=seed,
+    config = BertConfig.from_size(args.size, variant, kernel_size=args.kernel_size,  # fills in what was not given
+                                  attention_layer=args.attention_layer if VARIANTS[variant].hybrid else None)
+    return dict(variant=variant, size=args.size, corpus=fingerprint, **recipe, kernel_size=config.kernel_size,
+                attention_layer=config.attention_layer, window=args.window, seed=seed,
                 dtype=str(dtype).removeprefix("torch."))
 
 
@@ -409,7 +412,7 @@ def parse_arguments(argv=None):
     add("--eval_every", type=whole_number, help="steps (default: a tenth of all)")
     add("--cache_dir", type=Path, default=Path("cache"), help="downloads and token ids")
     add("--benchmark", action="store_true", help="time whole steps of the variants in turn, beside absolute's; write no run")
-    add("--lengths", action="store_true", help="with --benchmark: one mixer of each variant, for 64 to 8192 tokens")
+    add("--lengths", action="store_true", help="with --benchmark: one mixer of each variant (no hybrids), for 64 to 8192 tokens")
     add("--dry_run", action="store_true", help="prepare the text, time twenty steps, write no run")
     args = parser.parse_args(argv)
     args.variant = args.variant or (list(LENGTH_VARIANTS) if args.lengths else ["composite"])
@@ -440,8 +443,7 @@ def benchmark_run(args, recipe, fingerprint, device, dtype, variant, batches):
     """A Run of one variant that is only timed, on batches of the corpus of this fingerprint or of their shape."""
     keep_freed_memory()  # called in a process of its own too
     run = Run(".", run_settings(args, recipe, variant, 0, fingerprint, dtype), batches, device, dtype)
-    if args.compile or (args.compile is None and device.type == "cuda"):
-        run.compile()
+    run.compile(args.compile)
     return run
 
 
@@ -462,14 +464,14 @@ def start_run(folder, settings, corpus, device, dtype, args, guess):
     """Print what a run is, then train it. Returns (its result or None, the number of the signal that stopped it or 0)."""
     run = Run(folder, settings, corpus, device, dtype)
     print(f"\n{settings['variant']}: {VARIANTS[settings['variant']].equation}")
-    print(f"  {parameter_count(run.model):,} parameters, seed {settings['seed']}, K = {settings['kernel_size']}, folder {folder}")
+    print(f"  {parameter_count(run.model):,} parameters, seed {settings['seed']}, K = {settings['kernel_size']}, folder {folder}"
+          + f", self-attention in layer {settings['attention_layer']}" * bool(settings["attention_layer"]))
     if not args.dry_run:
         run.resume()
         if run.result is not None:
             print(f"  finished before: held-out loss {run.result['loss']:.3f}, accuracy {100 * run.result['accuracy']:.1f} %")
             return run.result, 0
-    if args.compile or (args.compile is None and device.type == "cuda"):
-        run.compile()
+    run.compile(args.compile)
     if args.dry_run:
         run.dry_run()
         return None, 0

@@ -328,3 +328,12 @@ def test_the_benchmark_prints_a_line_for_each_path(monkeypatch, capsys):
     assert [line[0] for line in lines] == ["64"] * 6 + ["128"] * 6
     assert [line[2] for line in lines[:6]] == ["plain", "gather", "reference", "band", "blocks", "fused"]
     assert all(float(line[-1]) < 1e-5 and float(line[-2]) < 1e-5 for line in lines)
+
+
+@pytest.mark.parametrize("arguments", [["--max_length", "63"], ["--tokens", "0"], ["--device", "abacus"]])
+def test_the_benchmark_refuses_what_it_cannot_measure_in_one_line(monkeypatch, capsys, arguments):
+    monkeypatch.setattr("sys.argv", ["kernels.py", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        kernels.main()
+    said = str(stop.value.code) if isinstance(stop.value.code, str) else capsys.readouterr().err.splitlines()[-1]
+    assert stop.value.code != 0 and arguments[0].strip("-") in said and "\n" not in said

@@ -8,8 +8,8 @@
     python figures.py lengths lengths.txt              what `pretrain.py --benchmark --lengths > lengths.txt` measured
     python figures.py fixed RUN --describe               each kernel in words; also of dynamic, for a sentence
 
-RUN is a folder that pretrain.py wrote. Layers and heads count from 1. Each figure is a PNG and an SVG, in RUN/figures or
-where --out says. Drawing needs matplotlib (pip install matplotlib); --describe does not. Letters as in attention.py.
+RUN is a folder that pretrain.py wrote. Layers and heads count from 1. Each figure is a PNG and an SVG, in RUN/figures
+or where --out says. Drawing needs matplotlib (pip install matplotlib); --describe does not. Letters as in attention.py.
 """
 
 import argparse
@@ -25,11 +25,12 @@ from kernels import attention, relative_scores
 from model import load_run
 from pretrain import run_to_exit, whole_number
 
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]  # told apart by all eyes: Okabe, Ito
+# Told apart by all eyes: Okabe and Ito's
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 DASHES = ["-", "--", ":", "-."]
 
 
-# --- What a model holds --------------------------------------------------------------------------------------------------
+# --- What a model holds -----------------------------------------------------------------------------------------------
 
 
 def encode(model, tokenizer, sentence):
@@ -91,7 +92,7 @@ def attention_maps(model, ids, layer, head):
 
 
 def fixed_kernels(model):
-    """{layer: (H, K)} softmax over r of the learned fixed kernels: of beta, or of a LightConv's weights. ValueError: none."""
+    """{layer: (H, K)} softmax over r of the fixed kernels: of beta, or of a LightConv's weights. ValueError: none."""
     kernels = {}
     for layer, block in enumerate(model.bert.layers, 1):
         held = dict(block.mixer.named_parameters(recurse=False))
@@ -120,8 +121,9 @@ def dynamic_kernels(model, ids, layer):
 
 def depthwise_kernels(model, layer):
     """{where: (C, K)} the depthwise convolutions of a layer, each sorted by `channel_order`. ValueError: none."""
-    found = {name.removesuffix("depthwise.weight").rstrip(".") or "values": parameter.detach()[:, 0].numpy()  # (C, 1, K)
-             for name, parameter in mixer_of(model, layer).named_parameters() if name.endswith("depthwise.weight")}
+    named = mixer_of(model, layer).named_parameters()
+    found = {name.removesuffix("depthwise.weight").rstrip(".") or "values": weight.detach()[:, 0].numpy()  # (C, 1, K)
+             for name, weight in named if name.endswith("depthwise.weight")}
     if not found:
         raise ValueError(f"layer {layer} of {model.config.variant} has no depthwise convolution")
     return {name: weight[channel_order(weight)] for name, weight in found.items()}
@@ -133,20 +135,21 @@ def channel_order(weight):
     return np.lexsort((weight[np.arange(len(weight)), largest], largest))
 
 
-# --- In words ------------------------------------------------------------------------------------------------------------
+# --- In words ---------------------------------------------------------------------------------------------------------
 
 
 def describe(p, clipped=False):
     """(what a kernel looks at, the numbers behind it) for K weights p that sum to 1.
 
-    Where `clipped`, the weights at both ends are those of every token k or more away, and are named so. What counts is the excess: how far a weight lies above the mean weight 1/K, and its share of the sum of all excesses.
-    The rules, of which the first that holds is taken:
+    Where `clipped`, the weights at both ends are those of every token k or more away, and are named so. What counts is
+    the excess: how far a weight lies above the mean weight 1/K, and its share of the sum of all excesses. The rules, of
+    which the first that holds is taken:
 
         everything alike        every weight is between 0.5 and 1.5 times the mean
         previous / next token   it has more than half of the excess; so also "the token itself" and tokens farther off
         away from neighbours    the tokens at r = -1, 0, 1 have on average less than half of what the others have
         backward / forward      the tokens on that side have two thirds of the excess or more
-        near                    the tokens at r = -2 .. 2 have two thirds of the excess or more; up to K = 5 these are all
+        near                    the tokens at r = -2 .. 2 have two thirds of the excess or more; for K = 5 that is all
         mixed                   none of these
     """
     K, k = len(p), len(p) // 2
@@ -155,9 +158,11 @@ def describe(p, clipped=False):
     share = excess / max(excess.sum(), 1e-300)
     back, ahead, near = share[r < 0].sum(), share[r > 0].sum(), share[abs(r) <= 2].sum()
     neighbours = p[abs(r) <= 1].mean() / max(p[abs(r) > 1].mean(), 1e-300) if k > 1 else math.inf
-    place = f"{k} or more {'back' if peak < 0 else 'ahead'}" if clipped and k > 1 and abs(peak) == k else f"the token at {peak:+d}"
-    numbers = (f"weights {p.min() * K:.2f} to {p.max() * K:.2f} of the mean, the largest at r = {peak:+d}; of the excess "
-               f"{share.max():.0%} there, {back:.0%} backward, {ahead:.0%} forward, {near:.0%} near; "
+    place = f"the token at {peak:+d}"
+    if clipped and k > 1 and abs(peak) == k:
+        place = f"{k} or more {'back' if peak < 0 else 'ahead'}"
+    numbers = (f"weights {p.min() * K:.2f} to {p.max() * K:.2f} of the mean, the largest at r = {peak:+d}; of the "
+               f"excess {share.max():.0%} there, {back:.0%} backward, {ahead:.0%} forward, {near:.0%} near; "
                f"neighbours {neighbours:.2f} times the others")
     rules = (
         ("everything alike", p.min() * K >= 0.5 and p.max() * K <= 1.5),
@@ -179,7 +184,7 @@ def print_descriptions(kernels, clipped):
             print(f"layer {layer:>2}, head {head:>2}: {words:<20}  ({numbers})")
 
 
-# --- On paper ------------------------------------------------------------------------------------------------------------
+# --- On paper ---------------------------------------------------------------------------------------------------------
 
 
 def pyplot():
@@ -190,8 +195,9 @@ def pyplot():
         raise ValueError("drawing needs matplotlib, an optional extra: pip install matplotlib") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
-    plt.rcParams.update({"font.size": 8, "axes.titlesize": 8, "legend.fontsize": 7, "figure.dpi": 100, "savefig.dpi": 200,
-                         "figure.constrained_layout.use": True, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "figures"})
+    plt.rcParams.update({"font.size": 8, "axes.titlesize": 8, "legend.fontsize": 7, "figure.dpi": 100,
+                         "savefig.dpi": 200, "figure.constrained_layout.use": True, "text.parse_math": False,
+                         "svg.fonttype": "none", "svg.hashsalt": "figures"})
     return plt
 
 
@@ -210,10 +216,16 @@ def draw_attention(model, ids, pieces, layer, head):
     return figure
 
 
-def relative_axis(axis, K, label=True):
-    """Name the columns of K weights by relative position, left is before; under --window clip the ends stand for all beyond."""
+def clips(model):
+    """Whether the end weights of a model's kernels hold for all tokens farther off too: terms under --window clip."""
+    return model.config.window == "clip" and bool(VARIANTS[model.config.variant].terms)
+
+
+def relative_axis(axis, K, clipped=False, label=True):
+    """Name the columns of K weights by relative position, left is before; `clipped` ends stand for all beyond."""
     k = K // 2
-    axis.set_xticks([0, k, K - 1] if k else [0], [f"{r:+d}" if r else "0" for r in ((-k, 0, k) if k else (0,))])
+    names = [f"\u2264{-k}", "0", f"\u2265{k}"] if clipped else [f"{-k}", "0", f"{k:+d}"]
+    axis.set_xticks([0, k, K - 1] if k else [0], names if k else ["0"])
     if label:
         axis.set_xlabel("relative position r (tokens)")
 
@@ -228,8 +240,8 @@ def draw_fixed(model):
         for head, (axis, p) in enumerate(zip(row, heads), 1):
             axis.bar(range(K), p, color=[COLOURS[1] if r == K // 2 else COLOURS[0] for r in range(K)], width=0.9)
             axis.axhline(1 / K, color="0.4", linewidth=0.6, linestyle=":")  # all alike
-            relative_axis(axis, K, label=False)
-            if row is axes[0]:
+            relative_axis(axis, K, clips(model), label=False)
+            if layer == min(kernels):  # the row at the top
                 axis.set_title(f"head {head}")
         row[0].set_ylabel(f"layer {layer}")
     figure.supxlabel("relative position r (tokens; r = 0 in the other colour)", fontsize=8)
@@ -240,7 +252,8 @@ def draw_fixed(model):
 def draw_depthwise(model, layer):
     """[C] figure 3: depthwise kernels, a row a channel, sorted by the position of the largest weight."""
     kernels, plt = depthwise_kernels(model, layer), pyplot()
-    figure, axes = plt.subplots(1, len(kernels), squeeze=False, sharey=True, figsize=(min(6.3, 1.2 + 2.1 * len(kernels)), 4))
+    width = min(6.3, 1.2 + 2.1 * len(kernels))
+    figure, axes = plt.subplots(1, len(kernels), squeeze=False, sharey=True, figsize=(width, 4))
     limit = max(np.abs(weight).max() for weight in kernels.values())
     for axis, (name, weight) in zip(axes[0], kernels.items()):
         image = axis.imshow(weight, cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
@@ -262,7 +275,7 @@ def draw_dynamic(model, ids, pieces, layer, head):
     image = axis.imshow(kernels[head - 1], cmap="cividis", vmin=0, aspect="auto")
     axis.set_yticks(range(len(pieces)), pieces)
     axis.set_ylabel("token i that makes the kernel")
-    relative_axis(axis, kernels.shape[-1])
+    relative_axis(axis, kernels.shape[-1], clips(model))
     figure.colorbar(image, ax=axis, label="softmax over r of the dynamic kernel")
     return figure
 
@@ -292,14 +305,14 @@ def draw_loss(folders):
         if curves["training"]:
             axis.plot(*zip(*curves["training"]), linewidth=0.6, alpha=0.5, **style)
         steps, losses = zip(*curves["held-out"]) if curves["held-out"] else ([], [])
-        axis.plot(steps, losses, marker=".", label=folder.lstrip("_"), **style)  # a label that begins with _ is not shown
+        axis.plot(steps, losses, marker=".", label=folder.lstrip("_"), **style)  # a label beginning with _ is not shown
     axis.set(xlabel="optimizer steps", ylabel="masked-token loss (nats)\nthin: training; dots: held-out")
     axis.legend()
     return figure
 
 
 def read_lengths(path):
-    """{variant: [(N, ms, GFLOP, KiB)]} from what `pretrain.py --benchmark --lengths` printed. ValueError: nothing there."""
+    """{variant: [(N, ms, GFLOP, KiB)]} of what `pretrain.py --benchmark --lengths` printed. ValueError: none there."""
     if not Path(path).is_file():
         raise ValueError(f"{path} is not a file: python pretrain.py --benchmark --lengths > lengths.txt makes one")
     table = {}
@@ -335,7 +348,7 @@ def draw_lengths(path):
     return figure
 
 
-# --- The command line ----------------------------------------------------------------------------------------------------
+# --- The command line -------------------------------------------------------------------------------------------------
 
 
 def parse_arguments(argv=None):
@@ -343,8 +356,8 @@ def parse_arguments(argv=None):
     parser.add_argument("figure", choices=("attention", "fixed", "depthwise", "dynamic", "loss", "lengths"))
     parser.add_argument("run", help="folder that pretrain.py wrote; for lengths: the file with the printed table")
     parser.add_argument("more", nargs="*", help="the sentence of attention and dynamic; further runs of loss")
-    parser.add_argument("--layer", type=whole_number, help="of attention, depthwise, dynamic: counted from 1, the default")
-    parser.add_argument("--head", type=whole_number, help="of attention, dynamic: counted from 1, the default")
+    parser.add_argument("--layer", type=whole_number, help="of attention, depthwise, dynamic: from 1, the default")
+    parser.add_argument("--head", type=whole_number, help="of attention, dynamic: from 1, the default")
     parser.add_argument("--describe", action="store_true", help="print the kernels in words and draw nothing")
     parser.add_argument("--out", type=Path, help="path of the figure, without .png and .svg; or a folder that is there")
     args = parser.parse_intermixed_args(argv)
@@ -376,7 +389,7 @@ def draw(args):
             kernels = {args.layer: dynamic_kernels(model, parts["ids"], args.layer).mean(axis=1)}
         else:
             kernels = fixed_kernels(model)
-        print_descriptions(kernels, model.config.window == "clip" and bool(VARIANTS[model.config.variant].terms))
+        print_descriptions(kernels, clips(model))
         return 0
     if name == "loss":
         parts = dict(folders=[args.run, *args.more])

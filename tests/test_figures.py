@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ def a_run(folder, variant, **overrides):
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     folder.mkdir(parents=True)
     save_run(folder, model, tokenizer)
-    (folder / "log.jsonl").write_text("\n".join(json.dumps(line) for line in [
-        {"settings": {}}, {"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "held_out_loss": 2.5}]), encoding="utf-8")
+    records = {"settings": {}}, {"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "held_out_loss": 2.5}
+    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
     return model, tokenizer
 
 
@@ -99,6 +100,15 @@ def test_depthwise_kernels_of_every_place_are_found(tmp_path):
         assert set(found) == places and all(weight.shape == (8, K) for weight in found.values())
 
 
+def test_every_layer_and_head_of_the_fixed_kernels_is_named(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is optional and not installed")
+    model, _ = a_run(tmp_path / "run", "fixed")
+    figure = figures.draw_fixed(model)
+    heads, layers = range(1, model.config.heads + 1), range(1, model.config.layers + 1)
+    assert [axis.get_title() for axis in figure.axes if axis.get_title()] == [f"head {head}" for head in heads]
+    assert [axis.get_ylabel() for axis in figure.axes if axis.get_ylabel()] == [f"layer {layer}" for layer in layers]
+
+
 # --- in words ---
 
 @pytest.mark.parametrize("words, weights", [
@@ -128,6 +138,19 @@ def test_the_ends_of_a_clipped_kernel_stand_for_all_that_is_beyond():
     assert figures.describe(p[::-1], clipped=True)[0] == "4 or more ahead"
 
 
+@pytest.mark.parametrize("variant, window, ends", [
+    ("composite", "clip", ["\u2264-2", "0", "\u22652"]), ("composite", "zero", ["-2", "0", "+2"]),
+    ("lightconv", "clip", ["-2", "0", "+2"]),
+])
+def test_the_axis_of_a_kernel_says_whether_its_ends_stand_for_all_that_is_beyond(variant, window, ends):
+    model = SimpleNamespace(config=SimpleNamespace(variant=variant, window=window))
+    named = []
+    axis = SimpleNamespace(set_xticks=lambda places, names: named.append((places, names)))
+    figures.relative_axis(axis, 5, figures.clips(model), label=False)
+    figures.relative_axis(axis, 1, figures.clips(model), label=False)
+    assert named == [([0, 2, 4], ends), ([0], ["0"])]
+
+
 def test_two_neighbours_alike_are_near_and_neither_alone():
     assert figures.describe(np.array([0, 0, 0, 0.5, 0, 0.5, 0, 0, 0]))[0] == "near"
 
@@ -155,7 +178,8 @@ def test_every_figure_is_a_png_and_an_svg(figure, tmp_path, capsys):
     a_run(run, "composite-depthwise")
     if figure == "lengths":
         run = tmp_path / "lengths.txt"
-        run.write_text("one mixer\n     N  variant ms\n    64  none  4.87 1.00 1.769 12,280 461\n   128  none  7.09 1.00 1.966 14,819 469\n")
+        run.write_text("one mixer\n     N  variant ms\n    64  none  4.87 1.00 1.769 12,280 461\n"
+                       "   128  none  7.09 1.00 1.966 14,819 469\n")
     sentence = [SENTENCE] if figure in ("attention", "dynamic") else []
     code, out, error = call(capsys, figure, run, *sentence, "--out", tmp_path / "deep/v1.5 figure")
     assert code == 0, error
@@ -202,7 +226,10 @@ def test_without_matplotlib_one_line_says_what_to_install(monkeypatch, tmp_path,
     assert call(capsys, "fixed", tmp_path / "run", "--describe")[0] == 0
 
 
-@pytest.mark.parametrize("arguments", [["loss", "RUN", "--describe"], ["fixed", "RUN", "--layer", "2"], ["fixed", "RUN", "a", "sentence"], ["attention", "RUN", "a", "b"]])
+@pytest.mark.parametrize("arguments", [
+    ["loss", "RUN", "--describe"], ["fixed", "RUN", "--layer", "2"], ["fixed", "RUN", "a", "sentence"],
+    ["attention", "RUN", "a", "b"],
+])
 def test_options_that_do_not_fit_are_refused(arguments, capsys):
     code, _, error = call(capsys, *arguments)
     assert code == 2 and ": error: " in error

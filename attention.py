@@ -65,11 +65,12 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
 
     x (B, N, C), weight (C, K), bias (C); returns (B, N, C).
     """
-    # As images N/D high and D wide, D the dilation: a step down is a step of D tokens. Seen so, x's memory has the layout
-    # "channels last", for which libraries have a fast depthwise convolution, on CPUs several times faster than the
-    # one-dimensional one, and much more than a dilated one.
+    # As images N/D high and D wide, D the dilation: a step down is a step of D tokens. Seen so, x's memory has the
+    # layout "channels last", for which libraries have a fast depthwise convolution, on CPUs several times faster than
+    # the one-dimensional one, and much more than a dilated one.
     N, D, k = x.shape[1], dilation, weight.shape[-1] // 2
-    image = F.pad(x, (0, 0, 0, -N % D)).unflatten(1, (-1, D)).movedim(-1, 1)  # (B, N, C) -> (B, N/D, D, C) -> (B, C, N/D, D)
+    rows = F.pad(x, (0, 0, 0, -N % D)).unflatten(1, (-1, D))  # (B, N, C) -> (B, N/D, D, C)
+    image = rows.movedim(-1, 1)  # (B, C, N/D, D)
     y = F.conv2d(image, weight[:, None, :, None], bias, padding=(k, 0), groups=len(weight))  # the kernel K high, 1 wide
     return y.movedim(1, -1).flatten(1, 2)[:, :N]  # (B, C, N/D, D) -> (B, N/D, D, C) -> (B, N, C)
 
@@ -219,9 +220,9 @@ class LightConv(nn.Module):
         z_i = sum_r p_r g_(i + r*dilation)                            then the output projection
 
     In training each of the H * K weights p_r is dropped with the config's probability, the others scaled up
-    (DropConnect). Taps on padding or beyond the ends meet a g of 0 and keep their share of the softmax. Where the variant
-    names dilations, layer l has the l-th of them, around and around: with 1, 2, 4, 8 (Tay et al. 2021) four layers reach
-    15k tokens to each side, 120 at K = 17, where four without dilation reach 4k.
+    (DropConnect). Taps on padding or beyond the ends meet a g of 0 and keep their share of the softmax. Where the
+    variant names dilations, layer l has the l-th of them, around and around: with 1, 2, 4, 8 (Tay et al. 2021) four
+    layers reach 15k tokens to each side, 120 at K = 17, where four without dilation reach 4k.
 
     forward(x, padding_mask): (B, N, C) and (B, N) bool to (B, N, C).
     """

@@ -21,8 +21,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 import kernels
-from attention import make_mixer
-from data import SPECIAL
+from attention import VARIANTS, make_mixer
+from data import SPECIAL, prepare_corpus
 from model import BertConfig, BertForMaskedLM
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)  # tokens in a sequence; as many sequences as make 8192 tokens
@@ -62,7 +62,7 @@ def in_a_new_process(function, *arguments):
             return math.nan
 
 
-# --- Whole steps ---------------------------------------------------------------------------------------------------------
+# --- Whole steps ------------------------------------------------------------------------------------------------------
 
 
 def steps_peak(make_run, name, vocab_size, seq_len, device):
@@ -90,8 +90,8 @@ def time_steps(runs, rounds):
 def benchmark_steps(names, make_run, corpus, batch_size, seq_len, device, rounds=8):
     """Print what a whole training step of each variant costs: on batches without padding, and on those of the corpus.
 
-    make_run(name, batches) is a pretrain.Run of the variant `name`, ready to train; names[0] is what others are compared
-    with.
+    make_run(name, batches) is a pretrain.Run of the variant `name`, ready to train; names[0] is what others are
+    compared with.
     """
     runs, first = {}, {}
     for name in names:
@@ -103,28 +103,32 @@ def benchmark_steps(names, make_run, corpus, batch_size, seq_len, device, rounds
             run.meet_widths(rounds)
     times, tokens = time_steps(runs, rounds)
     peaks = {name: in_a_new_process(steps_peak, make_run, name, corpus.vocab_size, seq_len, device) for name in names}
-    print(f"\n{'':<20} {'full rows':>10} {'to ' + names[0]:>12} {'corpus':>14} {'to ' + names[0]:>12} {'first step':>11} {'peak':>10}")
+    to = "to " + names[0]
+    print(f"\n{'':<20} {'full rows':>10} {to:>12} {'corpus':>14} {to:>12} {'first step':>11} {'peak':>10}")
     for name in names:
         ratios = [np.median(np.divide(times[name, kind], times[names[0], kind])) for kind in ("full", "text")]
         speed = np.median(np.divide(tokens[name, "text"], times[name, "text"]))
-        print(f"{name:<20} {1000 * np.median(times[name, 'full']):>7,.0f} ms {ratios[0]:>12.2f} {speed:>7,.0f} tok/s {ratios[1]:>12.2f} "
-              f"{first[name, 'full']:>9.1f} s {peaks[name]:>6,.0f} MiB")
+        print(f"{name:<20} {1000 * np.median(times[name, 'full']):>7,.0f} ms {ratios[0]:>12.2f} {speed:>7,.0f} tok/s "
+              f"{ratios[1]:>12.2f} {first[name, 'full']:>9.1f} s {peaks[name]:>6,.0f} MiB")
     real = np.mean(tokens[names[0], "text"])
     start = time.perf_counter()
     for step in range(1, rounds + 1):
         corpus.batch(0, step, batch_size)
     waiting = (time.perf_counter() - start) / sum(times[names[0], "text"])
-    print(f"{rounds} rounds; full rows: {batch_size} x {seq_len} tokens, of which a batch of the corpus fills {real:,.0f}: padded to "
-          f"them, {names[0]} would train on {real / np.median(times[names[0], 'full']):,.0f} real tokens/s. "
+    padded = real / np.median(times[names[0], "full"])
+    print(f"{rounds} rounds; full rows: {batch_size} x {seq_len} tokens, of which a batch of the corpus fills "
+          f"{real:,.0f}: padded to them, {names[0]} would train on {padded:,.0f} real tokens/s. "
           f"Making a batch takes {100 * waiting:.2f} % of a step")
 
 
-# --- Cost against length -------------------------------------------------------------------------------------------------
+# --- Cost against length ----------------------------------------------------------------------------------------------
 
 
 def convolution_backward_flops(gradient, x, weight, *rest, **more):
-    """FLOPs of both gradients of a convolution, from shapes: as many each as the forward's. torch's own formula, elsewhere
-    used as it is, takes the gradient of a depthwise convolution's weights for that of a dense one, C times as many."""
+    """FLOPs of both gradients of a convolution, from shapes: as many each as the forward's.
+
+    torch's own formula takes the gradient of a depthwise convolution's weights for a dense one's, C times as many.
+    """
     return 2 * 2 * math.prod(gradient) * math.prod(weight[1:])
 
 
@@ -152,7 +156,7 @@ def model_peak(config, length, precision, device):
 
 
 def benchmark_lengths(names, size, device, precision, lengths=LENGTHS, rounds=5, **settings):
-    """Print time, FLOPs and memory of one mixer, forward and backward, and the memory of a whole model, for each length.
+    """Print time, FLOPs and memory of one mixer, forward and backward, and a whole model's memory, for each length.
 
     settings are further fields of BertConfig. Hybrids have two kinds of mixers: ask for each by its own name.
     Returns {(name, length): (milliseconds, FLOPs, KiB)}, all per 1,000 tokens.
@@ -166,9 +170,10 @@ def benchmark_lengths(names, size, device, precision, lengths=LENGTHS, rounds=5,
         for name in names:
             config = BertConfig.from_size(size, name, max_length=length, **settings)
             torch.manual_seed(0)
-            mixer = make_mixer(config, 3).to(device)  # of the fourth layer, where a dilated convolution reaches farthest
-            x = torch.randn(tokens // length, length, config.hidden_size, device=device, requires_grad=True)  # (B, N, C)
-            mask = torch.ones(x.shape[:2], dtype=torch.bool, device=device)
+            mixer = make_mixer(config, 3).to(device)  # of the fourth layer: a dilated convolution's widest
+            shape = tokens // length, length, config.hidden_size  # (B, N, C)
+            x = torch.randn(shape, device=device, requires_grad=True)
+            mask = torch.ones(shape[:2], dtype=torch.bool, device=device)
             runs[name] = functools.partial(forward_backward, mixer, x, mask, precision)
             runs[name]()  # the first time is not like the others
             with FlopCounterMode(display=False, custom_mapping=FLOPS) as counter:
@@ -184,11 +189,26 @@ def benchmark_lengths(names, size, device, precision, lengths=LENGTHS, rounds=5,
             milliseconds, flops, memory = cost[name, length]
             config = BertConfig.from_size(size, name, max_length=length, **settings)
             peak = in_a_new_process(model_peak, config, length, precision, device)
-            print(f"{length:>6}  {name:<20} {milliseconds:>9.2f} {ratio:>12.2f} {flops / 1e9:>9.3f} {memory:>9,.0f} {peak:>10,.0f}",
-                  flush=True)
-    print(f"above {kernels.LONGEST_WHOLE:,} tokens attention goes in blocks and computes them again in its backward, which is counted")
+            print(f"{length:>6}  {name:<20} {milliseconds:>9.2f} {ratio:>12.2f} {flops / 1e9:>9.3f} {memory:>9,.0f} "
+                  f"{peak:>10,.0f}", flush=True)
+    print(f"above {kernels.LONGEST_WHOLE:,} tokens attention goes in blocks and computes them again in its backward, "
+          "which is counted")
     for name in names[1:]:
         faster = [length for length in lengths if cost[name, length][0] < cost[names[0], length][0]]
         always = [length for length in faster if all(longer in faster for longer in lengths if longer > length)]
-        print(f"{name}: " + (f"faster than {names[0]} from N = {min(always):,} on" if always else f"not faster than {names[0]}"))
+        verdict = f"faster than {names[0]} from N = {min(always):,} on" if always else f"not faster than {names[0]}"
+        print(f"{name}: {verdict}")
     return cost
+
+
+def benchmark(args, recipe, make_run, device, dtype):
+    """pretrain.py --benchmark: whole steps of the variants beside absolute's, or with --lengths one mixer of each."""
+    names = list(VARIANTS) if "all" in args.variant else args.variant
+    if args.lengths:
+        settings = dict(kernel_size=args.kernel_size, window=args.window, dropout=recipe["dropout"])
+        names = [name for name in dict.fromkeys(["none", *names]) if not VARIANTS[name].hybrid]
+        benchmark_lengths(names, args.size, device, kernels.autocast(device, dtype), **settings)
+        return
+    corpus = prepare_corpus(args.corpus, args.cache_dir, recipe["seq_len"])
+    names = list(dict.fromkeys(["absolute", *names]))
+    benchmark_steps(names, make_run, corpus, recipe["batch_size"], recipe["seq_len"], device)

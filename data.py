@@ -50,7 +50,7 @@ MASKED_SHARE = 0.15
 PREPARATION = 2  # to be raised by whoever changes what the cache holds
 
 
-# --- Downloads -------------------------------------------------------------------------------------------------------
+# --- Downloads --------------------------------------------------------------------------------------------------------
 USER_AGENT = "bert-convolution/1.0"  # some mirrors refuse Python's own
 ATTEMPTS = 3  # at one mirror, as long as each brings something
 WIKITEXT = {
@@ -126,7 +126,7 @@ def download(urls, path, size, sha256, timeout=30):
     raise OSError(f"cannot download {path.name} ({reasons}): start again, or fetch it by hand and put it at {path}")
 
 
-# --- Text: documents, paragraphs, sentences --------------------------------------------------------------------------
+# --- Text: documents, paragraphs, sentences ---------------------------------------------------------------------------
 BUILT_IN = ("toy", *WIKITEXT)
 TEXT_SUFFIXES = (".txt", ".gz", ".xz")
 NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of such bytes
@@ -242,7 +242,7 @@ def split_sentences(paragraph):
     return [*sentences, paragraph[start:]]
 
 
-# --- Tokenizer -------------------------------------------------------------------------------------------------------
+# --- Tokenizer --------------------------------------------------------------------------------------------------------
 
 def sample_text(paragraphs):
     """At most SAMPLE characters from all over the text: the chance to be kept halves whenever the sample is full."""
@@ -328,7 +328,7 @@ def train_tokenizer(sample, vocab_size, log):
     return tokenizer
 
 
-# --- Preparation: from text to token ids in the cache ----------------------------------------------------------------
+# --- Preparation: from text to token ids in the cache -----------------------------------------------------------------
 ID_FILES = {"tokens.bin": "<u2", "sentences.bin": "<i8", "documents.bin": "<i8"}
 
 
@@ -419,7 +419,7 @@ def prepare_corpus(names, cache_dir, seq_len, vocab_size=None, log=print):
     return corpus
 
 
-# --- Pairs, batches, masks -------------------------------------------------------------------------------------------
+# --- Pairs, batches, masks --------------------------------------------------------------------------------------------
 
 def kept_lengths(a, b, room):
     """What is left of lengths a and b when the longer is cut, token by token, until both fit `room`; of equals, b."""
@@ -475,8 +475,9 @@ class Corpus:
             self.tokens, self.offsets, starts = (
                 np.asarray(np.memmap(folder / name, dtype, mode="r")) for name, dtype in ID_FILES.items())
             sizes = len(self.tokens), len(self.offsets) - 1, len(starts) - 1
-            ends = self.tokens.max() < self.tokenizer.get_vocab_size(), self.offsets[-1] == sizes[0], starts[-1] == sizes[1]
-            if sizes != tuple(self.counts[name] for name in ("tokens", "sentences", "documents")) or not all(ends):
+            known = self.tokens.max() < self.tokenizer.get_vocab_size()
+            counted = sizes == tuple(self.counts[name] for name in ("tokens", "sentences", "documents"))
+            if not (known and counted and self.offsets[-1] == sizes[0] and starts[-1] == sizes[1]):
                 raise ValueError
         except Exception:  # tokenizers raises a bare Exception
             raise ValueError(f"the corpus prepared in {folder} is damaged: delete this folder, start again") from None

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.nn import functional as F
+from tqdm import tqdm
 
 import toy
 from attention import VARIANTS
@@ -36,14 +37,14 @@ from kernels import autocast, choose_device
 from model import (
     SIZES, BertForClassification, load_config, load_file, load_run, load_weights, save_file, write_text, write_whole,
 )
-from pretrain import Run, duration, mean_and_error, run_to_exit, whole_number
+from pretrain import Run, mean_and_error, run_to_exit, whole_number
 from tasks import (
-    DROPOUT, LEARNING_RATES, SEEDS, SEQ_LEN, SUBMISSION, TASKS, WARMUP_SHARE, WEIGHT_DECAY, check_data, check_submission,
-    download_tasks, find_tasks, read_task, scores,
+    DROPOUT, LEARNING_RATES, SEEDS, SEQ_LEN, SUBMISSION, TASKS, WARMUP_SHARE, WEIGHT_DECAY, check_data,
+    check_submission, download_tasks, find_tasks, read_task, scores,
 )
 
 
-# --- Fine-tuning -----------------------------------------------------------------------------------------------------
+# --- Fine-tuning ------------------------------------------------------------------------------------------------------
 class Encoded(Corpus):
     """The token ids of one split's Examples: a Corpus of labelled pairs, batched as pre-training batches its own."""
 
@@ -135,7 +136,7 @@ class FineTuning(Run):
             self.saved_step = self.step
 
 
-# --- The protocol: tasks, seeds, what is done already ----------------------------------------------------------------
+# --- The protocol: tasks, seeds, what is done already -----------------------------------------------------------------
 def task_settings(name, seed, data, args, config, model, dtype):
     """All that the result of a task and seed depends on: the published settings where `args` does not override them."""
     task, train = TASKS[name], data["train"]
@@ -146,8 +147,9 @@ def task_settings(name, seed, data, args, config, model, dtype):
     settings["steps"] = settings["epochs"] * max(1, len(train.pairs) // settings["batch_size"])
     settings["warmup_steps"] = math.ceil(settings["warmup_share"] * settings["steps"])
     texts = repr([(split, part.examples.a, part.examples.b, part.examples.labels) for split, part in data.items()])
-    return settings | dict(task=name, seed=seed, seq_len=train.seq_len, start=task.start, model=model,
-                           data=hashlib.sha256(texts.encode()).hexdigest()[:12], dtype=str(dtype).removeprefix("torch."))
+    digest = hashlib.sha256(texts.encode()).hexdigest()[:12]
+    return settings | dict(task=name, seed=seed, seq_len=train.seq_len, start=task.start, model=model, data=digest,
+                           dtype=str(dtype).removeprefix("torch."))
 
 
 def code_version():
@@ -165,7 +167,8 @@ def read_results(folder):
         for record in records:
             splits = [split for split in TASKS[record["task"]].rows if split.startswith("dev")]
             values = [record["result"]["scores"][split]["score"] for split in splits] + [record["result"]["score"]]
-            if not all(math.isfinite(value) for value in [*values, *record["result"].get("by_kind", {}).values()]) or not (
+            values += record["result"].get("by_kind", {}).values()
+            if not all(math.isfinite(value) for value in values) or not (
                     {type(record["result"][mark]) for mark in ("collapsed", "partial")} == {bool}
                     and isinstance(record["settings"], dict) and isinstance(record["seed"], int)):
                 raise ValueError("a result lacks its scores")
@@ -188,8 +191,8 @@ def fine_tune_once(out, data, settings, encoder, config, device, dtype):
     if (name, seed) in records and (weights.exists() or not starts_others):
         shutil.rmtree(running, ignore_errors=True)  # a kill may have come between the result and this
         return 0
-    run = FineTuning(running, settings, data["train"], {split: part for split, part in data.items() if split != "train"},
-                     config, encoder, device, dtype)
+    judged = {split: part for split, part in data.items() if split != "train"}
+    run = FineTuning(running, settings, data["train"], judged, config, encoder, device, dtype)
     run.resume()
     stopped = run.train(save_every=1000, eval_every=settings["steps"])
     if run.result is None:
@@ -199,7 +202,7 @@ def fine_tune_once(out, data, settings, encoder, config, device, dtype):
         run.result["partial"] |= records[settings["start"], seed]["result"]["partial"]
     print(f"{name:<6} seed {seed:<4} {run.result['score']:5.1f}   {settings['steps']:,} steps of "
           f"{settings['batch_size']}, lr {settings['lr']:g}, {run.totals['tokens'] / seconds:,.0f} tokens/s, took "
-          f"{duration(seconds)}"
+          + tqdm.format_interval(seconds)
           + "   PARTIAL" * run.result["partial"] + "   one answer to everything" * run.result["collapsed"])
     state = run.model.state_dict()
     if starts_others:
@@ -240,10 +243,11 @@ def fine_tune(folder, examples, args, device, dtype):
     return 0
 
 
-# --- Tables ----------------------------------------------------------------------------------------------------------
+# --- Tables -----------------------------------------------------------------------------------------------------------
 COLUMNS = {"CoLA": ("cola", "dev"), "MNLI-m": ("mnli", "dev_matched"), "MNLI-mm": ("mnli", "dev_mismatched"),
            "MRPC": ("mrpc", "dev"), "QNLI": ("qnli", "dev"), "QQP": ("qqp", "dev"), "RTE": ("rte", "dev"),
            "SST": ("sst-2", "dev"), "STS": ("sts-b", "dev")}
+# BERT-small, [C] table 6
 PUBLISHED = {row.split()[0]: row.split()[1:] for row in """\
 none                 7.0+-2.4 73.0 73.0 80.9 80.1 84.4 61.0 80.9 83.7 69.3+-0.3
 absolute            33.5+-0.4 75.8 76.1 83.3 78.2 84.9 64.4 85.0 82.4 73.7+-0.1
@@ -259,7 +263,7 @@ conv-qkv            31.9+-0.7 76.3 76.3 83.7 80.4 84.6 66.1 86.4 84.4 74.4+-0.1
 composite-conv-qk   39.3+-0.8 77.4 77.2 85.4 81.9 86.7 64.0 87.5 85.7 76.1+-0.1
 composite-conv-v    37.9+-0.7 77.8 78.1 85.6 83.6 87.5 65.1 87.5 86.4 76.6+-0.1
 composite-conv-qkv  38.2+-1.0 77.4 77.3 85.3 82.8 87.0 64.9 86.9 85.9 76.2+-0.2
-convbert            33.3+-1.5 76.7 76.8 83.9 77.1 85.1 64.6 86.3 84.0 74.2+-0.3""".splitlines()}  # BERT-small, [C] table 6
+convbert            33.3+-1.5 76.7 76.8 83.9 77.1 85.1 64.6 86.3 84.0 74.2+-0.3""".splitlines()}
 
 
 def table_row(records, by_phenomenon):
@@ -317,7 +321,7 @@ def print_table(folders, args):
           * ("~" in said) + "* with runs that gave one answer to everything\n" * ("*" in said), end="")
 
 
-# --- Submission ------------------------------------------------------------------------------------------------------
+# --- Submission -------------------------------------------------------------------------------------------------------
 def predict_tests(folder, args, tasks, device, dtype):
     """Write the eleven files of a submission, from the best development run of each task, and zip them."""
     pretrained, tokenizer = load_run(folder)
@@ -330,8 +334,8 @@ def predict_tests(folder, args, tasks, device, dtype):
         if settings[0].get("model") != model_of_run:
             raise ValueError(f"{out}: its runs of {name} started from another model.pt than {folder} has now")
         if not (out / f"best-{name}.pt").exists():
-            raise ValueError(f"{out / f'best-{name}.pt'} is missing: delete the lines of {name} in results.jsonl, and the "
-                             "command that made them makes it anew")
+            raise ValueError(f"{out / f'best-{name}.pt'} is missing: delete the lines of {name} in results.jsonl, and "
+                             "the command that made them makes it anew")
     examples = {file: read_task(tasks[name], args.data_dir, split, args.allow_partial)
                 for file, (name, split) in SUBMISSION.items()}
     (out / "submission").mkdir(exist_ok=True)
@@ -339,7 +343,8 @@ def predict_tests(folder, args, tasks, device, dtype):
         task = tasks[name]
         model = BertForClassification(pretrained.config, len(task.classes or "1")).to(device)
         load_weights(model, load_file(out / f"best-{name}.pt"), out / f"best-{name}.pt")
-        best = max((record for record in records.values() if record["task"] == name), key=lambda r: r["result"]["score"])
+        of_task = [record for record in records.values() if record["task"] == name]
+        best = max(of_task, key=lambda record: record["result"]["score"])
         predictions = predict(model, Encoded(examples[file], tokenizer, best["settings"]["seq_len"]), device, dtype)
         words = [task.classes[int(value)] if task.classes else f"{min(max(value, 0), 5):.3f}" for value in predictions]
         write_text("index\tprediction\n" + "".join(f"{index}\t{word}\n" for index, word in enumerate(words)),
@@ -355,7 +360,7 @@ def predict_tests(folder, args, tasks, device, dtype):
     check_submission(out / "submission.zip", tasks)
 
 
-# --- Command line ----------------------------------------------------------------------------------------------------
+# --- Command line -----------------------------------------------------------------------------------------------------
 def prepare_data(args):
     """(tasks, data_dir): GLUE's own, or for --data_dir toy the built-in ones, written to the cache on first use."""
     if str(args.data_dir) != "toy":
@@ -408,8 +413,8 @@ def benchmark(folder, args, tasks, device, dtype, steps=40):
     for name, run in runs.items():
         ratio = np.median(np.divide(times[name], times["pre-training"]))
         print(f"{name:<13} {run.interval['tokens'] / sum(times[name]):>9,.0f} tokens/s   "
-              f"{1000 * np.median(times[name]):7.1f} ms a step of {settings['batch_size']}   {ratio:.2f} of pre-training's "
-              "time for the same batch")
+              f"{1000 * np.median(times[name]):7.1f} ms a step of {settings['batch_size']}   "
+              f"{ratio:.2f} of pre-training's time for the same batch")
 
 
 def fraction(text):
@@ -423,14 +428,15 @@ def parse_arguments(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("runs", nargs="*", type=Path, metavar="RUN", help="folders that pretrain.py wrote")
-    add("--data_dir", type=Path, default=Path("glue_data"), help="folder of GLUE's files, or toy (default: %(default)s)")
+    add("--data_dir", type=Path, default=Path("glue_data"),
+        help="folder of GLUE's files, or toy (default: %(default)s)")
     add("--task", default="all", help=f"{', '.join(TASKS)}; or all (default)")
-    add("--seeds", nargs="+", type=int, default=[len(SEEDS)], help="the first so many of the released ten, or a list of "
-        f"seeds: one number up to {len(SEEDS)} is a count (default: all ten)")
+    add("--seeds", nargs="+", type=int, default=[len(SEEDS)], help="the first so many of the released ten, or a list "
+        f"of seeds: one number up to {len(SEEDS)} is a count (default: all ten)")
     add("--intermediate", action=argparse.BooleanOptionalAction, default=True,
         help="start RTE, STS-B and MRPC from the MNLI encoder of the same seed")
-    for name, kind in dict(lr=float, epochs=whole_number, batch_size=whole_number, dropout=fraction, weight_decay=fraction,
-                           warmup_share=fraction).items():
+    for name, kind in dict(lr=float, epochs=whole_number, batch_size=whole_number, dropout=fraction,
+                           weight_decay=fraction, warmup_share=fraction).items():
         add(f"--{name}", type=kind, help="default: the published one, by task and size")
     add("--seq_len", type=whole_number, default=SEQ_LEN, help="tokens, at most the model's (default: %(default)s)")
     add("--allow_partial", action="store_true", help="read files with rows missing, and mark their scores")

@@ -189,7 +189,7 @@ def convolve(rows, value):
     spare = -N % n
     rows = F.pad(rows.to(value.dtype), (0, 0, 0, spare)).unflatten(-2, (-1, n))  # (B, H, N, K) -> (B, H, N/n, n, K)
     near = F.pad(value, (0, 0, k, k + spare)).unfold(-2, n + 2 * k, n)  # (B, H, N, d) -> (B, H, N/n, d, n + 2k)
-    band = band_scores(rows, n + 2 * k, "zero", k)  # (B, H, N/n, n, n + 2k); a block's first query has key k at its place
+    band = band_scores(rows, n + 2 * k, "zero", k)  # (B, H, N/n, n, n + 2k); a block's first query stands at key k
     z = band @ near.transpose(-1, -2)  # (B, H, N/n, n, d)
     return z.flatten(-3, -2)[..., :N, :]  # (B, H, N, d)
 
@@ -315,7 +315,8 @@ def choose_path(length):
     return whole_attention, f"whole, {length} tokens being no more than {LONGEST_WHOLE}"
 
 
-def attention(query, key, value, padding_mask, rows=None, key_rows=None, relative_value=None, window="clip", dropout=0.0):
+def attention(query, key, value, padding_mask, rows=None, key_rows=None, relative_value=None, window="clip",
+              dropout=0.0):
     """Attention with relative positions, the equations at the top.
 
     Args:
@@ -333,7 +334,7 @@ def attention(query, key, value, padding_mask, rows=None, key_rows=None, relativ
     return run(query, key, value, padding_mask, rows, key_rows, relative_value, window, dropout)
 
 
-# --- What the machine can do --------------------------------------------------------------------------------------------
+# --- What the machine can do ------------------------------------------------------------------------------------------
 
 
 def choose_device(device=None, dtype=None):
@@ -354,7 +355,8 @@ def choose_device(device=None, dtype=None):
     chosen = torch.device(chosen)
     precision = "asked for"
     if dtype in (None, "auto"):
-        dtype, precision = ("bf16", "multiplied by its hardware") if has_bf16(chosen) else ("fp32", "it has no fast bf16")
+        fast = has_bf16(chosen)
+        dtype, precision = ("bf16", "multiplied by its hardware") if fast else ("fp32", "it has no fast bf16")
     name = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else f"threads: {torch.get_num_threads()}"
     reason = f"device {chosen} ({why}; {name}), precision {dtype} ({precision})"
     return chosen, {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype], reason

@@ -65,7 +65,7 @@ class BertConfig:
         if self.hidden_size % self.heads:
             raise ValueError(f"hidden_size {self.hidden_size} does not divide into {self.heads} heads")
         if self.kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size must be odd (k tokens to each side and the token itself), not {self.kernel_size}")
+            raise ValueError(f"kernel_size must be odd (k tokens to each side, and itself), not {self.kernel_size}")
         if self.window not in WINDOWS:
             raise ValueError(f"window must be one of {', '.join(WINDOWS)}, not {self.window!r}")
         if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
@@ -161,8 +161,8 @@ def initialise(module):
 
 
 def masked_places(labels, capacity):
-    """(places, targets), both (capacity,): where labels (B * N,) is not -100, and those labels; beyond their number place 0
-    and -100. No more than `capacity` are kept. Nothing here waits for the device.
+    """(places, targets), both (capacity,): where labels (B * N,) is not -100, and those labels; beyond their number
+    place 0 and -100. No more than `capacity` are kept. Nothing here waits for the device.
     """
     chosen = labels != -100
     slots = torch.where(chosen, chosen.cumsum(0) - 1, capacity).clamp(max=capacity)  # the last one takes all others
@@ -171,7 +171,7 @@ def masked_places(labels, capacity):
 
 
 class BertForMaskedLM(nn.Module):
-    """The encoder and the head that names the masked tokens: C -> E, GELU, LayerNorm, then the token embeddings again."""
+    """The encoder and the head that names the masked tokens: C -> E, GELU, LayerNorm, the token embeddings again."""
 
     def __init__(self, config):
         super().__init__()
@@ -203,7 +203,8 @@ class BertForMaskedLM(nn.Module):
         if capacity is None:
             predicted = (labels != -100).nonzero().squeeze(-1)  # (M,)
             spare = -len(predicted) % multiple
-            predicted, targets = F.pad(predicted, (0, spare)), F.pad(labels[predicted], (0, spare), value=-100)  # (M,) both
+            targets = F.pad(labels[predicted], (0, spare), value=-100)  # (M,)
+            predicted = F.pad(predicted, (0, spare))  # (M,)
         else:
             predicted, targets = masked_places(labels, capacity)
         return self.head(hidden[predicted]), targets  # (M, C) -> (M, V), (M,)
@@ -245,15 +246,15 @@ def parameter_count(model):
 def compile_encoder(model, input_ids, precision):
     """torch.compile the encoder in place, after a trial; where the machine cannot, say so in a line and run uncompiled.
 
-    On a GPU as a whole; on a CPU layer by layer, as layers alike are compiled once and the first step comes three times
-    sooner. Each width of a batch is compiled by itself, that of the trial's input_ids (B, N) here, the others when they are
-    met. torch keeps what it compiled on disk, for the next start. precision: the context of a forward pass.
-    Returns whether it is compiled.
+    On a GPU as a whole; on a CPU layer by layer, as layers alike are compiled once and the first step comes three
+    times sooner. Each width of a batch is compiled by itself, that of the trial's input_ids (B, N) here, the others
+    when they are met. torch keeps what it compiled on disk, for the next start. precision: the context of a forward
+    pass. Returns whether it is compiled.
     """
     start, parts = time.perf_counter(), [model.bert] if input_ids.device.type == "cuda" else list(model.bert.layers)
     try:
         torch._dynamo.reset()  # the graphs of the run before
-        torch._dynamo.config.recompile_limit = 128  # one graph for each of the few batch widths, in training and evaluation
+        torch._dynamo.config.recompile_limit = 128  # a graph for each of the few batch widths, training and evaluating
         for part in parts:
             part.compile(dynamic=False)
         with precision:
@@ -269,11 +270,11 @@ def compile_encoder(model, input_ids, precision):
     return parts[0]._compiled_call_impl is not None
 
 
-# --- A run's folder: config.json, tokenizer.json, model.pt (and what pretrain.py adds) ---------------------------------
+# --- A run's folder: config.json, tokenizer.json, model.pt (and what pretrain.py adds) --------------------------------
 
 
 def write_whole(path, write):
-    """Let `write(temporary_path)` make a file, then put it at `path` in one move: a kill leaves the old file or the new."""
+    """Let `write(temporary_path)` make a file, then move it to `path`: a kill leaves the old file or the new one."""
     path = Path(path)
     temporary = path.with_name(path.name + ".part")
     try:
@@ -319,7 +320,8 @@ def load_file(path):
         try:
             return torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises half a dozen kinds, with pages of advice; the cause is the same
-            raise ValueError(f"{path} is damaged or is not a checkpoint of this project ({type(error).__name__})") from None
+            kind = type(error).__name__
+            raise ValueError(f"{path} is damaged or is not a checkpoint of this project ({kind})") from None
 
 
 def load_weights(model, state, path, **options):

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from attention import VARIANTS
-from benchmark import LENGTH_VARIANTS, benchmark_lengths, benchmark_steps
+from benchmark import LENGTH_VARIANTS, benchmark
 from data import MASKED_SHARE, PAD, mask_tokens, prepare_corpus
 from kernels import WINDOWS, autocast, choose_device, keep_freed_memory
 from model import (
@@ -38,20 +38,22 @@ RECIPES = {
     "small": dict(steps=125_000, batch_size=128, seq_len=128, lr=3e-4, warmup_steps=10_000, dropout=0.1),
     "base": dict(steps=1_000_000, batch_size=256, seq_len=128, lr=1e-4, warmup_steps=10_000, dropout=0.1),
 }
-TOY_RECIPE = dict(steps=2000, batch_size=64, seq_len=64, lr=2e-3, warmup_steps=200, dropout=0.0)  # tiny on the toy language
+# tiny on the toy language
+TOY_RECIPE = dict(steps=2000, batch_size=64, seq_len=64, lr=2e-3, warmup_steps=200, dropout=0.0)
 
 
 class TrainingFailed(Exception):
     """The loss left the numbers; the message names the step."""
 
 
-# --- What pre-training and fine-tuning share ---------------------------------------------------------------------------
+# --- What pre-training and fine-tuning share --------------------------------------------------------------------------
 
 
 def make_optimizer(model, weight_decay):
     """AdamW (betas 0.9, 0.999, eps 1e-6); biases and LayerNorm weights do not decay."""
-    kept = [parameter for name, parameter in model.named_parameters() if name.endswith("bias") or "norm" in name]
-    decayed = [parameter for name, parameter in model.named_parameters() if not (name.endswith("bias") or "norm" in name)]
+    decayed, kept = [], []
+    for name, parameter in model.named_parameters():
+        (kept if name.endswith("bias") or "norm" in name else decayed).append(parameter)
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-6, fused=kept[0].device.type in ("cpu", "cuda"))
 
@@ -91,7 +93,7 @@ class Interrupts:
             signal.signal(number, handler)
 
 
-# --- One run -----------------------------------------------------------------------------------------------------------
+# --- One run ----------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -111,14 +113,6 @@ def evaluate(model, corpus, batch_size, device, dtype):
 
 
 RESULT = ("loss", "accuracy", "parameters", "tokens_per_second", "seconds")  # what a finished run leaves for the table
-
-
-def load_optimizer(optimizer, state, path):
-    """optimizer.load_state_dict, or one line (ValueError) that names the file."""
-    try:
-        optimizer.load_state_dict(state)
-    except ValueError:
-        raise ValueError(f"{path} holds the optimizer of another model, or is damaged") from None
 
 
 class Run:
@@ -147,7 +141,7 @@ class Run:
         return BertForMaskedLM(model_config(self.settings, self.corpus.vocab_size))
 
     def compile(self, asked):
-        """torch.compile the encoder, for full batches first, where asked (None: on CUDA). Same results, but for rounding."""
+        """torch.compile the encoder where asked (None: on CUDA), for full batches first. Results differ by rounding."""
         if not (asked or asked is None and self.device.type == "cuda"):
             return
         ids = torch.full((self.settings["batch_size"], self.settings["seq_len"]), PAD + 1, device=self.device)  # (B, N)
@@ -165,10 +159,10 @@ class Run:
 
     def resume(self):
         """Take up the folder's checkpoint, if it has one. ValueError where the folder holds something else."""
-        path = self.folder / "train_state.pt"
+        path, another = self.folder / "train_state.pt", f"choose another {self.elsewhere}"
         if not path.exists():
             if self.folder.exists() and any(file.suffix != ".part" for file in self.folder.iterdir()):
-                raise ValueError(f"{self.folder} is not empty and holds no run to resume; choose another {self.elsewhere}")
+                raise ValueError(f"{self.folder} is not empty and holds no run to resume; {another}")
             return
         state = load_file(path)
         try:
@@ -176,12 +170,15 @@ class Run:
             differing = [f"{key} {saved.get(key)} there, {value} here"
                          for key, value in self.settings.items() if saved.get(key) != value]
             if differing:
-                raise ValueError(f"{self.folder} belongs to another run ({'; '.join(differing)}); choose another {self.elsewhere}")
+                raise ValueError(f"{self.folder} belongs to another run ({'; '.join(differing)}); {another}")
             self.step, self.records = state["step"], state["records"]
             self.interval, self.totals = state["interval"], state["totals"]
             if state["result"] is None:
                 load_weights(self.model, state["model"], path)
-                load_optimizer(self.optimizer, state["optimizer"], path)
+                try:
+                    self.optimizer.load_state_dict(state["optimizer"])
+                except ValueError:
+                    raise ValueError(f"{path} holds the optimizer of another model, or is damaged") from None
             else:
                 self.result = {name: state["result"][name] for name in RESULT}
             self.saved_step = self.step
@@ -204,9 +201,8 @@ class Run:
         self.saved_step = self.step
 
     def save_state(self, **tensors):
-        state = dict(settings=self.settings, step=self.step, result=self.result, records=self.records,
-                     interval=self.interval, totals=self.totals)
-        save_file(state | tensors, self.folder / "train_state.pt")
+        kept = ("settings", "step", "result", "records", "interval", "totals")
+        save_file({name: getattr(self, name) for name in kept} | tensors, self.folder / "train_state.pt")
 
     # -- training
 
@@ -240,7 +236,8 @@ class Run:
 
         Raises TrainingFailed at the first that is not a finite number. A checkpoint is written only after this.
         """
-        kept = f"training stopped; the checkpoint of step {self.saved_step} is kept. A lower --lr or a longer warm-up may help"
+        kept = (f"training stopped; the checkpoint of step {self.saved_step} is kept. A lower --lr or a longer warm-up "
+                "may help")
         for step, loss, norm in self.pending:
             loss = loss.item()
             if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -262,7 +259,8 @@ class Run:
         self.totals["tokens"] += interval["tokens"]
         self.totals["seconds"] += interval["seconds"]
         self.interval = dict.fromkeys(interval, 0)
-        bar.set_postfix_str(f"loss {record['loss']:.3f}, lr {record['lr']:.1e}, {record['tokens_per_second']:,} tokens/s")
+        speed = f"{record['tokens_per_second']:,} tokens/s"
+        bar.set_postfix_str(f"loss {record['loss']:.3f}, lr {record['lr']:.1e}, {speed}")
 
     def evaluate(self):
         """Held-out loss and accuracy now, into the log and as a printed line. The last one is the run's result."""
@@ -271,9 +269,9 @@ class Run:
         self.records.append(dict(step=self.step, held_out_loss=loss, held_out_accuracy=accuracy))
         tokens, seconds = (self.totals[key] + self.interval[key] for key in ("tokens", "seconds"))
         left = seconds / self.step * (settings["steps"] - self.step)
-        tqdm.write(f"step {self.step:>{len(str(settings['steps']))}} of {settings['steps']}   held-out loss {loss:.3f}   "
-                   f"accuracy {100 * accuracy:5.1f} %   {tokens / seconds:,.0f} tokens/s   "
-                   + (f"ETA {duration(left)}" if left else f"took {duration(seconds)}"))
+        tqdm.write(f"step {self.step:>{len(str(settings['steps']))}} of {settings['steps']}   "
+                   f"held-out loss {loss:.3f}   accuracy {100 * accuracy:5.1f} %   {tokens / seconds:,.0f} tokens/s   "
+                   + (f"ETA {tqdm.format_interval(left)}" if left else f"took {tqdm.format_interval(seconds)}"))
         if self.step == settings["steps"]:
             self.result = dict(loss=loss, accuracy=accuracy, parameters=parameter_count(self.model),
                                tokens_per_second=tokens / seconds, seconds=seconds)
@@ -314,28 +312,19 @@ class Run:
             self.train_step()
         self.collect(0.0)
         seconds = time.perf_counter() - start
-        per_step = seconds / (self.step - 1)
+        per_step, all_steps = seconds / (self.step - 1), self.settings["steps"]
         print(f"dry run: {1000 * per_step:.0f} ms a step, {self.interval['tokens'] / seconds:,.0f} tokens/s; "
-              f"all {self.settings['steps']:,} steps would take {duration(per_step * self.settings['steps'])}; nothing written")
+              f"all {all_steps:,} steps would take {tqdm.format_interval(per_step * all_steps)}; nothing written")
 
 
-# --- The command line ----------------------------------------------------------------------------------------------------
-
-
-def duration(seconds):
-    """Seconds as 45 s, 3:05 or 2:10:09."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minutes:02}:{seconds:02}"
-    return f"{minutes}:{seconds:02}" if minutes else f"{seconds} s"
+# --- The command line -------------------------------------------------------------------------------------------------
 
 
 def model_config(settings, vocab_size):
     """The model of a run: as many positions as the run's sequences are long."""
-    return BertConfig.from_size(settings["size"], settings["variant"], vocab_size, max_length=settings["seq_len"],
-                                kernel_size=settings["kernel_size"], window=settings["window"], dropout=settings["dropout"],
-                                attention_layer=settings["attention_layer"])
+    taken = {name: settings[name] for name in ("kernel_size", "window", "dropout", "attention_layer")}
+    size, variant, seq_len = (settings[name] for name in ("size", "variant", "seq_len"))
+    return BertConfig.from_size(size, variant, vocab_size, max_length=seq_len, **taken)
 
 
 def recipe_for(args):
@@ -368,7 +357,8 @@ def run_folders(args):
     prefix = [args.size] * (args.size != "tiny") + [Path(name).resolve().stem for name in args.corpus if name != "toy"]
     parent, prefix = (Path("runs"), prefix) if args.out_dir is None else (args.out_dir, [])
     numbered = len(set(args.seed)) > 1 or args.out_dir is None and args.seed != [0]
-    return {(variant, seed): parent / "-".join([*prefix, variant] + [f"seed{seed}"] * numbered) for variant, seed in runs}
+    return {(variant, seed): parent / "-".join([*prefix, variant] + [f"seed{seed}"] * numbered)
+            for variant, seed in runs}
 
 
 def check_folders(folders, resume):
@@ -401,18 +391,19 @@ def parse_arguments(argv=None):
     add("--lr", type=float, help="peak learning rate; default by size and corpus, printed first")
     add("--dropout", type=float, help="of hidden states and attention; default by size and corpus, printed first")
     add("--kernel_size", type=whole_number, help="K, odd; default 17, ConvBERT 9")
-    add("--attention_layer", type=whole_number, help="of the hybrids: the layer of self-attention, from 1; default: the last")
+    add("--attention_layer", type=whole_number, help="of hybrids: the layer of self-attention; default: the last")
     add("--window", choices=WINDOWS, default=WINDOWS[0], help="relative positions beyond the kernel: end weight, or 0")
     add("--seed", nargs="+", type=int, default=[0], help="one or more")
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto")
     add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile the encoder (default: on CUDA)")
-    add("--resume", choices=("auto", "never"), default="auto", help="go on with a run found in its folder, or refuse to")
+    add("--resume", choices=("auto", "never"), default="auto", help="go on with a run found in its folder, or not")
     add("--save_every", type=whole_number, help="steps (default: a tenth of all, at most 1,000)")
     add("--eval_every", type=whole_number, help="steps (default: a tenth of all)")
     add("--cache_dir", type=Path, default=Path("cache"), help="downloads and token ids")
-    add("--benchmark", action="store_true", help="time whole steps of the variants in turn, beside absolute's; write no run")
-    add("--lengths", action="store_true", help="with --benchmark: one mixer of each variant (no hybrids), for 64 to 8192 tokens")
+    add("--benchmark", action="store_true", help="time whole steps, the variants in turn and absolute; write no run")
+    add("--lengths", action="store_true",
+        help="with --benchmark: one mixer of each variant (no hybrids), for 64 to 8192 tokens")
     add("--dry_run", action="store_true", help="prepare the text, time twenty steps, write no run")
     args = parser.parse_args(argv)
     args.variant = args.variant or (list(LENGTH_VARIANTS) if args.lengths else ["composite"])
@@ -439,37 +430,25 @@ def parse_arguments(argv=None):
     return args
 
 
-def benchmark_run(args, recipe, fingerprint, device, dtype, variant, batches):
-    """A Run of one variant that is only timed, on batches of the corpus of this fingerprint or of their shape."""
+def timed_run(args, recipe, device, dtype, variant, batches):
+    """A Run of one variant that is only timed, on these batches."""
     keep_freed_memory()  # called in a process of its own too
-    run = Run(".", run_settings(args, recipe, variant, 0, fingerprint, dtype), batches, device, dtype)
+    run = Run(".", run_settings(args, recipe, variant, 0, "only timed", dtype), batches, device, dtype)
     run.compile(args.compile)
     return run
 
 
-def benchmark(args, recipe, device, dtype):
-    """--benchmark: whole steps of the variants beside absolute's, or with --lengths one mixer of each."""
-    names = list(VARIANTS) if "all" in args.variant else args.variant
-    if args.lengths:
-        settings = dict(kernel_size=args.kernel_size, window=args.window, dropout=recipe["dropout"])
-        names = [name for name in dict.fromkeys(["none", *names]) if not VARIANTS[name].hybrid]
-        return benchmark_lengths(names, args.size, device, autocast(device, dtype), **settings)
-    corpus = prepare_corpus(args.corpus, args.cache_dir, recipe["seq_len"])
-    names = list(dict.fromkeys(["absolute", *names]))
-    make_run = functools.partial(benchmark_run, args, recipe, corpus.fingerprint, device, dtype)
-    benchmark_steps(names, make_run, corpus, recipe["batch_size"], recipe["seq_len"], device)
-
-
 def start_run(folder, settings, corpus, device, dtype, args, guess):
-    """Print what a run is, then train it. Returns (its result or None, the number of the signal that stopped it or 0)."""
-    run = Run(folder, settings, corpus, device, dtype)
+    """Print what a run is, then train it. Returns (its result or None, the signal that stopped it or 0)."""
+    run, where = Run(folder, settings, corpus, device, dtype), settings["attention_layer"]
     print(f"\n{settings['variant']}: {VARIANTS[settings['variant']].equation}")
-    print(f"  {parameter_count(run.model):,} parameters, seed {settings['seed']}, K = {settings['kernel_size']}, folder {folder}"
-          + f", self-attention in layer {settings['attention_layer']}" * bool(settings["attention_layer"]))
+    print(f"  {parameter_count(run.model):,} parameters, seed {settings['seed']}, K = {settings['kernel_size']}, "
+          + (f"self-attention in layer {where}, " if where else "") + f"folder {folder}")
     if not args.dry_run:
         run.resume()
         if run.result is not None:
-            print(f"  finished before: held-out loss {run.result['loss']:.3f}, accuracy {100 * run.result['accuracy']:.1f} %")
+            loss, accuracy = run.result["loss"], 100 * run.result["accuracy"]
+            print(f"  finished before: held-out loss {loss:.3f}, accuracy {accuracy:.1f} %")
             return run.result, 0
     run.compile(args.compile)
     if args.dry_run:
@@ -484,16 +463,18 @@ def start_run(folder, settings, corpus, device, dtype, args, guess):
     every = max(1, settings["steps"] // 10)
     stopped = run.train(args.save_every or min(every, 1000), args.eval_every or every)
     if stopped:
-        print(f"stopped by {signal.Signals(stopped).name} at step {run.step:,}, saved; the same command goes on from there")
+        name = signal.Signals(stopped).name
+        print(f"stopped by {name} at step {run.step:,}, saved; the same command goes on from there")
     return run.result, stopped
 
 
-# --- Several runs --------------------------------------------------------------------------------------------------------
+# --- Several runs -----------------------------------------------------------------------------------------------------
 
 
 def print_table(results):
     """One row a variant: mean and standard error over its seeds. results: {(variant, seed): result}."""
-    print(f"\n{'variant':<20} {'parameters':>11} {'held-out loss':>17} {'accuracy (%)':>15} {'tokens/s':>9} {'runs':>5}")
+    print(f"\n{'variant':<20} {'parameters':>11} {'held-out loss':>17} {'accuracy (%)':>15} "
+          f"{'tokens/s':>9} {'runs':>5}")
     for variant in dict.fromkeys(variant for variant, _ in results):
         runs = [result for (name, _), result in results.items() if name == variant]
         loss = mean_and_error([run["loss"] for run in runs])
@@ -523,7 +504,7 @@ def run_all(args):
     print(f"{args.size}: " + ", ".join(f"{name} {value:,}" for name, value in recipe.items()))
     check_folders(folders.values(), "auto" if args.dry_run or args.benchmark else args.resume)
     if args.benchmark:
-        benchmark(args, recipe, device, dtype)
+        benchmark(args, recipe, functools.partial(timed_run, args, recipe, device, dtype), device, dtype)
         return 0
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe["seq_len"])
     guess, results = unigram_guess(corpus), {}

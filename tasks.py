@@ -1,7 +1,7 @@
 """GLUE's nine tasks as data: their files, where they come from and how they are read, metrics, submissions.
 
-What is fine-tuned on them, and how, is in glue.py. Tasks and settings: Wang et al. 2019 (GLUE); [C] = Chang et al. 2021,
-table 5, A.1, A.2, and the code they released.
+What is fine-tuned on them, and how, is in glue.py. Tasks and settings: Wang et al. 2019 (GLUE); [C] = Chang et al.
+2021, table 5, A.1, A.2, and the code they released.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import numpy as np
 
 from data import download
 
-# --- Tasks -----------------------------------------------------------------------------------------------------------
+# --- Tasks ------------------------------------------------------------------------------------------------------------
 SEEDS = (42, 97, 834, 622, 329, 75, 213, 101, 123, 57)  # of the ten runs a task, in the released code
 LEARNING_RATES = {"tiny": 3e-4, "small": 3e-4, "base": 1e-4}  # peak, by size of the model; tiny is this project's
 WARMUP_SHARE, WEIGHT_DECAY, DROPOUT, SEQ_LEN = 0.1, 0.0, 0.1, 128  # the first: of the steps; then linear to 0
@@ -71,7 +71,7 @@ def find_tasks(name):
     return list(TASKS) if name.lower() == "all" else [name.lower()]
 
 
-# --- Files -----------------------------------------------------------------------------------------------------------
+# --- Files ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Examples:
     """One split of a task. `labels` are class ids, numbers (STS-B), or None where none are published."""
@@ -182,7 +182,7 @@ def check_data(tasks, data_dir):
         raise ValueError(f"no files in {data_dir}: python glue.py --download all --data_dir {data_dir} fetches them")
 
 
-# --- Downloads -------------------------------------------------------------------------------------------------------
+# --- Downloads --------------------------------------------------------------------------------------------------------
 GLUE_URL = "https://dl.fbaipublicfiles.com/glue/data/"
 MSR_URL = "https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase_"
 # Task, name (under GLUE_URL, or a whole URL), bytes, SHA-256. Archives are kept in downloads/ and unpacked into the
@@ -250,7 +250,7 @@ def download_tasks(names, data_dir, log=print):
         log(f"{url}: {size:,} bytes, SHA-256 agrees")
 
 
-# --- Metrics ---------------------------------------------------------------------------------------------------------
+# --- Metrics ----------------------------------------------------------------------------------------------------------
 # predictions and labels: (n,) numbers or class ids, n > 0, else ValueError. Undefined cases: f1 is 0 where nothing is
 # rightly found; matthews, pearson and spearman are 0 where predictions or labels are all alike.
 
@@ -301,9 +301,10 @@ def scores(predictions, examples):
 
 
 # --- Submissions ------------------------------------------------------------------------------------------------------
-SUBMISSION = {"CoLA": ("cola", "test"), "SST-2": ("sst-2", "test"), "MRPC": ("mrpc", "test"), "STS-B": ("sts-b", "test"),
-              "MNLI-m": ("mnli", "test_matched"), "MNLI-mm": ("mnli", "test_mismatched"), "QNLI": ("qnli", "test"),
-              "QQP": ("qqp", "test"), "RTE": ("rte", "test"), "WNLI": ("wnli", "test"), "AX": ("mnli", "diagnostic")}
+SUBMISSION = {"CoLA": ("cola", "test"), "SST-2": ("sst-2", "test"), "MRPC": ("mrpc", "test"),
+              "STS-B": ("sts-b", "test"), "MNLI-m": ("mnli", "test_matched"), "MNLI-mm": ("mnli", "test_mismatched"),
+              "QNLI": ("qnli", "test"), "QQP": ("qqp", "test"), "RTE": ("rte", "test"), "WNLI": ("wnli", "test"),
+              "AX": ("mnli", "diagnostic")}
 
 
 def check_submission(path, tasks):
@@ -320,7 +321,7 @@ def check_submission(path, tasks):
                     texts[info.filename] = archive.read(info)
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path} is not a whole zip archive: {error}") from None
-    wrong += [f"{name} is in a folder, the files belong at the top" if "/" in name else f"{name} is no file of a submission"
+    wrong += [f"{name} is " + ("in a folder, the files belong at the top" if "/" in name else "no file of a submission")
               for name in names if name not in texts]
     wrong += [f"{name} is there {names.count(name)} times" for name in texts if names.count(name) > 1]
     for file, (name, split) in SUBMISSION.items():

@@ -24,7 +24,8 @@ def test_flops_of_a_depthwise_convolution_are_those_of_its_loops():
 
 def test_lengths_prints_a_row_for_each_length_and_variant_and_where_each_wins(capsys, monkeypatch):
     monkeypatch.setattr(benchmark, "in_a_new_process", lambda function, *arguments: function(*arguments))
-    cost = benchmark.benchmark_lengths(["none", "dilated"], "tiny", torch.device("cpu"), contextlib.nullcontext(), (8, 32), 1)
+    cpu = torch.device("cpu")
+    cost = benchmark.benchmark_lengths(["none", "dilated"], "tiny", cpu, contextlib.nullcontext(), (8, 32), rounds=1)
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines()[2:6]]
     assert [row[:2] for row in rows] == [["8", "none"], ["8", "dilated"], ["32", "none"], ["32", "dilated"]]

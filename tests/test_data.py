@@ -80,7 +80,7 @@ def short_toy(monkeypatch):
     monkeypatch.setattr(toy, "documents", functools.partial(toy.documents, sentences=2000))
 
 
-# --- Text ------------------------------------------------------------------------------------------------------------
+# --- Text -------------------------------------------------------------------------------------------------------------
 
 def test_text_reads_alike_from_plain_gz_xz_and_folders_in_the_order_of_their_paths(tmp_path):
     write(tmp_path / "t/b.txt", "Second.\n\nThird.")
@@ -153,7 +153,7 @@ def test_sentences_end_at_full_stops_but_not_at_abbreviations(paragraph, sentenc
     assert "".join(split) == paragraph and len(split) == sentences
 
 
-# --- Tokenizer -------------------------------------------------------------------------------------------------------
+# --- Tokenizer --------------------------------------------------------------------------------------------------------
 
 def test_every_toy_word_is_one_token_and_a_typed_mask_is_the_mask(tmp_path, short_toy):
     corpus = prepare_corpus(["toy"], tmp_path, 32, log=lambda line: None)
@@ -241,7 +241,7 @@ def test_the_sample_is_bounded_and_comes_from_all_over_the_text(monkeypatch):
     assert abs(quarters - len(sample) / 4).max() < 4 * math.sqrt(len(sample) * 3 / 16), quarters
 
 
-# --- Cache -----------------------------------------------------------------------------------------------------------
+# --- Cache ------------------------------------------------------------------------------------------------------------
 
 def test_the_second_call_reads_the_cache_and_a_changed_text_does_not(tmp_path, monkeypatch):
     first = corpus_of(tmp_path, numbered([4] * 9))
@@ -345,7 +345,7 @@ def test_impossible_lengths_and_vocabularies_are_refused(tmp_path, settings, mes
         corpus_of(tmp_path, numbered([4] * 9), **settings)
 
 
-# --- Pairs and batches -----------------------------------------------------------------------------------------------
+# --- Pairs and batches ------------------------------------------------------------------------------------------------
 
 def test_pairs_are_neighbours_within_a_document_and_share_no_sentence(small):
     pairs = [sentences_of(small, row) for row in small.rows(np.arange(420))]
@@ -461,7 +461,7 @@ def test_the_commonest_token_is_found(tmp_path):
     assert corpus.tokenizer.id_to_token(corpus.commonest_token()) == "\u2581the"
 
 
-# --- Masks -----------------------------------------------------------------------------------------------------------
+# --- Masks ------------------------------------------------------------------------------------------------------------
 
 VOCABULARY, TOKENS = 1000, 100_000
 

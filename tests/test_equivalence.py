@@ -31,11 +31,15 @@ def relative_positions():
     return torch.arange(N)[None, :] - torch.arange(N)[:, None]
 
 
+def config(variant):
+    return SimpleNamespace(variant=variant, hidden_size=C, heads=H, kernel_size=K, window="clip", dropout=0.0,
+                           attention_layer=None)
+
+
 def mixer(variant):
     """A mixer of random weights, and its queries, keys and values for x, each (B, H, N, d)."""
     torch.manual_seed(1)
-    config = SimpleNamespace(variant=variant, hidden_size=C, heads=H, kernel_size=K, window="clip", dropout=0.0, attention_layer=None)
-    module = make_mixer(config, 0).double()
+    module = make_mixer(config(variant), 0).double()
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     x = draw(B, N, C)
@@ -52,7 +56,7 @@ def share_inside(p):
     return relative_scores(p, N, "zero").sum(dim=-1, keepdim=True)
 
 
-# --- 1. A lightweight convolution is attention whose map is a band --------------------------------------------------
+# --- 1. A lightweight convolution is attention whose map is a band ----------------------------------------------------
 
 
 def test_a_lightweight_convolution_is_attention_with_a_band_matrix():
@@ -71,8 +75,7 @@ def test_the_mixers_that_convolve_are_their_band_matrices(variant):
     """[W]'s way of checking: expand the kernels to an N x N matrix for each head, and multiply."""
     torch.manual_seed(1)
     layer = 2 if variant == "dilated" else 0
-    config = SimpleNamespace(variant=variant, hidden_size=C, heads=H, kernel_size=K, window="clip", dropout=0.0, attention_layer=None)
-    module, x = make_mixer(config, layer).double(), draw(B, N, C)
+    module, x = make_mixer(config(variant), layer).double(), draw(B, N, C)
     g = F.glu(module.input(x))  # (B, N, C)
     if variant == "dynamicconv":
         p = split_heads(module.kernel(g), H).softmax(dim=-1)  # (B, H, N, K)
@@ -102,7 +105,7 @@ def test_those_rows_are_a_linear_layer_of_the_query_as_in_a_dynamic_convolution(
     assert_same(module.query_rows(query), F.linear(query, module.dynamic.t() / math.sqrt(d)))
 
 
-# --- 3. The fixed term is T5's bias with a bucket for each position ----------------------------------------------------
+# --- 3. The fixed term is T5's bias with a bucket for each position ---------------------------------------------------
 
 
 def test_the_fixed_term_is_t5_s_bias_with_one_bucket_a_position():
@@ -114,7 +117,7 @@ def test_the_fixed_term_is_t5_s_bias_with_one_bucket_a_position():
     assert_same(relative_scores(module.query_rows(query), N), bias.expand(1, -1, -1, -1).squeeze(0))
 
 
-# --- 4. Composite attention without its content is a convolution --------------------------------------------------------
+# --- 4. Composite attention without its content is a convolution ------------------------------------------------------
 
 
 def test_fixed_attention_without_content_over_its_window_is_a_lightweight_convolution():

@@ -1,7 +1,7 @@
 """What a training step costs: time, real tokens, memory, and how they grow with the length of the sequences.
 
     python pretrain.py --benchmark --variant all --size small     whole steps of every variant, beside `absolute`
-    python pretrain.py --benchmark --lengths                      one mixer of each, for sequences of 64 to 8192 tokens
+    python pretrain.py --benchmark --lengths                      one mixer of five variants, for 64 to 8192 tokens
 
 pretrain.py reads the command line and calls this. The variants take turns on the same input and what is printed are
 medians, so that the ratios hold on a busy machine. kernels.py times attention by itself.
@@ -103,7 +103,7 @@ def benchmark_steps(names, make_run, corpus, batch_size, seq_len, device, rounds
             run.meet_widths(rounds)
     times, tokens = time_steps(runs, rounds)
     peaks = {name: in_a_new_process(steps_peak, make_run, name, corpus.vocab_size, seq_len, device) for name in names}
-    to = "to " + names[0]
+    to = "x " + names[0]  # times, as ratios
     print(f"\n{'':<20} {'full rows':>10} {to:>12} {'corpus':>14} {to:>12} {'first step':>11} {'peak':>10}")
     for name in names:
         ratios = [np.median(np.divide(times[name, kind], times[names[0], kind])) for kind in ("full", "text")]
@@ -116,7 +116,8 @@ def benchmark_steps(names, make_run, corpus, batch_size, seq_len, device, rounds
         corpus.batch(0, step, batch_size)
     waiting = (time.perf_counter() - start) / sum(times[names[0], "text"])
     padded = real / np.median(times[names[0], "full"])
-    print(f"{rounds} rounds; full rows: {batch_size} x {seq_len} tokens, of which a batch of the corpus fills "
+    print(f"{rounds} rounds; medians; x {names[0]}: the time of a step over that of {names[0]} on the same batch. "
+          f"Full rows: {batch_size} x {seq_len} tokens, of which a batch of the corpus fills "
           f"{real:,.0f}: padded to them, {names[0]} would train on {padded:,.0f} real tokens/s. "
           f"Making a batch takes {100 * waiting:.2f} % of a step")
 

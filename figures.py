@@ -6,10 +6,11 @@
     python figures.py dynamic RUN "the dog barks." --layer 1 --head 2      the kernel that each token makes
     python figures.py loss RUN RUN ..                                    loss curves
     python figures.py lengths lengths.txt              what `pretrain.py --benchmark --lengths > lengths.txt` measured
-    python figures.py fixed RUN --describe               each kernel in words; also of dynamic, for a sentence
+    python figures.py fixed RUN --describe               each kernel in words; also of dynamic and depthwise
 
 RUN is a folder that pretrain.py wrote. Layers and heads count from 1. Each figure is a PNG and an SVG, in RUN/figures
-or where --out says. Drawing needs matplotlib (pip install matplotlib); --describe does not. Letters as in attention.py.
+(the first RUN's; `lengths` beside its file) or where --out says. Drawing needs matplotlib (pip install matplotlib);
+--describe does not. Letters as in attention.py.
 """
 
 import argparse
@@ -20,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attention import VARIANTS
-from kernels import attention, relative_scores
+from attention import VARIANTS, split_heads
+from kernels import attention, key_scores, relative_scores
 from model import load_run
 from pretrain import run_to_exit, whole_number
 
@@ -66,29 +67,26 @@ def seen_by(model, ids, module):
     return seen[0]
 
 
-def heads_of(x, heads):
-    """(1, N, C) to (1, H, N, d)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (1, N, H, d) -> (1, H, N, d)
-
-
 def attention_maps(model, ids, layer, head):
     """Two maps (N, N) of one head: its attention, and what its position terms alone would attend to.
 
-    The first is softmax_j of the whole score, the second of the fixed and dynamic terms: attention without content.
+    The first is softmax_j of the whole score, the second of all its terms but content.
     """
     mixer = mixer_of(model, layer, head)
     if not hasattr(mixer, "query_rows"):
         raise ValueError(f"layer {layer} of {model.config.variant} has no self-attention of which to draw a map")
     x, _ = seen_by(model, ids, mixer)
     with torch.no_grad():
-        q, k = (heads_of(projection(x), mixer.heads) for projection in (mixer.query, mixer.key))  # (1, H, N, d)
+        q, k = (split_heads(projection(x), mixer.heads) for projection in (mixer.query, mixer.key))  # (1, H, N, d)
         rows, key_rows, N = mixer.query_rows(q), mixer.key_rows(k), ids.shape[1]
         if rows is None:
             raise ValueError(f"{model.config.variant} has no position terms in layer {layer}, hence no kernel to draw")
         identity = torch.eye(N).expand(1, mixer.heads, N, N)  # as values: what comes out are the weights
         p = attention(q, k, identity, torch.ones_like(ids, dtype=torch.bool), rows, key_rows, None, mixer.window)
-        kernel = relative_scores(rows.expand(1, -1, -1, -1), N, mixer.window).softmax(dim=-1)  # (1, H, N, N)
-    return p[0, head - 1].numpy(), kernel[0, head - 1].numpy()
+        kernel = relative_scores(rows.expand(1, -1, -1, -1), N, mixer.window)  # (1, H, N, N)
+        if key_rows is not None:
+            kernel = kernel + key_scores(key_rows, N, mixer.window, 0, relative_scores)
+    return p[0, head - 1].numpy(), kernel[0, head - 1].softmax(dim=-1).numpy()
 
 
 def fixed_kernels(model):
@@ -110,20 +108,28 @@ def dynamic_kernels(model, ids, layer):
     if getattr(mixer, "dynamic", None) is not None:
         x, _ = seen_by(model, ids, mixer)
         with torch.no_grad():
-            q = heads_of(mixer.query(x), mixer.heads)  # (1, H, N, d)
+            q = split_heads(mixer.query(x), mixer.heads)  # (1, H, N, d)
             logits = q @ mixer.dynamic / math.sqrt(q.shape[-1])  # (1, H, N, K), without beta
     elif hasattr(mixer, "kernel"):  # DynamicConv, ConvBERT
-        logits = heads_of(seen_by(model, ids, mixer.kernel)[1], mixer.heads)  # (1, N, H * K) -> (1, H, N, K)
+        logits = split_heads(seen_by(model, ids, mixer.kernel)[1], mixer.heads)  # (1, N, H * K) -> (1, H, N, K)
     else:
         raise ValueError(f"layer {layer} of {model.config.variant} makes no dynamic kernels")
     return logits.softmax(dim=-1)[0].numpy()
 
 
 def depthwise_kernels(model, layer):
-    """{where: (C, K)} the depthwise convolutions of a layer, each sorted by `channel_order`. ValueError: none."""
-    named = mixer_of(model, layer).named_parameters()
-    found = {name.removesuffix("depthwise.weight").rstrip(".") or "values": weight.detach()[:, 0].numpy()  # (C, 1, K)
-             for name, weight in named if name.endswith("depthwise.weight")}
+    """{of what: (C, K)} the depthwise convolutions of a layer, each sorted by `channel_order`. ValueError: none.
+
+    Of the values, added to attention ([C] eq. 7); of the input, in place of the query, key or value projection, or for
+    ConvBERT's kernels.
+    """
+    mixer, found = mixer_of(model, layer), {}
+    for name, weight in mixer.named_parameters():
+        if name.endswith("depthwise.weight"):
+            of = "the values" if hasattr(mixer, "query_rows") else "the input"
+            if name != "depthwise.weight":
+                of = f"the input, for {name.split('.')[0]}"
+            found[of] = weight.detach()[:, 0].numpy()  # (C, 1, K) -> (C, K)
     if not found:
         raise ValueError(f"layer {layer} of {model.config.variant} has no depthwise convolution")
     return {name: weight[channel_order(weight)] for name, weight in found.items()}
@@ -146,7 +152,7 @@ def describe(p, clipped=False):
     which the first that holds is taken:
 
         everything alike        every weight is between 0.5 and 1.5 times the mean
-        previous / next token   it has more than half of the excess; so also "the token itself" and tokens farther off
+        previous / next token   it has more than half of the excess; so also "the token itself" and those farther off
         away from neighbours    the tokens at r = -1, 0, 1 have on average less than half of what the others have
         backward / forward      the tokens on that side have two thirds of the excess or more
         near                    the tokens at r = -2 .. 2 have two thirds of the excess or more; for K = 5 that is all
@@ -158,15 +164,15 @@ def describe(p, clipped=False):
     share = excess / max(excess.sum(), 1e-300)
     back, ahead, near = share[r < 0].sum(), share[r > 0].sum(), share[abs(r) <= 2].sum()
     neighbours = p[abs(r) <= 1].mean() / max(p[abs(r) > 1].mean(), 1e-300) if k > 1 else math.inf
-    place = f"the token at {peak:+d}"
-    if clipped and k > 1 and abs(peak) == k:
+    place = {-1: "previous token", 0: "the token itself", 1: "next token"}.get(peak, f"the token at {peak:+d}")
+    if clipped and abs(peak) == k > 0:
         place = f"{k} or more {'back' if peak < 0 else 'ahead'}"
     numbers = (f"weights {p.min() * K:.2f} to {p.max() * K:.2f} of the mean, the largest at r = {peak:+d}; of the "
                f"excess {share.max():.0%} there, {back:.0%} backward, {ahead:.0%} forward, {near:.0%} near; "
                f"neighbours {neighbours:.2f} times the others")
     rules = (
         ("everything alike", p.min() * K >= 0.5 and p.max() * K <= 1.5),
-        ({-1: "previous token", 0: "the token itself", 1: "next token"}.get(peak, place), share.max() > 0.5),
+        (place, share.max() > 0.5),
         ("away from neighbours", neighbours < 0.5),
         ("backward", back >= 2 / 3),
         ("forward", ahead >= 2 / 3),
@@ -182,6 +188,14 @@ def print_descriptions(kernels, clipped):
         for head, p in enumerate(heads, 1):
             words, numbers = describe(p.astype(np.float64), clipped)
             print(f"layer {layer:>2}, head {head:>2}: {words:<20}  ({numbers})")
+
+
+def print_places(kernels, layer):
+    """A line for each convolution of {of what: (C, K)}: how many channels have their largest weight at which r."""
+    for name, weight in kernels.items():
+        r, channels = np.unique(np.abs(weight).argmax(axis=1) - weight.shape[1] // 2, return_counts=True)
+        places = ", ".join(f"{place:+d} in {count}" if place else f"0 in {count}" for place, count in zip(r, channels))
+        print(f"layer {layer:>2}, convolution of {name}: largest weight of {len(weight)} channels at r = {places}")
 
 
 # --- On paper ---------------------------------------------------------------------------------------------------------
@@ -257,7 +271,7 @@ def draw_depthwise(model, layer):
     limit = max(np.abs(weight).max() for weight in kernels.values())
     for axis, (name, weight) in zip(axes[0], kernels.items()):
         image = axis.imshow(weight, cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
-        axis.set_title(f"convolution of the {name}" if name == "values" else f"convolution for {name}")
+        axis.set_title(f"convolution of {name}".replace(", ", ",\n"))
         relative_axis(axis, weight.shape[1])
     axes[0][0].set_ylabel("channel, sorted by the place of its largest weight")
     figure.colorbar(image, ax=axes, label="weight")
@@ -361,8 +375,8 @@ def parse_arguments(argv=None):
     parser.add_argument("--describe", action="store_true", help="print the kernels in words and draw nothing")
     parser.add_argument("--out", type=Path, help="path of the figure, without .png and .svg; or a folder that is there")
     args = parser.parse_intermixed_args(argv)
-    if args.describe and args.figure not in ("fixed", "dynamic"):
-        parser.error("--describe goes with fixed, and with dynamic for a sentence")
+    if args.describe and args.figure not in ("fixed", "depthwise", "dynamic"):
+        parser.error("--describe goes with fixed, depthwise and dynamic")
     if args.layer and args.figure in ("fixed", "loss", "lengths") or args.head and (
             args.describe or args.figure not in ("attention", "dynamic")):
         parser.error("--layer goes with attention, depthwise and dynamic, --head with attention and dynamic drawn")
@@ -374,36 +388,44 @@ def parse_arguments(argv=None):
 
 def draw(args):
     """Make the figure that the command line names, or print the descriptions. Returns the exit code."""
-    name, parts = args.figure, {}
-    if name in ("attention", "fixed", "depthwise", "dynamic"):
+    name, layer, head = args.figure, args.layer, args.head
+    if name not in ("loss", "lengths"):
         model, tokenizer = load_run(args.run)
-        parts = dict(model=model)
-        if name in ("attention", "dynamic"):
-            parts["ids"], parts["pieces"] = encode(model, tokenizer, " ".join(args.more))
-            parts |= dict(layer=args.layer, head=args.head)
-        if name == "depthwise":
-            parts["layer"] = args.layer
-    if args.describe:
-        if name == "dynamic":
+    if name in ("attention", "dynamic"):
+        ids, pieces = encode(model, tokenizer, " ".join(args.more))
+    match name, args.describe:
+        case "fixed", True:
+            print_descriptions(fixed_kernels(model), clips(model))
+        case "dynamic", True:
+            mean = dynamic_kernels(model, ids, layer).mean(axis=1)  # (H, N, K) -> (H, K)
             print("the mean over the sentence's tokens of the kernels that they make")
-            kernels = {args.layer: dynamic_kernels(model, parts["ids"], args.layer).mean(axis=1)}
-        else:
-            kernels = fixed_kernels(model)
-        print_descriptions(kernels, clips(model))
-        return 0
-    if name == "loss":
-        parts = dict(folders=[args.run, *args.more])
-    elif name == "lengths":
-        parts = dict(path=args.run)
-    figure = globals()[f"draw_{name}"](**parts)
-    place = "".join(f"-{key}{parts[key]}" for key in ("layer", "head") if key in parts)
-    default = Path(args.run).with_suffix("") if name == "lengths" else Path(args.run) / "figures" / f"{name}{place}"
-    out = args.out / default.name if args.out and args.out.is_dir() else args.out or default
+            print_descriptions({layer: mean}, clips(model))
+        case "depthwise", True:
+            print_places(depthwise_kernels(model, layer), layer)
+        case "attention", _:
+            save(draw_attention(model, ids, pieces, layer, head), args, f"attention-layer{layer}-head{head}")
+        case "fixed", _:
+            save(draw_fixed(model), args, "fixed")
+        case "depthwise", _:
+            save(draw_depthwise(model, layer), args, f"depthwise-layer{layer}")
+        case "dynamic", _:
+            save(draw_dynamic(model, ids, pieces, layer, head), args, f"dynamic-layer{layer}-head{head}")
+        case "loss", _:
+            save(draw_loss([args.run, *args.more]), args, "loss")
+        case "lengths", _:
+            save(draw_lengths(args.run), args, Path(args.run).stem)
+    return 0
+
+
+def save(figure, args, name):
+    """Write the figure as PNG and SVG, to --out or beside what it is of, and print both paths."""
+    folder = Path(args.run).parent if args.figure == "lengths" else Path(args.run) / "figures"
+    out = args.out / name if args.out and args.out.is_dir() else args.out or folder / name
     out.parent.mkdir(parents=True, exist_ok=True)
     for suffix in (".png", ".svg"):
-        figure.savefig(out.with_name(out.name + suffix), metadata={"Date": None} if suffix == ".svg" else None)
-        print(out.with_name(out.name + suffix))
-    return 0
+        path = out.with_name(out.name + suffix)
+        figure.savefig(path, metadata={"Date": None} if suffix == ".svg" else None)
+        print(path)
 
 
 def main(argv=None):

@@ -507,9 +507,12 @@ def main():
           f"({torch.get_num_threads()} threads); errors against float64, relative to the largest number")
     print(f"{'N':>6} {'B':>4}  {'path':<10}{'ms':>10}{'to plain':>10}{'peak MiB':>10}{'z error':>10}{'grad error':>12}")
     functions, N = contenders(device, args.compile), 64
-    while N <= args.max_length:
-        benchmark(N, args.tokens, device, dtype, functions)
-        N *= 2
+    try:
+        while N <= args.max_length:
+            benchmark(N, args.tokens, device, dtype, functions)
+            N *= 2
+    except (RuntimeError, MemoryError) as error:  # no memory for it, or a device that does not compute
+        sys.exit(f"kernels.py: N = {N} cannot be measured here: {str(error).splitlines()[0]}")
 
 
 if __name__ == "__main__":

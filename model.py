@@ -43,7 +43,7 @@ class BertConfig:
     max_length: int = 128  # positions
     kernel_size: int | None = None  # K, odd; None: the variant's own (17, ConvBERT 9)
     window: str = "clip"  # beyond the kernel's reach: the end weight of the side ("clip") or nothing ("zero")
-    dropout: float = 0.1  # of hidden states, attention probabilities and the weights of a convolution's kernels
+    dropout: float = 0.1  # of hidden states, attention probabilities and the kernels of LightConv and DynamicConv
     attention_layer: int | None = None  # of a hybrid: its layer of self-attention, the first is 1; None: the last
 
     def __post_init__(self):

@@ -38,8 +38,7 @@ RECIPES = {
     "small": dict(steps=125_000, batch_size=128, seq_len=128, lr=3e-4, warmup_steps=10_000, dropout=0.1),
     "base": dict(steps=1_000_000, batch_size=256, seq_len=128, lr=1e-4, warmup_steps=10_000, dropout=0.1),
 }
-# tiny on the toy language
-TOY_RECIPE = dict(steps=2000, batch_size=64, seq_len=64, lr=2e-3, warmup_steps=200, dropout=0.0)
+TOY_RECIPE = dict(steps=2000, batch_size=64, seq_len=64, lr=2e-3, warmup_steps=200, dropout=0.0)  # tiny, toy language
 
 
 class TrainingFailed(Exception):
@@ -131,7 +130,7 @@ class Run:
         self.model = self.make_model().to(device).train()
         self.optimizer = make_optimizer(self.model, settings.get("weight_decay", 0.01))
         self.generator = torch.Generator(device)
-        self.step, self.saved_step, self.result, self.compiled = 0, 0, None, False
+        self.step, self.saved_step, self.result, self.compiled = 0, None, None, False
         self.records = [{"settings": settings}]  # the lines of log.jsonl
         self.interval = dict(loss=0.0, steps=0, tokens=0, seconds=0.0)  # since the last of them
         self.totals = dict(tokens=0, seconds=0.0)
@@ -236,17 +235,17 @@ class Run:
 
         Raises TrainingFailed at the first that is not a finite number. A checkpoint is written only after this.
         """
-        kept = (f"training stopped; the checkpoint of step {self.saved_step} is kept. A lower --lr or a longer warm-up "
-                "may help")
+        kept = "" if self.saved_step is None else f"; the checkpoint of step {self.saved_step} is kept"
+        stopped = f"training stopped{kept}. A lower --lr or a longer warm-up may help"
         for step, loss, norm in self.pending:
             loss = loss.item()
             if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise TrainingFailed(f"loss {loss}, gradient norm {norm.item()} at step {step}: {kept}")
+                raise TrainingFailed(f"loss {loss}, gradient norm {norm.item()} at step {step}: {stopped}")
             self.interval["loss"] += loss
             self.interval["steps"] += 1
         self.pending.clear()
         if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
-            raise TrainingFailed(f"the weights are no longer numbers at step {self.step}: {kept}")
+            raise TrainingFailed(f"the weights are no longer numbers at step {self.step}: {stopped}")
         self.interval["seconds"] += seconds
 
     def log(self, bar):
@@ -333,7 +332,10 @@ def recipe_for(args):
     given = {name: getattr(args, name) for name in recipe if getattr(args, name) is not None}
     if "steps" in given:  # a shorter run warms up for a tenth of its steps
         given.setdefault("warmup_steps", min(recipe["warmup_steps"], max(1, args.steps // 10)))
-    return recipe | given
+    recipe = recipe | given
+    if recipe["warmup_steps"] > recipe["steps"]:
+        raise ValueError(f"--warmup_steps {recipe['warmup_steps']:,} is more than all {recipe['steps']:,} steps")
+    return recipe
 
 
 def run_settings(args, recipe, variant, seed, fingerprint, dtype):
@@ -348,7 +350,7 @@ def run_settings(args, recipe, variant, seed, fingerprint, dtype):
 def run_folders(args):
     """{(variant, seed): folder}. A single run with --out_dir has it for itself; several runs have folders below it.
 
-    Without --out_dir: runs/VARIANT, with the size, corpus and seed in front where they are not the defaults.
+    Without --out_dir: runs/VARIANT, size and corpus before it and the seed after it where they are not the defaults.
     """
     names = list(VARIANTS) if "all" in args.variant else list(dict.fromkeys(args.variant))
     runs = [(variant, seed) for seed in dict.fromkeys(args.seed) for variant in names]
@@ -423,8 +425,6 @@ def parse_arguments(argv=None):
         parser.error(f"--lr must be a number above 0, not {args.lr}")
     if args.seq_len is not None and args.seq_len < 8:
         parser.error(f"--seq_len must be at least 8, room for two sentences and three marks, not {args.seq_len}")
-    if None not in (args.steps, args.warmup_steps) and args.warmup_steps > args.steps:
-        parser.error(f"--warmup_steps {args.warmup_steps} is more than all {args.steps} steps")
     if any(seed < 0 for seed in args.seed):
         parser.error("--seed must not be negative")
     return args

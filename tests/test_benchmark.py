@@ -3,13 +3,14 @@
 import contextlib
 import math
 import os
-import re
 
+import pytest
 import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import benchmark
+import figures
 import kernels
 
 
@@ -22,7 +23,7 @@ def test_flops_of_a_depthwise_convolution_are_those_of_its_loops():
     assert counter.get_total_flops() == 3 * 2 * N * C * K
 
 
-def test_lengths_prints_a_row_for_each_length_and_variant_and_where_each_wins(capsys, monkeypatch):
+def test_lengths_prints_a_row_for_each_length_and_variant_that_figures_reads(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(benchmark, "in_a_new_process", lambda function, *arguments: function(*arguments))
     cpu = torch.device("cpu")
     cost = benchmark.benchmark_lengths(["none", "dilated"], "tiny", cpu, contextlib.nullcontext(), (8, 32), rounds=1)
@@ -31,25 +32,44 @@ def test_lengths_prints_a_row_for_each_length_and_variant_and_where_each_wins(ca
     assert [row[:2] for row in rows] == [["8", "none"], ["8", "dilated"], ["32", "none"], ["32", "dilated"]]
     assert list(cost) == [(row[1], int(row[0])) for row in rows]
     assert [row[3] for row in rows if row[1] == "none"] == ["1.00", "1.00"]
-    assert re.search(r"^dilated: (not )?faster than none", out, re.MULTILINE)
+    (tmp_path / "lengths.txt").write_text(out, encoding="utf-8")
+    for name, table in figures.read_lengths(tmp_path / "lengths.txt").items():
+        for length, milliseconds, gflop, kib in table:
+            assert [milliseconds, gflop * 1e9, kib] == pytest.approx(cost[name, length], rel=1e-3, abs=0.5e6)
     C, K = 128, 17
     for length in (8, 32):  # forward and two gradients; per 1,000 tokens: C -> 2C and C -> C, the taps
         assert cost["dilated", length][1] == 3 * 2 * (3 * C * C + K * C) * 1000
         assert cost["none", length][1] == 3 * 2 * (4 * C * C + 2 * C * length) * 1000
 
 
+@pytest.mark.parametrize("seconds, verdict", [
+    ([1, 2, 1, 0.5, 1, 0.25], "dilated: faster than none from N = 16 on"),
+    ([1, 0.5, 1, 2, 1, 2], "dilated: not faster than none"),
+    ([1, 0.5, 1, 2, 1, 0.5], "dilated: faster than none from N = 32 on"),  # for good
+])
+def test_lengths_says_from_which_length_on_a_variant_is_faster(seconds, verdict, capsys, monkeypatch):
+    """Times are given: of none and dilated at 8, 16 and 32 tokens."""
+    given = iter(seconds)
+    monkeypatch.setattr(kernels, "seconds", lambda run, device: next(given))
+    monkeypatch.setattr(benchmark, "in_a_new_process", lambda function, *arguments: 0.0)
+    cpu = torch.device("cpu")
+    benchmark.benchmark_lengths(["none", "dilated"], "tiny", cpu, contextlib.nullcontext(), (8, 16, 32), rounds=1)
+    assert capsys.readouterr().out.splitlines()[-1] == verdict
+
+
 def die():
     os._exit(9)
 
 
-def test_a_process_that_is_killed_while_it_is_measured_leaves_nan():
+def test_what_is_measured_runs_in_a_process_of_its_own_and_leaves_nan_when_that_is_killed():
+    assert benchmark.in_a_new_process(os.getpid) != os.getpid()
     assert math.isnan(benchmark.in_a_new_process(die))
 
 
 def test_the_peak_of_a_model_is_a_number_of_mib():
     config = benchmark.BertConfig.from_size("tiny", "composite", vocab_size=300, max_length=16)
     peak = benchmark.model_peak(config, 16, contextlib.nullcontext(), torch.device("cpu"))
-    assert 50 < peak < 100_000 or math.isnan(peak)
+    assert 50 < peak < 100_000 or (os.name == "nt" and math.isnan(peak))
 
 
 def test_the_batches_of_full_rows_are_functions_of_seed_and_step():

@@ -1,4 +1,4 @@
-"""The argument of the paper, executable: relative positions are convolutions. One function a step, each an identity.
+"""The argument of the paper, executable: relative positions are convolutions. Four steps, each test an identity.
 
 Letters as in attention.py: B sentences of N tokens, H heads of d channels, k reach, K = 2k + 1, i query, j key, r = j - i.
 Everything is float64, and equal means within 1e-12.
@@ -114,7 +114,7 @@ def test_the_fixed_term_is_t5_s_bias_with_one_bucket_a_position():
     module, _, query, key, _ = mixer("fixed")
     bucket = relative_positions().clamp(-k, k) + k  # (N, N)
     bias = F.embedding(bucket, module.fixed.t()).permute(2, 0, 1)  # (N, N, H) -> (H, N, N)
-    assert_same(relative_scores(module.query_rows(query), N), bias.expand(1, -1, -1, -1).squeeze(0))
+    assert_same(relative_scores(module.query_rows(query), N), bias)
 
 
 # --- 4. Composite attention without its content is a convolution ------------------------------------------------------

@@ -1,6 +1,7 @@
 """figures.py: what is drawn is what the model holds, kernels in words follow their rules, mistakes get one line."""
 
 import json
+import math
 import sys
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import figures
+from attention import split_heads
 from model import BertConfig, BertForMaskedLM, save_run
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "the", "dog", "barks", "cat", "sleeps", "and", "."]
@@ -52,7 +54,7 @@ def test_the_map_of_attention_is_the_one_that_the_mixer_uses(tmp_path):
         x, expected = figures.seen_by(model, ids, mixer)  # (1, N, C) both
         maps = np.stack([figures.attention_maps(model, ids, layer, head)[0] for head in (1, 2)])  # (H, N, N)
         assert np.allclose(maps.sum(-1), 1, atol=1e-5)
-        z = torch.from_numpy(maps) @ figures.heads_of(mixer.value(x), 2)[0]  # (H, N, d)
+        z = torch.from_numpy(maps) @ split_heads(mixer.value(x), 2)[0]  # (H, N, d)
         got = mixer.output(z.transpose(0, 1).flatten(1))  # (N, H, d) -> (N, C)
         torch.testing.assert_close(got, expected[0], atol=1e-4, rtol=1e-4)
 
@@ -68,6 +70,26 @@ def test_the_map_of_the_kernel_has_the_same_weight_wherever_the_relative_positio
         assert np.allclose(np.log(window) - np.log(window[0]), beta - beta[0], atol=1e-4)
 
 
+@pytest.mark.parametrize("window", ["clip", "zero"])
+def test_the_map_of_the_kernel_has_every_position_term_and_no_content(tmp_path, window):
+    """Of composite-key, by loops: a_ij = beta_r + q_i . w_r / sqrt(d) + k_j . u_(i-j) / sqrt(d)."""
+    model, tokenizer = a_run(tmp_path / "run", "composite-key", window=window)
+    ids, _ = figures.encode(model, tokenizer, SENTENCE)
+    mixer, head, k, N = model.bert.layers[1].mixer, 1, K // 2, ids.shape[1]
+    with torch.no_grad():
+        x, _ = figures.seen_by(model, ids, mixer)
+        q, key = (split_heads(f(x), 2)[0, head] for f in (mixer.query, mixer.key))  # (N, d)
+        a = torch.zeros(N, N)
+        for i in range(N):
+            for j in range(N):
+                if window == "clip" or abs(j - i) <= k:
+                    r = max(-k, min(k, j - i))
+                    a[i, j] = mixer.fixed[head, r + k] + (
+                        q[i] @ mixer.dynamic[:, r + k] + key[j] @ mixer.key_dynamic[:, -r + k]) / math.sqrt(q.shape[-1])
+    _, kernel = figures.attention_maps(model, ids, 2, head + 1)
+    assert np.allclose(kernel, a.softmax(dim=-1).numpy(), atol=1e-6)
+
+
 def test_fixed_kernels_are_the_softmax_of_beta_and_of_a_lightconv_s_weights(tmp_path):
     for variant, name in (("composite", "fixed"), ("lightconv", "weight")):
         model, _ = a_run(tmp_path / variant, variant)
@@ -80,12 +102,24 @@ def test_fixed_kernels_are_the_softmax_of_beta_and_of_a_lightconv_s_weights(tmp_
     assert list(figures.fixed_kernels(model)) == [2]  # the other layer is attention without positions
 
 
-def test_dynamic_kernels_are_one_a_token_and_head(tmp_path):
-    for variant, heads in (("dynamic", 2), ("shaw", 2), ("dynamicconv", 2), ("convbert", 1)):
-        model, tokenizer = a_run(tmp_path / variant, variant)
-        ids, _ = figures.encode(model, tokenizer, SENTENCE)
-        p = figures.dynamic_kernels(model, ids, 2)
-        assert p.shape == (heads, 10, K) and np.allclose(p.sum(-1), 1, atol=1e-5) and p.std(axis=1).max() > 1e-3
+@pytest.mark.parametrize("variant, heads", [("dynamic", 2), ("composite", 2), ("shaw", 2), ("dynamicconv", 2),
+                                            ("convbert", 1)])
+def test_dynamic_kernels_are_those_of_each_token_and_head_without_the_fixed_term(tmp_path, variant, heads):
+    model, tokenizer = a_run(tmp_path / "run", variant)
+    ids, _ = figures.encode(model, tokenizer, SENTENCE)
+    mixer, p = model.bert.layers[1].mixer, figures.dynamic_kernels(model, ids, 2)
+    assert p.shape == (heads, 10, K)
+    with torch.no_grad():
+        for i in range(10):
+            for head in range(heads):
+                if heads == 2 and variant != "dynamicconv":  # q_i . w_r / sqrt(d), d = 4 channels a head
+                    x, _ = figures.seen_by(model, ids, mixer)
+                    q = mixer.query(x)[0, i, 4 * head:4 * head + 4]  # (d,)
+                    expected = (q @ mixer.dynamic / 2).softmax(dim=-1)
+                else:  # K outputs of a linear layer
+                    _, logits = figures.seen_by(model, ids, mixer.kernel)
+                    expected = logits[0, i, K * head:K * head + K].softmax(dim=-1)
+                assert np.allclose(p[head, i], expected, atol=1e-6)
 
 
 def test_channels_are_sorted_by_the_place_of_their_largest_weight():
@@ -93,11 +127,17 @@ def test_channels_are_sorted_by_the_place_of_their_largest_weight():
     assert figures.channel_order(weight).tolist() == [3, 1, 4, 2, 0]
 
 
-def test_depthwise_kernels_of_every_place_are_found(tmp_path):
-    for variant, places in (("depthwise", {"values"}), ("conv-qkv", {"query", "key", "value"}), ("convbert", {"values"})):
-        model, _ = a_run(tmp_path / variant, variant)
-        found = figures.depthwise_kernels(model, 1)
-        assert set(found) == places and all(weight.shape == (8, K) for weight in found.values())
+@pytest.mark.parametrize("variant, places", [
+    ("depthwise", {"the values": "depthwise"}), ("convbert", {"the input": "depthwise"}),
+    ("conv-qkv", {f"the input, for {name}": f"{name}.depthwise" for name in ("query", "key", "value")}),
+])
+def test_depthwise_kernels_are_those_of_the_layer_sorted_and_named_by_what_they_convolve(tmp_path, variant, places):
+    model, _ = a_run(tmp_path / "run", variant)
+    found = figures.depthwise_kernels(model, 2)
+    assert set(found) == set(places)
+    for name, module in places.items():
+        weight = model.bert.layers[1].mixer.get_submodule(module).weight.detach()[:, 0].numpy()  # (C, K)
+        assert weight.shape == (8, K) and np.array_equal(found[name], weight[figures.channel_order(weight)])
 
 
 def test_every_layer_and_head_of_the_fixed_kernels_is_named(tmp_path):
@@ -136,6 +176,7 @@ def test_the_ends_of_a_clipped_kernel_stand_for_all_that_is_beyond():
     p = np.array([9, 1, 1, 1, 1, 1, 1, 1, 1]) / 17
     assert [figures.describe(p)[0], figures.describe(p, clipped=True)[0]] == ["the token at -4", "4 or more back"]
     assert figures.describe(p[::-1], clipped=True)[0] == "4 or more ahead"
+    assert figures.describe(np.array([0.8, 0.1, 0.1]), clipped=True)[0] == "1 or more back"
 
 
 @pytest.mark.parametrize("variant, window, ends", [
@@ -167,6 +208,18 @@ def test_describe_prints_a_line_for_each_layer_and_head(tmp_path, capsys):
         f"layer  {layer}, head  {head}:" for layer in (1, 2) for head in (1, 2)]
     code, out, _ = call(capsys, "dynamic", tmp_path / "run", SENTENCE, "--layer", 2, "--describe")
     assert code == 0 and out.count("layer  2, head") == 2
+
+
+def test_describe_counts_the_channels_of_depthwise_kernels_by_the_place_of_their_largest_weight(tmp_path, capsys):
+    model, tokenizer = a_run(tmp_path / "run", "depthwise")
+    with torch.no_grad():
+        weight = model.bert.layers[1].mixer.depthwise.weight.zero_()  # (C, 1, K)
+        for channel, (r, value) in enumerate([(-1, 3), (-1, -2), (0, 1), (2, -1), (-1, 1), (1, 5), (1, 1), (1, -9)]):
+            weight[channel, 0, r + K // 2] = value
+    save_run(tmp_path / "run", model, tokenizer)
+    code, out, _ = call(capsys, "depthwise", tmp_path / "run", "--layer", 2, "--describe")
+    assert code == 0 and out.endswith("convolution of the values: largest weight of 8 channels at r = "
+                                      "-1 in 3, 0 in 1, +1 in 3, +2 in 1\n")
 
 
 # --- every figure, and every mistake ---

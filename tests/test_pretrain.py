@@ -197,7 +197,7 @@ def test_the_benchmark_has_a_row_for_absolute_and_each_variant_and_writes_no_run
     assert code == 0 and list(rows) == ["absolute", "composite"] and not (tmp_path / "run").exists()
     assert re.search(r" ms +1\.00 .* tok/s +1\.00 ", rows["absolute"])
     for row in rows.values():
-        assert re.search(r"\d ms +\d+\.\d\d +[\d,]+ tok/s +\d+\.\d\d +\d+\.\d s +([\d,]+ MiB|-)$", row)
+        assert re.search(r"\d ms +\d+\.\d\d +[\d,]+ tok/s +\d+\.\d\d +\d+\.\d s +([\d,]+|nan) MiB$", row)
 
 
 INTERRUPTED = ["--steps", "120", "--save_every", "5", "--eval_every", "60", "--out_dir"]
@@ -432,6 +432,11 @@ def test_wrong_arguments_are_answered_and_nothing_is_written(main, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     code, _, error = main(*arguments)
     assert code == 2 and words in error.splitlines()[-1] and not list(tmp_path.iterdir())
+
+
+def test_a_warm_up_of_more_steps_than_the_default_is_refused():
+    with pytest.raises(ValueError, match="--warmup_steps 2,001 is more than all 2,000 steps"):
+        pretrain.recipe_for(pretrain.parse_arguments(["--warmup_steps", "2001"]))
 
 
 def test_compilation_that_fails_falls_back_with_one_line(main, tmp_path, monkeypatch):

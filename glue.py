@@ -138,7 +138,7 @@ class FineTuning(Run):
 
 # --- The protocol: tasks, seeds, what is done already -----------------------------------------------------------------
 def task_settings(name, seed, data, args, config, model, dtype):
-    """All that the result of a task and seed depends on: the published settings where `args` does not override them."""
+    """What fixes a task's and seed's run, beside the encoder it starts from: published, or from `args`."""
     task, train = TASKS[name], data["train"]
     size = next((size for size, shape in SIZES.items() if shape.items() <= asdict(config).items()), "small")
     settings = dict(lr=task.lr or LEARNING_RATES[size], epochs=task.epochs, batch_size=task.batch_size, dropout=DROPOUT,
@@ -210,6 +210,7 @@ def fine_tune_once(out, data, settings, encoder, config, device, dtype):
     others = [record["result"]["score"] for (task, other), record in records.items() if task == name and other != seed]
     if run.result["score"] > max(others, default=-math.inf):
         save_file(state, out / f"best-{name}.pt")
+    records = read_results(out)  # again: saving took its time
     records[name, seed] = dict(task=name, seed=seed, result=run.result, settings=settings, code=code_version(),
                                seconds=round(seconds, 3))
     write_text("".join(json.dumps(record) + "\n" for record in records.values()), out / "results.jsonl")
@@ -224,7 +225,7 @@ def fine_tune(folder, examples, args, device, dtype):
     encoded, wanted, none = {}, find_tasks(args.task), argparse.Namespace()
     out.mkdir(exist_ok=True)
     write_text("", out / "writable")  # before any work
-    (out / "writable").unlink()
+    (out / "writable").unlink(missing_ok=True)  # another process may have done so
     print(f"\n{folder}: {config.variant}, {VARIANTS[config.variant].equation}; results go to {out / 'results.jsonl'}")
     for seed, name in [(seed, name) for seed in args.seeds for name in examples]:
         if name not in encoded:
@@ -237,7 +238,8 @@ def fine_tune(folder, examples, args, device, dtype):
         if name not in wanted and known and (out / f"{name}-seed{seed}.pt").exists():
             continue  # an encoder to start from, whatever the settings that made it
         encoder = load_file(out / f"{start}-seed{seed}.pt") if start else pretrained.state_dict()
-        stopped = fine_tune_once(out, encoded[name], settings | dict(start=start), encoder, config, device, dtype)
+        settings |= dict(start=start) | (dict(toy=True) if args.toy else {})
+        stopped = fine_tune_once(out, encoded[name], settings, encoder, config, device, dtype)
         if stopped:
             return stopped
     return 0
@@ -291,11 +293,14 @@ def table_row(records, by_phenomenon):
 
 def print_table(folders, args):
     """[C] table 6 of the runs in `folders`: mean and standard error over seeds, published rows where asked for."""
-    rows = {}
+    rows, toys = {}, False
     for folder in folders:
         variant, records = load_config(folder).variant, read_results(folder / args.name)
         if not records:
             raise ValueError(f"{folder / args.name} has no results: python glue.py {folder} makes them")
+        toys |= any(record["settings"].get("toy") for record in records.values())
+        if toys and args.published:
+            raise ValueError(f"{folder / args.name} has results of the toy tasks: the paper's rows are of GLUE")
         row = table_row(records, args.by_phenomenon)
         runs = sorted({len(by_seed) for by_seed, _ in row.values()})
         cells = {column: mean_and_error(list(by_seed.values()), 1).replace(" ", "") + "".join(sorted(marks))
@@ -317,12 +322,14 @@ def print_table(folders, args):
     for line in table:
         print((edge + between.join(map(str.ljust, line, widths)) + edge[::-1]).rstrip())
     said = "".join(mark for row in rows.values() for cell in row.values() for mark in "~*" if mark in cell)
-    print("\n" * (args.format == "markdown" and said != "") + "~ on part of the rows published: not a GLUE score\n"
-          * ("~" in said) + "* with runs that gave one answer to everything\n" * ("*" in said), end="")
+    notes = {"of the toy tasks: no GLUE scores": toys, "~ on part of the rows published: not a GLUE score": "~" in said,
+             "* with runs that gave one answer to everything": "*" in said}
+    notes = [note for note, holds in notes.items() if holds]
+    print(*[""] * bool(args.format == "markdown" and notes), *notes, sep="\n", end="\n" * bool(notes))
 
 
 # --- Submission -------------------------------------------------------------------------------------------------------
-def predict_tests(folder, args, tasks, device, dtype):
+def predict_tests(folder, args, tasks, device):
     """Write the eleven files of a submission, from the best development run of each task, and zip them."""
     pretrained, tokenizer = load_run(folder)
     out, records = folder / args.name, read_results(folder / args.name)
@@ -345,7 +352,8 @@ def predict_tests(folder, args, tasks, device, dtype):
         load_weights(model, load_file(out / f"best-{name}.pt"), out / f"best-{name}.pt")
         of_task = [record for record in records.values() if record["task"] == name]
         best = max(of_task, key=lambda record: record["result"]["score"])
-        predictions = predict(model, Encoded(examples[file], tokenizer, best["settings"]["seq_len"]), device, dtype)
+        data = Encoded(examples[file], tokenizer, best["settings"]["seq_len"])
+        predictions = predict(model, data, device, getattr(torch, best["settings"]["dtype"]))
         words = [task.classes[int(value)] if task.classes else f"{min(max(value, 0), 5):.3f}" for value in predictions]
         write_text("index\tprediction\n" + "".join(f"{index}\t{word}\n" for index, word in enumerate(words)),
                    out / "submission" / f"{file}.tsv")
@@ -363,7 +371,7 @@ def predict_tests(folder, args, tasks, device, dtype):
 # --- Command line -----------------------------------------------------------------------------------------------------
 def prepare_data(args):
     """(tasks, data_dir): GLUE's own, or for --data_dir toy the built-in ones, written to the cache on first use."""
-    if str(args.data_dir) != "toy":
+    if not args.toy:
         return TASKS, args.data_dir
     folder = args.cache_dir / f"toy-glue-{file_sha256(toy.__file__)[:8]}"  # another program, another folder
     if not folder.exists():
@@ -454,6 +462,7 @@ def parse_arguments(argv=None):
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto")
     args = parser.parse_args(argv)
+    args.toy = str(args.data_dir) == "toy"
     if not (args.runs or args.check or args.download or args.check_data):
         parser.error("nothing to do: name a RUN (pretrain.py makes one), or give --check, --download or --check_data")
     if len(args.seeds) == 1 and 1 <= args.seeds[0] <= len(SEEDS):
@@ -463,6 +472,8 @@ def parse_arguments(argv=None):
         parser.error("--seeds: a count or a list of whole numbers above 0")
     if (args.published or args.by_phenomenon or args.format != "text") and not args.table:
         parser.error("--published, --by_phenomenon and --format go with --table")
+    if sum(map(bool, (args.table, args.predict, args.benchmark, args.check, args.check_data))) > 1:
+        parser.error("one at a time: --table, --predict, --benchmark, --check, --check_data")
     if (args.table or args.predict or args.benchmark) and not args.runs:
         parser.error("--table, --predict and --benchmark want a RUN")
     if args.published and args.by_phenomenon:
@@ -478,7 +489,7 @@ def run_all(args):
     """What the command line asks for. Returns the exit code."""
     find_tasks(args.task)
     if args.download:
-        if str(args.data_dir) == "toy":
+        if args.toy:
             raise ValueError("the toy tasks need no download; --download wants another --data_dir")
         download_tasks(find_tasks(args.download), args.data_dir)
     if args.table:
@@ -500,7 +511,7 @@ def run_all(args):
         if args.benchmark:
             benchmark(folder, args, tasks, device, dtype)
         elif args.predict:
-            predict_tests(folder, args, tasks, device, dtype)
+            predict_tests(folder, args, tasks, device)
         else:
             stopped = fine_tune(folder, examples, args, device, dtype)
             if stopped:

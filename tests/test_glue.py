@@ -425,7 +425,7 @@ def test_other_settings_data_or_weights_under_one_name_are_refused_and_another_n
 
 # --- tables ---
 
-def write_results(folder, scores_by_task, variant="composite", **marks):
+def write_results(folder, scores_by_task, variant="composite", settings={}, **marks):
     """A run with a results.jsonl of {task: [score of each seed]}."""
     (folder / "glue").mkdir(parents=True)
     config = BertConfig.from_size("tiny", variant, 300)
@@ -436,7 +436,7 @@ def write_results(folder, scores_by_task, variant="composite", **marks):
             splits = [split for split in TASKS[name].rows if split.startswith("dev")]
             result = dict(score=value, scores={split: {"score": value + i} for i, split in enumerate(splits)},
                           collapsed=False, partial=False) | marks.get(name.replace("-", "_"), {})
-            lines.append(json.dumps(dict(task=name, seed=seed, result=result, settings={})) + "\n")
+            lines.append(json.dumps(dict(task=name, seed=seed, result=result, settings=settings)) + "\n")
     (folder / "glue" / "results.jsonl").write_text("".join(lines), encoding="utf-8")
     return folder
 
@@ -482,6 +482,15 @@ def test_published_rows_stand_below_and_agree_with_their_overall_score(tmp_path,
     for name, row in glue.PUBLISHED.items():
         scores = [float(cell.partition("+-")[0]) for cell in row]
         assert len(row) == 10 and abs(np.mean(scores[:9]) - scores[9]) < 0.11, name  # of rounded numbers
+
+
+def test_results_of_the_toy_tasks_are_called_so_and_never_stand_beside_published_rows(tmp_path, capsys):
+    folder, other = (write_results(tmp_path / name, ALL, settings=settings)
+                     for name, settings in (("toy", {"toy": True}), ("real", {})))
+    assert "of the toy tasks" in table(capsys, folder) and "of the toy tasks" not in table(capsys, other)
+    for folders in ((folder,), (other, folder)):
+        code, _, error = main(capsys, "--table", *folders, "--published")
+        assert code == 2 and "results of the toy tasks" in error and error.count("\n") == 1
 
 
 def test_published_rows_are_there_for_every_variant_of_the_paper():
@@ -540,13 +549,14 @@ def test_predict_writes_eleven_files_that_the_checker_takes(run, small_toy, caps
 
 @pytest.mark.parametrize("seeds", [(42, 97, 834), (834, 97, 42)])
 def test_the_weights_kept_are_those_of_the_best_development_run(run, small_glue, small_toy, tokenizer, capsys, seeds):
-    tune(capsys, run, "--task", "cola", "--seeds", *seeds, "--epochs", 3, "--lr", 0.01)
-    model = BertForClassification(config_of(tokenizer), 2)
-    model.load_state_dict(torch.load(run / "glue" / "best-cola.pt", weights_only=True))
-    task = replace(TASKS["cola"], rows=dict.fromkeys(TASKS["cola"].rows, ROWS))
+    tune(capsys, run, "--task", "sts-b", "--no-intermediate", "--seeds", *seeds, "--epochs", 3, "--lr", 0.01)
+    model = BertForClassification(config_of(tokenizer), 1)
+    model.load_state_dict(torch.load(run / "glue" / "best-sts-b.pt", weights_only=True))
+    task = replace(TASKS["sts-b"], rows=dict.fromkeys(TASKS["sts-b"].rows, ROWS))
     data = Encoded(tasks.read_task(task, small_glue, "dev"), tokenizer, 64)
     score = tasks.scores(predict(model, data, torch.device("cpu"), torch.float32), data.examples)["score"]
-    assert score == pytest.approx(max(record["result"]["score"] for record in results(run)), abs=1e-9)
+    found = [record["result"]["score"] for record in results(run)]
+    assert len(set(found)) == 3 and score == pytest.approx(max(found), abs=1e-9)
 
 
 def test_the_checker_takes_a_submission_of_the_published_sizes(submission, capsys):
@@ -746,7 +756,8 @@ def test_predict_names_weights_that_are_gone_or_of_another_model(run, small_toy,
     assert "another model.pt" in failure(capsys, *options)
 
 
-@pytest.mark.parametrize("arguments", [("RUN", "--published"), ("RUN", "--format", "csv"), ("--table", "--check", "x.zip"),
+@pytest.mark.parametrize("arguments", [("RUN", "--published"), ("RUN", "--format", "csv"),
+                                       ("RUN", "--table", "--check", "x.zip"), ("RUN", "--predict", "--benchmark"),
                                        ("RUN", "--table", "--published", "--by_phenomenon")])
 def test_options_that_do_not_go_together_are_refused(capsys, arguments):
     code, _, error = main(capsys, *arguments)

@@ -113,14 +113,18 @@ def test_the_gradient_has_a_gradient():
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("K", KERNEL_SIZES)
-def test_band_equals_the_reference_around_a_block_of_queries(window, K):
-    """The backward goes block by block: one block, exactly one, and the first query of a second one."""
-    for N in (127, 128, 129, 130):
+def test_band_equals_the_reference_around_a_strip_of_queries(window, K):
+    """Values and gradients go by strips of 64 queries: less than one, exactly one, the first query of a second, of a third.
+    The values are added to a map that is given, as in attention."""
+    for N in (63, 64, 65, 129):
         rows, upstream = torch.randn(1, 2, N, K, dtype=torch.float64), torch.randn(1, 2, N, N, dtype=torch.float64)
         expected, expected_gradient = values_and_gradients(relative_scores, rows, window, upstream)
         scores, gradient = values_and_gradients(band_scores, rows, window, upstream)
         assert torch.equal(scores, expected)
         torch.testing.assert_close(gradient, expected_gradient, atol=1e-10, rtol=0)
+        content = torch.randn(1, 2, N, N, dtype=torch.float64)
+        added = kernels.BandScores.apply(rows.detach(), N, window, 0, content.clone())
+        torch.testing.assert_close(added, content + expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("function", PATHS)
@@ -216,7 +220,7 @@ def test_in_bf16_band_attention_is_as_near_to_float64_as_the_definition():
 
 
 @pytest.mark.parametrize("function", [attention, blockwise_attention])
-def test_gradients_are_the_same_to_the_bit_every_time(function):
+def test_dropout_of_one_seed_and_the_gradients_under_it_are_the_same_to_the_bit(function):
     inputs = problem(150, 17, torch.float32)
     first, second = (results(function, inputs, "clip", 0.2) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))

@@ -151,12 +151,6 @@ def test_config_refuses_in_one_line(wrong, words):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("variant", ["conv-v", "convbert"])
-def test_half_convolutional_variants_refuse_an_odd_number_of_heads(variant):
-    with pytest.raises(ValueError, match="even"):
-        small_model(variant, hidden_size=33, heads=3)
-
-
 def test_unknown_size_is_answered_with_the_sizes():
     with pytest.raises(ValueError, match="tiny, small, base"):
         BertConfig.from_size("large")

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 import kernels
-from attention import VARIANTS, make_mixer
+from attention import make_mixer
 from data import SPECIAL, prepare_corpus
 from model import BertConfig, BertForMaskedLM
 
@@ -204,12 +204,10 @@ def benchmark_lengths(names, size, device, precision, lengths=LENGTHS, rounds=5,
 
 def benchmark(args, recipe, make_run, device, dtype):
     """pretrain.py --benchmark: whole steps of the variants beside absolute's, or with --lengths one mixer of each."""
-    names = list(VARIANTS) if "all" in args.variant else args.variant
+    names = list(dict.fromkeys(["none" if args.lengths else "absolute", *args.variant]))  # the first is compared with
     if args.lengths:
         settings = dict(kernel_size=args.kernel_size, window=args.window, dropout=recipe["dropout"])
-        names = [name for name in dict.fromkeys(["none", *names]) if not VARIANTS[name].hybrid]
         benchmark_lengths(names, args.size, device, kernels.autocast(device, dtype), **settings)
         return
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe["seq_len"])
-    names = list(dict.fromkeys(["absolute", *names]))
     benchmark_steps(names, make_run, corpus, recipe["batch_size"], recipe["seq_len"], device)

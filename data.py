@@ -243,7 +243,6 @@ def split_sentences(paragraph):
 
 
 # --- Tokenizer --------------------------------------------------------------------------------------------------------
-
 def sample_text(paragraphs):
     """At most SAMPLE characters from all over the text: the chance to be kept halves whenever the sample is full."""
     random, chance, kept, size = Random(0), 1.0, [], 0
@@ -391,13 +390,12 @@ def prepare(sources, folder, vocab_size, log):
                 raise
 
 
-def prepare_corpus(names, cache_dir, seq_len, vocab_size=None, log=print):
+def prepare_corpus(names, cache_dir, seq_len, vocab_size=VOCABULARY, log=print):
     """The Corpus of `names` (BUILT_IN names, text files, folders of them), from the cache or made now. Text files, .gz
     and .xz too, hold one paragraph a line and a blank line between documents. The cache knows them by path, size and
     time, downloads by SHA-256, the toy language by its program. `log` gets one line at a time. Raises ValueError (a
     corpus that cannot serve) and OSError (download, disk), one line each.
     """
-    vocab_size = VOCABULARY if vocab_size is None else vocab_size
     if not len(SPECIAL) < vocab_size <= 1 << 16:
         raise ValueError(f"a vocabulary has from {len(SPECIAL) + 1} to {1 << 16:,} tokens, not {vocab_size:,}")
     if seq_len < 8:
@@ -420,7 +418,6 @@ def prepare_corpus(names, cache_dir, seq_len, vocab_size=None, log=print):
 
 
 # --- Pairs, batches, masks --------------------------------------------------------------------------------------------
-
 def kept_lengths(a, b, room):
     """What is left of lengths a and b when the longer is cut, token by token, until both fit `room`; of equals, b."""
     a = min(a, max(room - b, (room + 1) // 2))

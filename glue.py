@@ -325,7 +325,10 @@ def print_table(folders, args):
     notes = {"of the toy tasks: no GLUE scores": toys, "~ on part of the rows published: not a GLUE score": "~" in said,
              "* with runs that gave one answer to everything": "*" in said}
     notes = [note for note, holds in notes.items() if holds]
-    print(*[""] * bool(args.format == "markdown" and notes), *notes, sep="\n", end="\n" * bool(notes))
+    if notes and args.format == "markdown":
+        print()  # the end of the table
+    for note in notes:
+        print(note)
 
 
 # --- Submission -------------------------------------------------------------------------------------------------------

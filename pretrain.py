@@ -258,8 +258,7 @@ class Run:
         self.totals["tokens"] += interval["tokens"]
         self.totals["seconds"] += interval["seconds"]
         self.interval = dict.fromkeys(interval, 0)
-        speed = f"{record['tokens_per_second']:,} tokens/s"
-        bar.set_postfix_str(f"loss {record['loss']:.3f}, lr {record['lr']:.1e}, {speed}")
+        bar.set_postfix_str(f"loss {record['loss']:.3f}, lr {record['lr']:.1e}, {record['tokens_per_second']:,} tok/s")
 
     def evaluate(self):
         """Held-out loss and accuracy now, into the log and as a printed line. The last one is the run's result."""
@@ -352,8 +351,7 @@ def run_folders(args):
 
     Without --out_dir: runs/VARIANT, size and corpus before it and the seed after it where they are not the defaults.
     """
-    names = list(VARIANTS) if "all" in args.variant else list(dict.fromkeys(args.variant))
-    runs = [(variant, seed) for seed in dict.fromkeys(args.seed) for variant in names]
+    runs = [(variant, seed) for seed in dict.fromkeys(args.seed) for variant in dict.fromkeys(args.variant)]
     if len(runs) == 1 and args.out_dir is not None:
         return {runs[0]: args.out_dir}
     prefix = [args.size] * (args.size != "tiny") + [Path(name).resolve().stem for name in args.corpus if name != "toy"]
@@ -413,7 +411,9 @@ def parse_arguments(argv=None):
         if name not in VARIANTS and name != "all":
             parser.error(f"unknown variant {name!r}; the variants are: {', '.join(VARIANTS)}")
     hybrids, layers = [name for name in VARIANTS if VARIANTS[name].hybrid], SIZES[args.size]["layers"]
-    if args.attention_layer and (args.attention_layer > layers or not {"all", *hybrids} & set(args.variant)):
+    if "all" in args.variant:
+        args.variant = [name for name in VARIANTS if not (args.lengths and name in hybrids)]
+    if args.attention_layer and (args.attention_layer > layers or not set(hybrids) & set(args.variant)):
         parser.error(f"--attention_layer is for {', '.join(hybrids)}, and {args.size} has {layers} layers")
     if args.lengths and (not args.benchmark or args.compile or set(hybrids) & set(args.variant)):
         parser.error("--lengths goes with --benchmark, of one kind of mixer (no hybrid), uncompiled")

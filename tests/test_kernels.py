@@ -116,7 +116,7 @@ def test_the_gradient_has_a_gradient():
 def test_band_equals_the_reference_around_a_strip_of_queries(window, K):
     """Values and gradients go by strips of 64 queries: less than one, exactly one, the first query of a second, of a third.
     The values are added to a map that is given, as in attention."""
-    for N in (63, 64, 65, 129):
+    for N in (63, 64, 65, 127, 128, 129, 130):
         rows, upstream = torch.randn(1, 2, N, K, dtype=torch.float64), torch.randn(1, 2, N, N, dtype=torch.float64)
         expected, expected_gradient = values_and_gradients(relative_scores, rows, window, upstream)
         scores, gradient = values_and_gradients(band_scores, rows, window, upstream)

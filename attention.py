@@ -1,25 +1,34 @@
 """Every way of joining self-attention and convolution, one equation at a time.
 
-Legend (the same letters everywhere):
+Letters (the same in all files):
 
-    B  sentences in a batch        C  hidden size = H * d          i  position of a query
-    N  tokens in a sentence        k  reach of a kernel            j  position of a key
-    H  heads, d channels each      K  kernel size = 2k + 1         r  relative position j - i, from -k to k
+    B  sequences in a batch        C  hidden size = H * d          i  position of a query
+    N  tokens in a sequence        k  reach of a kernel            j  position of a key
+    H  heads, d channels each      K  kernel size = 2k + 1         r  relative position j - i
+
+A sequence is a pair of sentences in pre-training. [+ ...] is a part that some variants have.
 
 The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
 
-    content        a_ij =  q_i . k_j / sqrt(d)                                       Vaswani et al. 2017; [C] eq. 1
-    fixed               +  beta_r            a scalar a head and position            Raffel et al. 2020;  [C] eq. 4
-    dynamic             +  q_i . w_r / sqrt(d)    a kernel made by each query        Shaw et al. 2018;    [C] eq. 5
-    key_dynamic         +  k_j . u_(i-j) / sqrt(d)    a kernel made by each key      Huang et al. 2020
+    content        a_ij =  q_i . k_j / sqrt(d)             Vaswani et al. 2017; [C] eq. 1
+    fixed               +  beta_(j-i)                      Raffel et al. 2020;  [C] eq. 4
+    dynamic             +  q_i . w_(j-i) / sqrt(d)         Shaw et al. 2018;    [C] eq. 5
+    key_dynamic         +  k_j . u_(i-j) / sqrt(d)         Huang et al. 2020
 
-plus the places where convolutions are injected; or it is another mixer altogether: ConvBERT, or a convolution in place
-of attention (Wu et al. 2019; Tay et al. 2021). With beta alone, and no key beyond the window,
-sum_j softmax_j(beta_(j-i)) v_j is a lightweight convolution of the values: relative positions are convolutions.
-tests/test_equivalence.py says this argument step by step, in code.
+plus the places where convolutions are added. Or a variant is another mixer: ConvBERT, or a
+convolution in place of attention (Wu et al. 2019; Tay et al. 2021).
 
-[C] is Chang, Xu, Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions in Pre-trained
-Language Models". The table VARIANTS at the end of this file names all of them; a new name there is a new variant.
+Why relative positions are convolutions: take the fixed term alone, and only the keys within k
+positions. Then z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values v whose kernel
+is softmax(beta). This holds if the whole window is in the sequence; within k positions of an end,
+attention divides the weight among fewer keys. tests/science/test_equivalence.py shows this argument
+step by step, in code.
+
+[C] is Chang, Xu, Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions
+in Pre-trained Language Models".
+
+This file, from top to bottom: attention itself; the position terms; convolutions; the mixers, each
+with its equation; and the table VARIANTS. A new entry in VARIANTS is a new variant.
 """
 
 import math
@@ -29,54 +38,277 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kernels import attention, convolve
+from kernels import add_band, attention_in_blocks, band_sums, convolve, key_scores
+
+# More queries than this are computed in blocks. At least kernels.BLOCK: otherwise a block
+# would be divided into blocks again, without end.
+LONGEST_WHOLE = 1024
+
+
+# --- Attention ------------------------------------------------------------------------------------
+
+
+def attention(
+    query,
+    key,
+    value,
+    attention_mask,
+    query_rows=None,
+    key_rows=None,
+    relative_value=None,
+    beyond="clip",
+    dropout=0.0,
+    first=0,
+    generator=None,
+):
+    """Attention with relative positions.
+
+        a_ij = q_i . k_j / sqrt(d)  [+ query_rows[i, j - i]]  [+ key_rows[j, i - j]]
+        z_i  = sum_j softmax_j(a_ij) (v_j  [+ relative_value[j - i]])
+
+    A row has K = 2k + 1 weights, one for each relative position from -k to k: rows[i, r] is its
+    column r + k. kernels.py shifts the rows into place.
+
+    Args:
+        query: (B, H, n, d), for n queries; n = N except for one block of a long sequence.
+        key, value: (B, H, N, d).
+        attention_mask: (B, N) bool, True at real tokens, of which there must be at least one.
+            Padding gets no attention.
+        query_rows: (B, H, n, K) or (H, n, K), what query i adds to the scores of the keys around
+            it; None for no such term.
+        key_rows: (B, H, N, K) or (H, N, K), what key j adds to the scores of the queries around it.
+        relative_value: (d, K), what is added to a value at each relative position.
+        beyond: what lies beyond k positions: the end weight of the row ("clip") or 0 ("zero").
+        dropout: probability of setting a weight of the softmax to 0.
+        first, generator: for one block of a long sequence (at most LONGEST_WHOLE queries): the
+            position of the first query, and the random numbers of its dropout.
+    Returns:
+        z (B, H, n, d), in the dtype of value.
+    """
+    # For a long sequence, kernels.py calls this function again, with one block of queries at a
+    # time: the map of scores is never in memory as a whole.
+    if query.shape[-2] > LONGEST_WHOLE:
+        return attention_in_blocks(
+            attention,
+            query,
+            key,
+            value,
+            attention_mask,
+            query_rows,
+            key_rows,
+            relative_value,
+            beyond,
+            dropout,
+        )
+
+    n, d = query.shape[-2:]
+
+    # content: q_i . k_j / sqrt(d); dividing q costs less than dividing the larger map
+    scores = (query / math.sqrt(d)) @ key.transpose(-1, -2)  # (B, H, n, N)
+
+    # fixed and dynamic: + beta_(j-i) + q_i . w_(j-i) / sqrt(d), each row shifted into place
+    if query_rows is not None:
+        scores = add_band(scores, query_rows, beyond, first)
+
+    # key_dynamic: + k_j . u_(i-j) / sqrt(d), rows that belong to the keys
+    if key_rows is not None:
+        scores = scores + key_scores(key_rows.to(scores.dtype), n, beyond, first)
+
+    # padding: a score so low that its softmax is 0
+    scores = scores + lowest_at_padding(attention_mask, scores.dtype)
+
+    # each query's weights over the keys, which sum to 1
+    p = scores.softmax(dim=-1)  # (B, H, n, N)
+    p = drop(p, dropout, generator)
+
+    # values: sum_j p_ij v_j
+    z = p.to(value.dtype) @ value  # (B, H, n, d)
+
+    # relative values: sum_j p_ij s_(j-i) = sum_r (sum of the p_ij with j - i = r) s_r
+    if relative_value is not None:
+        sums = band_sums(p, relative_value.shape[-1], beyond, first)  # (B, H, n, K)
+        z = z + sums.to(value.dtype) @ relative_value.to(value.dtype).t()  # (K, d) -> (B, H, n, d)
+    return z
+
+
+def lowest_at_padding(attention_mask, dtype):
+    """(B, 1, 1, N) to add to scores: 0 at real tokens, a very low number at padding.
+
+    It is half of the lowest number of the dtype, so that the sum with a score cannot overflow.
+    A sum costs less than a masked fill, whose gradient is one more copy of the map.
+    """
+    zeros = torch.zeros_like(attention_mask, dtype=dtype)  # (B, N)
+    lowest = zeros.masked_fill(~attention_mask, torch.finfo(dtype).min / 2)
+    return lowest[:, None, None, :]  # (B, N) -> (B, 1, 1, N)
+
+
+def drop(p, dropout, generator=None):
+    """Dropout: each number becomes 0 with probability `dropout`, the others are scaled up.
+
+    With a generator, the random numbers come from it and not from torch's global state.
+    """
+    if generator is None:
+        return F.dropout(p, dropout)
+    kept = torch.empty_like(p).bernoulli_(1 - dropout, generator=generator)
+    return p * kept.div_(1 - dropout)
 
 
 def split_heads(x, heads):
-    """(B, N, C) to (B, H, N, d): head h owns the contiguous channels h*d .. h*d + d-1."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, N, H, d) -> (B, H, N, d)
+    """(B, N, C) -> (B, H, N, d): head h has the channels h*d .. h*d + d - 1."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, N, C) -> (B, N, H, d) -> (B, H, N, d)
 
 
 def merge_heads(x):
-    """(B, H, N, d) to (B, N, C), the inverse of `split_heads`."""
-    return x.transpose(1, 2).flatten(2)  # (B, N, H, d) -> (B, N, C)
+    """(B, H, N, d) -> (B, N, C), the inverse of `split_heads`."""
+    return x.transpose(1, 2).flatten(2)  # (B, H, N, d) -> (B, N, H, d) -> (B, N, C)
 
 
-def zero_padding(x, padding_mask):
-    """x (B, N, C) with 0 wherever padding_mask (B, N) says that no real token stands."""
-    return x.masked_fill(~padding_mask[:, :, None], 0)
+# --- Position terms: each makes rows of weights, one per relative position ------------------------
 
 
-def relative_kernel(channels, kernel_size):
-    """A table of one d-vector a relative position, (d, K), drawn as the released code of [C] draws w and u."""
-    return nn.Parameter(nn.init.kaiming_uniform_(torch.empty(channels, kernel_size), a=math.sqrt(5)))
+class Term(nn.Module):
+    """One term of the score that depends on the relative position.
+
+    The rows of a term belong to the queries or to the keys, and its forward takes these,
+    (B, H, N, d). It returns one row for each: (B, H, N, K), or (H, N, K) if all sequences have the
+    same rows. SelfAttention adds the rows of all terms.
+    """
+
+    belongs_to = "query"  # "query" or "key"; "value": no rows, but a table() added to the values
+    uses_kernel_size = True  # a row has K columns
+
+    def __init__(self, config=None):
+        super().__init__()  # a term without parameters ignores the config
+
+    def fixed_kernel(self):
+        """(H, K): the row if it does not depend on the text, for figures; otherwise None."""
+        return None
 
 
-def half_of_the_heads(config):
-    """H/2, for the variants that give half of their heads to convolutions. ValueError where H is odd."""
-    if config.heads % 2:
-        raise ValueError(
-            f"{config.variant} gives half of the heads to convolutions: heads must be even, not {config.heads}")
-    return config.heads // 2
+class Fixed(Term):
+    """fixed: + beta_r, one scalar per head and relative position, not scaled. [C] eq. 4
+
+    T5 (Raffel et al. 2020) adds such a bias. It starts at 0.
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.beta = nn.Parameter(torch.zeros(config.heads, config.kernel_size))  # (H, K)
+
+    def forward(self, q):
+        # the same row for every sequence and query
+        N = q.shape[-2]
+        return self.beta[:, None, :].expand(-1, N, -1)  # (H, K) -> (H, N, K)
+
+    def fixed_kernel(self):
+        return self.beta
+
+
+class Dynamic(Term):
+    """dynamic: + q_i . w_r / sqrt(d), a kernel made by each query. [C] eq. 5; Shaw et al. 2018
+
+    w is one table per layer, shared by all heads.
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.w = relative_table(config)  # (d, K)
+
+    def forward(self, q):
+        d = q.shape[-1]
+        return q @ (self.w / math.sqrt(d))  # (B, H, N, d) (d, K) -> (B, H, N, K)
+
+
+class KeyDynamic(Term):
+    """key_dynamic: + k_j . u_(i-j) / sqrt(d), a kernel made by each key. Huang et al. 2020
+
+    The row belongs to key j. It is read at i - j = -r, the position of the query as seen from the
+    key. u is one table per layer, shared by all heads.
+    """
+
+    belongs_to = "key"
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.u = relative_table(config)  # (d, K)
+
+    def forward(self, k):
+        d = k.shape[-1]
+        return k @ (self.u / math.sqrt(d))  # (B, H, N, d) (d, K) -> (B, H, N, K)
+
+
+class RelativeValue(Term):
+    """relative_value: s_r, added to the value of the key at r. Shaw et al. 2018
+
+    This is the only term outside the score. s is one table per layer, shared by all heads.
+    """
+
+    belongs_to = "value"
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.s = relative_table(config)  # (d, K)
+
+    def table(self):
+        return self.s
+
+
+def relative_table(config):
+    """A table (d, K): one d-vector per relative position. It starts as in the released code."""
+    d = config.hidden_size // config.heads
+    table = torch.empty(d, config.kernel_size)
+    return nn.Parameter(nn.init.kaiming_uniform_(table, a=math.sqrt(5)))
+
+
+# Rows are added in this order, in whatever order a variant names its terms.
+TERMS = {
+    "fixed": Fixed,
+    "dynamic": Dynamic,
+    "key_dynamic": KeyDynamic,
+    "relative_value": RelativeValue,
+}
+
+
+# --- Convolutions ---------------------------------------------------------------------------------
 
 
 def depthwise_convolution(x, weight, bias=None, dilation=1):
-    """y_i,c = sum_r weight_c,r x_(i + r*dilation),c [+ bias_c]: a kernel a channel, zeros beyond the ends. [C] eq. 2
+    """y_i,c = sum_r weight_c,r x_(i + r*dilation),c  [+ bias_c]: one kernel per channel. [C] eq. 2
 
-    x (B, N, C), weight (C, K), bias (C); returns (B, N, C).
+    Values beyond the ends of the sequence are 0.
+
+    The sequence is treated as an image that is D = dilation tokens wide, because libraries have a
+    fast two-dimensional depthwise convolution. One step down in the image is a step of D tokens in
+    the sequence. Example: N = 8 tokens, D = 3, padded to 9:
+
+        0 1 2
+        3 4 5        the column 0 3 6 holds the tokens that a kernel of 3 weights
+        6 7 -        with dilation 3 sees from token 3
+
+    Args:
+        x: (B, N, C). weight: (C, K). bias: (C,) or None.
+    Returns:
+        (B, N, C).
     """
-    # As images N/D high and D wide, D the dilation: a step down is a step of D tokens. Seen so, x's memory has the
-    # layout "channels last", for which libraries have a fast depthwise convolution, on CPUs several times faster than
-    # the one-dimensional one, and much more than a dilated one.
-    N, D, k = x.shape[1], dilation, weight.shape[-1] // 2
-    rows = F.pad(x, (0, 0, 0, -N % D)).unflatten(1, (-1, D))  # (B, N, C) -> (B, N/D, D, C)
-    image = rows.movedim(-1, 1)  # (B, C, N/D, D)
-    y = F.conv2d(image, weight[:, None, :, None], bias, padding=(k, 0), groups=len(weight))  # the kernel K high, 1 wide
-    return y.movedim(1, -1).flatten(1, 2)[:, :N]  # (B, C, N/D, D) -> (B, N/D, D, C) -> (B, N, C)
+    N = x.shape[1]
+    D = dilation
+    C, K = weight.shape
+
+    # the image: N / D rows (rounded up) of D tokens, the last row filled up with zeros
+    image = F.pad(x, (0, 0, 0, -N % D))  # (B, N, C) -> (B, N + spare, C)
+    image = image.unflatten(1, (-1, D)).movedim(-1, 1)  # (B, rows, D, C) -> (B, C, rows, D)
+
+    # a kernel that is K rows high and 1 column wide, for each channel separately
+    kernel = weight[:, None, :, None]  # (C, K) -> (C, 1, K, 1)
+    y = F.conv2d(image, kernel, bias, padding=(K // 2, 0), groups=C)  # (B, C, rows, D)
+
+    # back to a sequence, without the spare tokens
+    y = y.movedim(1, -1).flatten(1, 2)  # (B, rows, D, C) -> (B, N + spare, C)
+    return y[:, :N]
 
 
 class DepthwiseConvolution(nn.Conv1d):
-    """`depthwise_convolution` with parameters of its own: weight (C, 1, K), bias (C). (B, N, C) to (B, N, C)."""
+    """`depthwise_convolution` with its own weight (C, 1, K) and bias (C)."""
 
     def __init__(self, channels, kernel_size):
         super().__init__(channels, channels, kernel_size, padding=kernel_size // 2, groups=channels)
@@ -86,229 +318,505 @@ class DepthwiseConvolution(nn.Conv1d):
 
 
 class HalfConvolution(nn.Module):
-    """A projection whose first H/2 heads are depthwise-separable convolutions and whose others are linear. [C] sec. 5
+    """A projection: a convolution in the first H/2 heads, linear in the others. [C] sec. 5
 
-        first half    y = pointwise(depthwise(x)), no activation in between
+        first half    y = pointwise(depthwise(x)), without an activation in between
         second half   y = linear(x)
 
-    (B, N, C) to (B, N, C). The caller has zeroed x at padding.
+    (B, N, C) -> (B, N, C). x must be 0 at padding.
     """
 
     def __init__(self, config):
         super().__init__()
-        C, d = config.hidden_size, config.hidden_size // config.heads
+        C = config.hidden_size
+        d = C // config.heads
+        half = half_of_the_heads(config) * d  # channels of each half: C/2
         self.depthwise = DepthwiseConvolution(C, config.kernel_size)
-        self.pointwise = nn.Linear(C, half_of_the_heads(config) * d)
-        self.linear = nn.Linear(C, half_of_the_heads(config) * d)
+        self.pointwise = nn.Linear(C, half)
+        self.linear = nn.Linear(C, half)
 
     def forward(self, x):
-        return torch.cat([self.pointwise(self.depthwise(x)), self.linear(x)], dim=-1)  # 2 x (B, N, C/2) -> (B, N, C)
+        convolved = self.pointwise(self.depthwise(x))  # (B, N, C/2)
+        projected = self.linear(x)  # (B, N, C/2)
+        return torch.cat([convolved, projected], dim=-1)  # (B, N, C)
 
 
-class SelfAttention(nn.Module):
+def half_of_the_heads(config):
+    """H/2, for variants that give half of their heads to convolutions. ValueError if H is odd."""
+    if config.heads % 2:
+        raise ValueError(
+            f"{config.variant} gives half of the heads to convolutions: "
+            f"heads must be even, not {config.heads}"
+        )
+    return config.heads // 2
+
+
+def zero_padding(x, attention_mask):
+    """x (B, N, C) with 0 at padding, so that a convolution does not see what is there."""
+    return x.masked_fill(~attention_mask[:, :, None], 0)
+
+
+# --- Mixers: what lets the tokens of a sequence see each other ------------------------------------
+
+
+class Mixer(nn.Module):
+    """What a layer calls to mix its tokens: forward(x, attention_mask).
+
+    x is (B, N, C), attention_mask (B, N) bool, True at real tokens, and the result (B, N, C). The
+    output at padding has no meaning. The constructor takes the model's config, the Variant and the
+    number of the layer, from 0.
+    """
+
+    uses = ()  # the optional fields of Variant that this mixer reads; giving others is an error
+    uses_kernel_size = True
+
+    def initialise(self):
+        """Called once, when the model is complete. Without it the modules keep their own start."""
+
+    def kernels(self):
+        """{name: weights} of the kernels that do not depend on the text, for figures.
+
+        "fixed" is (H, K) and holds logits: the softmax over r is the kernel. A name that begins
+        with "depthwise" is (C, K) and holds the weights themselves.
+        """
+        return {}
+
+    def token_kernels(self, x, attention_mask):
+        """(B, H, N, K): logits of the kernel that each token makes; None if tokens make none.
+
+        H counts only the heads that make kernels.
+        """
+        return None
+
+
+def initialise_linear(module):
+    """BERT's start for all linear layers inside a module: weights normal(0, 0.02), biases 0."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=0.02)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+
+class SelfAttention(Mixer):
     """Self-attention with the score terms and convolutions that a variant names.
 
-        a_ij = q_i . k_j / sqrt(d)  [+ beta_r]  [+ q_i . w_r / sqrt(d)]  [+ k_j . u_(i-j) / sqrt(d)]
-        z_i  = sum_j softmax_j(a_ij) (v_j [+ s_r])  [+ depthwise(v)_i]              then the output projection
+        q, k, v = linear(x), or half convolution and half linear
+        a_ij    = q_i . k_j / sqrt(d)
+                  [+ beta_r]  [+ q_i . w_r / sqrt(d)]  [+ k_j . u_(i-j) / sqrt(d)]
+        z_i     = sum_j softmax_j(a_ij) (v_j [+ s_r])  [+ depthwise(v)_i]
+        y_i     = output(z_i)
 
-    q, k and v are linear in x, or half convolutional where the variant says so. beta has its own weights in each head
-    and is not scaled; w, u and s are one table a layer, shared by all heads ([C] sec. 3.2; Shaw et al. 2018).
-
-    forward(x, padding_mask): x (B, N, C), padding_mask (B, N) bool, True where a token is real; returns (B, N, C).
+    beta is one scalar per head and relative position. w, u and s are one table per layer, shared by
+    all heads ([C] sec. 3.2; Shaw et al. 2018).
     """
+
+    uses = ("terms", "convolutional", "depthwise")
 
     def __init__(self, config, variant, layer):
         super().__init__()
-        C, self.heads, K = config.hidden_size, config.heads, config.kernel_size
-        d = C // self.heads
-
-        def projection(name):
-            return HalfConvolution(config) if name in variant.convolutional else nn.Linear(C, C)
-
-        self.query, self.key, self.value = projection("query"), projection("key"), projection("value")
-        self.fixed = nn.Parameter(torch.zeros(self.heads, K)) if "fixed" in variant.terms else None
-        self.dynamic = relative_kernel(d, K) if "dynamic" in variant.terms else None
-        self.key_dynamic = relative_kernel(d, K) if "key_dynamic" in variant.terms else None
-        self.relative_value = relative_kernel(d, K) if "relative_value" in variant.terms else None
-        self.depthwise = DepthwiseConvolution(C, K) if variant.depthwise else None
-        self.convolutional = bool(variant.convolutional)
-        self.output = nn.Linear(C, C)
+        C = config.hidden_size
+        self.heads = config.heads
+        self.beyond = config.beyond
         self.dropout = config.dropout
-        self.window = config.window
+        self.terms = nn.ModuleDict()  # the position terms; first in the order of the parameters
 
-    def forward(self, x, padding_mask):
-        if self.convolutional:
-            x = zero_padding(x, padding_mask)  # a convolution must not see what stands on padding
+        # projections, linear or half convolutional ([C] sec. 5)
+        self.has_convolution = variant.convolutional != ()
+        self.query = make_projection("query", config, variant)
+        self.key = make_projection("key", config, variant)
+        self.value = make_projection("value", config, variant)
+
+        # the position terms that this variant names
+        for name, term in TERMS.items():
+            if name in variant.terms:
+                self.terms[name] = term(config)
+
+        # a convolution of the values that is added after attention ([C] eq. 7)
+        self.depthwise = None
+        if variant.depthwise:
+            self.depthwise = DepthwiseConvolution(C, config.kernel_size)
+
+        self.output = nn.Linear(C, C)
+
+    def forward(self, x, attention_mask):
+        # A convolution must not see what is at padding.
+        if self.has_convolution:
+            x = zero_padding(x, attention_mask)
+
+        # project, and split into heads
         value = self.value(x)  # (B, N, C)
-        q, k, v = (split_heads(y, self.heads) for y in (self.query(x), self.key(x), value))  # (B, H, N, d)
+        q = split_heads(self.query(x), self.heads)  # (B, H, N, d)
+        k = split_heads(self.key(x), self.heads)  # (B, H, N, d)
+        v = split_heads(value, self.heads)  # (B, H, N, d)
+
+        # the position terms, as rows of weights: what a query, or a key, adds at each r
+        query_rows = self.sum_of_rows("query", q)  # (B, H, N, K), (H, N, K) or None
+        key_rows = self.sum_of_rows("key", k)  # (B, H, N, K) or None
 
         # a_ij = q_i . k_j / sqrt(d) + query_rows[i, j - i] + key_rows[j, i - j]
-        # z_i = sum_j softmax_j(a_ij) (v_j + relative_value[j - i])
-        z = attention(q, k, v, padding_mask, self.query_rows(q), self.key_rows(k), self.relative_value, self.window,
-                      self.dropout if self.training else 0.0)  # (B, H, N, d)
+        # z_i  = sum_j softmax_j(a_ij) (v_j + relative_value[j - i])
+        z = attention(
+            q,
+            k,
+            v,
+            attention_mask,
+            query_rows,
+            key_rows,
+            relative_value=self.sum_of_tables(),  # (d, K) or None
+            beyond=self.beyond,
+            dropout=self.dropout if self.training else 0.0,
+        )
         z = merge_heads(z)  # (B, N, C)
+
+        # the convolution of the values; the softmax does not affect it
         if self.depthwise is not None:
-            z = z + self.depthwise(zero_padding(value, padding_mask))  # [C] eq. 7; the softmax does not touch this term
+            z = z + self.depthwise(zero_padding(value, attention_mask))
         return self.output(z)
 
-    def query_rows(self, q):
-        """beta_r + q_i . w_r / sqrt(d) for r = -k .. k: a row of K weights a query, (B, H, N, K); None without either.
+    def sum_of_rows(self, belongs_to, x):
+        """The sum of the rows that belong to the queries ("query") or to the keys ("key").
 
-        The fixed and the dynamic term differ only in where the row comes from: the composite attention of [C] eq. 6.
+        With the fixed and the dynamic term, query_rows[i, r] = beta_r + q_i . w_r / sqrt(d): the
+        composite attention of [C] eq. 6.
+
+        Args:
+            belongs_to: "query" or "key".
+            x: (B, H, N, d), the queries or the keys.
+        Returns:
+            (B, H, N, K), or (H, N, K), or None if there is no such term.
         """
-        N, d = q.shape[-2:]
-        rows = None
-        if self.fixed is not None:
-            rows = self.fixed[:, None, :].expand(-1, N, -1)  # (H, K) -> (H, N, K), of every sentence and query
-        if self.dynamic is not None:
-            dynamic = q @ (self.dynamic / math.sqrt(d))  # (B, H, N, d) (d, K) -> (B, H, N, K)
-            rows = dynamic if rows is None else rows + dynamic
-        return rows
+        total = None
+        for term in self.terms.values():
+            if term.belongs_to == belongs_to:
+                rows = term(x)  # (B, H, N, K) or (H, N, K)
+                total = rows if total is None else total + rows
+        return total
 
-    def key_rows(self, k):
-        """k_j . u_(i-j) / sqrt(d): a row of K weights a key, which says how far each query around it shall look at it.
+    def sum_of_tables(self):
+        """The sum (d, K) of the tables that are added to the values; None if there are none.
 
-        (B, H, N, K), or None.
+        A variant of VARIANTS has one at most; a new variant may have more.
         """
-        if self.key_dynamic is None:
-            return None
-        return k @ (self.key_dynamic / math.sqrt(k.shape[-1]))  # (B, H, N, d) (d, K) -> (B, H, N, K)
+        total = None
+        for term in self.terms.values():
+            if term.belongs_to == "value":
+                table = term.table()  # (d, K)
+                total = table if total is None else total + table
+        return total
+
+    def initialise(self):
+        initialise_linear(self)  # the tables of the terms keep their own start
+
+    def kernels(self):
+        # the rows that do not depend on the text
+        found = {}
+        for term in self.terms.values():
+            kernel = term.fixed_kernel()  # (H, K) or None
+            if kernel is not None:
+                found["fixed"] = kernel + found.get("fixed", 0)
+
+        # the convolutions
+        if self.depthwise is not None:
+            found["depthwise, of the values"] = self.depthwise.weight[:, 0]  # (C, 1, K) -> (C, K)
+        for name in ("query", "key", "value"):
+            projection = getattr(self, name)
+            if isinstance(projection, HalfConvolution):
+                found[f"depthwise, for the {name}"] = projection.depthwise.weight[:, 0]  # (C, K)
+        return found
+
+    def token_kernels(self, x, attention_mask):
+        if self.has_convolution:
+            x = zero_padding(x, attention_mask)
+        q = split_heads(self.query(x), self.heads)  # (B, H, N, d)
+
+        # the rows that depend on the query
+        total = None
+        for term in self.terms.values():
+            is_fixed = term.fixed_kernel() is not None
+            if term.belongs_to == "query" and term.uses_kernel_size and not is_fixed:
+                rows = term(q)  # (B, H, N, K)
+                total = rows if total is None else total + rows
+        return total
 
 
-class ConvBert(nn.Module):
-    """H/2 heads of self-attention beside H/2 heads of span-based dynamic convolution. Jiang et al. 2020; [C] A.3
+def make_projection(name, config, variant):
+    """The query, key or value projection: half convolutional if the variant says so."""
+    if name in variant.convolutional:
+        return HalfConvolution(config)
+    return nn.Linear(config.hidden_size, config.hidden_size)
 
-        c   = pointwise(depthwise(x))                                 a summary of the neighbourhood of each token
-        p_i = softmax over r of kernel(c_i * q_i)                     K weights for each token and convolution head
-        z_i = sum_r p_i,r v_(i+r)                                     a dynamic lightweight convolution
 
-    q, k have width C/2 and serve the attention heads; v has width C, its first half for them, its second for the
-    convolution heads. Taps on padding or beyond the ends meet a value of 0 and keep their share of the softmax.
+class ConvBert(Mixer):
+    """H/2 heads of self-attention and H/2 heads of dynamic convolution. Jiang et al. 2020
 
-    forward(x, padding_mask): (B, N, C) and (B, N) bool to (B, N, C).
+        c   = pointwise(depthwise(x))               a summary of the neighbourhood of each token
+        p_i = softmax over r of kernel(c_i * q_i)   K weights per token and convolution head
+        z_i = sum_r p_i,r v_(i+r)                   a dynamic lightweight convolution
+
+    q and k have width C/2 and serve the attention heads. v has width C: its first half serves the
+    attention heads, its second half the convolution heads. Taps at padding or beyond the ends meet
+    a value of 0 and keep their share of the softmax. [C] A.3 compares with this mixer.
     """
 
     def __init__(self, config, variant, layer):
         super().__init__()
-        C, K, self.heads = config.hidden_size, config.kernel_size, half_of_the_heads(config)  # heads of each kind
-        self.query, self.key, self.value = nn.Linear(C, C // 2), nn.Linear(C, C // 2), nn.Linear(C, C)
-        self.depthwise = DepthwiseConvolution(C, K)
-        self.pointwise = nn.Linear(C, C // 2)
-        self.kernel = nn.Linear(C // 2, self.heads * K)
-        self.output = nn.Linear(C, C)
+        C = config.hidden_size
+        self.heads = half_of_the_heads(config)  # of each kind
         self.dropout = config.dropout
 
-    def forward(self, x, padding_mask):
-        x = zero_padding(x, padding_mask)
-        query, key = self.query(x), self.key(x)  # (B, N, C/2)
-        attended, convolved = zero_padding(self.value(x), padding_mask).chunk(2, dim=-1)  # values, 2 x (B, N, C/2)
+        # attention heads
+        self.query = nn.Linear(C, C // 2)
+        self.key = nn.Linear(C, C // 2)
+        self.value = nn.Linear(C, C)
 
-        q, k, v = (split_heads(y, self.heads) for y in (query, key, attended))  # (B, H/2, N, d)
-        attended = attention(q, k, v, padding_mask, dropout=self.dropout if self.training else 0.0)  # (B, H/2, N, d)
+        # convolution heads
+        self.depthwise = DepthwiseConvolution(C, config.kernel_size)
+        self.pointwise = nn.Linear(C, C // 2)
+        self.kernel = nn.Linear(C // 2, self.heads * config.kernel_size)
 
+        self.output = nn.Linear(C, C)
+
+    def forward(self, x, attention_mask):
+        # The convolutions must not see what is at padding.
+        x = zero_padding(x, attention_mask)
+
+        # project
+        query = self.query(x)  # (B, N, C/2)
+        key = self.key(x)  # (B, N, C/2)
+        value = zero_padding(self.value(x), attention_mask)  # (B, N, C)
+        attention_value, convolution_value = value.chunk(2, dim=-1)  # (B, N, C/2) each
+
+        # attention heads
+        q = split_heads(query, self.heads)  # (B, H/2, N, d)
+        k = split_heads(key, self.heads)  # (B, H/2, N, d)
+        v = split_heads(attention_value, self.heads)  # (B, H/2, N, d)
+        dropout = self.dropout if self.training else 0.0
+        attended = attention(q, k, v, attention_mask, dropout=dropout)  # (B, H/2, N, d)
+
+        # convolution heads
+        p = self.kernel_logits(x, query).softmax(dim=-1)  # (B, H/2, N, K)
+        v = split_heads(convolution_value, self.heads)  # (B, H/2, N, d)
+        convolved = convolve(p, v)  # (B, H/2, N, d)
+
+        z = torch.cat([merge_heads(attended), merge_heads(convolved)], dim=-1)  # (B, N, C)
+        return self.output(z)
+
+    def kernel_logits(self, x, query):
+        """kernel(c_i * q_i): (B, N, C) and (B, N, C/2) -> (B, H/2, N, K)."""
         c = self.pointwise(self.depthwise(x))  # (B, N, C/2)
-        p = split_heads(self.kernel(c * query), self.heads).softmax(dim=-1)  # (B, N, H/2 * K) -> (B, H/2, N, K)
-        convolved = convolve(p, split_heads(convolved, self.heads))  # (B, H/2, N, d)
-        return self.output(torch.cat([merge_heads(attended), merge_heads(convolved)], dim=-1))  # (B, N, C)
+        return split_heads(self.kernel(c * query), self.heads)  # (B, N, H/2 * K) -> (B, H/2, N, K)
+
+    def initialise(self):
+        initialise_linear(self)
+
+    def kernels(self):
+        return {"depthwise, of the input": self.depthwise.weight[:, 0]}  # (C, 1, K) -> (C, K)
+
+    def token_kernels(self, x, attention_mask):
+        x = zero_padding(x, attention_mask)
+        return self.kernel_logits(x, self.query(x))  # (B, H/2, N, K)
 
 
-class LightConv(nn.Module):
-    """A convolution in place of attention; the channels of a head share a kernel. Wu et al. 2019, sec. 3, fig. 2b
+class GatedConvolution(Mixer):
+    """A convolution in place of attention: what LightConv and DynamicConv share. Wu et al. 2019
 
-        g   = a * sigmoid(b),   a, b = input(x)                       a gated linear unit: C -> 2C -> C
-        p   = softmax over r of weight                                K weights a head, that sum to 1
-        z_i = sum_r p_r g_(i + r*dilation)                            then the output projection
+        g   = a * sigmoid(b),   a, b = input(x)      a gated linear unit: C -> 2C -> C
+        z   = convolution of g                       see the subclasses
+        y_i = output(z_i)
 
-    In training each of the H * K weights p_r is dropped with the config's probability, the others scaled up
-    (DropConnect). Taps on padding or beyond the ends meet a g of 0 and keep their share of the softmax. Where the
-    variant names dilations, layer l has the l-th of them, around and around: with 1, 2, 4, 8 (Tay et al. 2021) four
-    layers reach 15k tokens to each side, 120 at K = 17, where four without dilation reach 4k.
-
-    forward(x, padding_mask): (B, N, C) and (B, N) bool to (B, N, C).
+    Taps at padding or beyond the ends meet a g of 0 and keep their share of the softmax.
     """
 
     def __init__(self, config, variant, layer):
         super().__init__()
-        C, self.heads, K = config.hidden_size, config.heads, config.kernel_size
-        self.dilation = variant.dilations[layer % len(variant.dilations)]
-        self.input, self.output = nn.Linear(C, 2 * C), nn.Linear(C, C)
+        C = config.hidden_size
+        self.heads = config.heads
+        self.input = nn.Linear(C, 2 * C)
+        self.output = nn.Linear(C, C)
         self.dropout = nn.Dropout(config.dropout)
-        self.make_kernel(C, K)
 
-    def make_kernel(self, C, K):
-        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(self.heads, 1, K)).squeeze(1))  # (H, K)
+    def forward(self, x, attention_mask):
+        g = self.gate(x, attention_mask)  # (B, N, C)
+        return self.output(self.convolution(g))
 
-    def forward(self, x, padding_mask):
-        g = zero_padding(F.glu(self.input(x)), padding_mask)  # (B, N, 2C) -> (B, N, C)
-        return self.output(self.convolve(g))
+    def gate(self, x, attention_mask):
+        g = F.glu(self.input(x))  # (B, N, 2C) -> (B, N, C)
+        return zero_padding(g, attention_mask)
 
-    def convolve(self, g):
-        p = self.dropout(self.weight.softmax(dim=-1))  # (H, K)
-        d = g.shape[-1] // self.heads
-        return depthwise_convolution(g, p.repeat_interleave(d, dim=0), dilation=self.dilation)  # (H, K) -> (C, K)
+    def convolution(self, g):
+        """(B, N, C) -> (B, N, C)."""
+        raise NotImplementedError("a subclass defines its convolution")
+
+    def initialise(self):
+        initialise_linear(self)
 
 
-class DynamicConv(LightConv):
-    """LightConv whose kernels each position makes from its own g: Wu et al. 2019, sec. 4
+class LightConv(GatedConvolution):
+    """A convolution whose kernel is shared by all channels of a head. Wu et al. 2019, sec. 3
 
-        p_i = softmax over r of kernel(g_i)                           K weights a position and head
-        z_i = sum_r p_i,r g_(i+r)
+        p   = softmax over r of weight               K weights per head, which sum to 1
+        z_i = sum_r p_r g_(i + r*dilation)
+
+    In training each of the H * K weights p_r is dropped with the config's probability, and the
+    others are scaled up (DropConnect).
+
+    Dilation (Tay et al. 2021): layer l takes the l-th of the variant's dilations, and starts again
+    after the last one. With 1, 2, 4, 8 four layers reach (1 + 2 + 4 + 8) * k = 15 * k tokens to
+    each side: 120 for K = 17. Without dilation they reach 4 * k = 32.
     """
 
-    def make_kernel(self, C, K):
-        self.kernel = nn.Linear(C, self.heads * K, bias=False)
+    uses = ("dilations",)
 
-    def convolve(self, g):
-        p = split_heads(self.kernel(g), self.heads).softmax(dim=-1)  # (B, N, H * K) -> (B, H, N, K)
-        return merge_heads(convolve(self.dropout(p), split_heads(g, self.heads)))  # (B, N, C)
+    def __init__(self, config, variant, layer):
+        super().__init__(config, variant, layer)
+        self.dilation = variant.dilations[layer % len(variant.dilations)]
+        weight = nn.init.xavier_uniform_(torch.empty(config.heads, 1, config.kernel_size))
+        self.weight = nn.Parameter(weight.squeeze(1))  # (H, 1, K) -> (H, K)
+
+    def convolution(self, g):
+        p = self.dropout(self.weight.softmax(dim=-1))  # (H, K)
+        d = g.shape[-1] // self.heads
+        by_channel = p.repeat_interleave(d, dim=0)  # (H, K) -> (C, K)
+        return depthwise_convolution(g, by_channel, dilation=self.dilation)
+
+    def kernels(self):
+        return {"fixed": self.weight}  # (H, K)
+
+
+class DynamicConv(GatedConvolution):
+    """A convolution whose kernel each token makes for itself. Wu et al. 2019, sec. 4
+
+    p_i = softmax over r of kernel(g_i)          K weights per token and head
+    z_i = sum_r p_i,r g_(i+r)
+    """
+
+    def __init__(self, config, variant, layer):
+        super().__init__(config, variant, layer)
+        self.kernel = nn.Linear(config.hidden_size, config.heads * config.kernel_size, bias=False)
+
+    def convolution(self, g):
+        p = self.dropout(self.kernel_logits(g).softmax(dim=-1))  # (B, H, N, K)
+        z = convolve(p, split_heads(g, self.heads))  # (B, H, N, d)
+        return merge_heads(z)  # (B, N, C)
+
+    def kernel_logits(self, g):
+        """(B, N, C) -> (B, H, N, K)."""
+        return split_heads(self.kernel(g), self.heads)  # (B, N, H * K) -> (B, H, N, K)
+
+    def token_kernels(self, x, attention_mask):
+        return self.kernel_logits(self.gate(x, attention_mask))
+
+
+# --- The table of variants ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What one name of `--variant` stands for."""
+    """What one name of `--variant` means. Raises ValueError if its parts do not go together."""
 
     equation: str  # printed when a run starts
-    terms: tuple[str, ...] = ()  # "fixed", "dynamic", "key_dynamic" in the score, "relative_value" in the sum of values
-    convolutional: tuple[str, ...] = ()  # of "query", "key", "value": half of their heads are convolutions
-    depthwise: bool = False  # a depthwise convolution of the values added to the output of attention
-    absolute: bool = False  # learned absolute positions added to the embeddings (model.py reads this)
+    terms: tuple[str, ...] = ()  # names in TERMS
+    convolutional: tuple[str, ...] = ()  # which of "query", "key", "value" are a HalfConvolution
+    depthwise: bool = False  # a depthwise convolution of the values, added after attention
+    absolute: bool = False  # learned absolute positions, added to the embeddings (model.py)
     mixer: type = SelfAttention
-    dilations: tuple[int, ...] = (1,)  # of the layers of a convolution, around and around
-    hybrid: bool = False  # one layer is plain self-attention (`attention_layer`)
-    kernel_size: int = 17  # K where the user gives none
+    dilations: tuple[int, ...] = (1,)  # of the layers of a convolution, in turn
+    hybrid: bool = False  # one layer is plain self-attention (attention_layer)
+    kernel_size: int = 17  # K if the user gives none
+
+    def __post_init__(self):
+        check_names("term", self.terms, TERMS)
+        check_names("projection", self.convolutional, ("query", "key", "value"))
+        self.check_mixer()
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size must be odd, not {self.kernel_size}")
+        if not self.dilations or min(self.dilations) < 1:
+            raise ValueError(f"dilations are whole numbers above 0, not {self.dilations}")
+
+    def check_mixer(self):
+        """ValueError if the mixer is not a Mixer, or would ignore a field in silence."""
+        if not (isinstance(self.mixer, type) and issubclass(self.mixer, Mixer)):
+            raise ValueError(f"the mixer of a variant is a subclass of Mixer, not {self.mixer!r}")
+
+        # the fields that are given, that is, differ from their defaults
+        given = {
+            "terms": self.terms != (),
+            "convolutional": self.convolutional != (),
+            "depthwise": self.depthwise,
+            "dilations": self.dilations != (1,),
+        }
+        for field, is_given in given.items():
+            if is_given and field not in self.mixer.uses:
+                raise ValueError(f"{self.mixer.__name__} does not use {field}")
+
+    @property
+    def has_kernel(self):
+        """Whether the kernel size K means anything for this variant."""
+        if self.mixer is not SelfAttention:
+            return self.mixer.uses_kernel_size
+        if self.convolutional or self.depthwise:
+            return True
+        return any(TERMS[name].uses_kernel_size for name in self.terms)
+
+
+def check_names(kind, names, known):
+    """ValueError if a tuple holds anything but known names, each at most once."""
+    if isinstance(names, str):  # ("fixed") is a string, ("fixed",) is a tuple
+        raise ValueError(f"the {kind}s of a variant are a tuple: write ({names!r},) with a comma")
+    for name in names:
+        if name not in known:
+            raise ValueError(f"unknown {kind} {name!r}; the {kind}s are: {', '.join(known)}")
+        if names.count(name) > 1:
+            raise ValueError(f"the {kind} {name!r} is named more than once")
 
 
 QK = ("query", "key")
 QKV = ("query", "key", "value")
 COMPOSITE = ("fixed", "dynamic")
 DILATIONS = (1, 2, 4, 8)
+
 content = "a_ij = q_i.k_j/sqrt(d)"
 composite = content + " + q_i.w_r/sqrt(d) + beta_r"
-lightconv = "z_i = sum_r softmax_r(beta_r) g_(i+r),  g = glu(linear(x))"
-dynamicconv = "z_i = sum_r softmax_r(f(g_i)) g_(i+r),  g = glu(linear(x))"
-dilated = "z_i = sum_r softmax_r(beta_r) g_(i+D*r),  g = glu(linear(x)),  D = 1, 2, 4, 8 by layer"
+lightconv = "z_i = sum_r softmax_r(weight) g_(i+r),  g = glu(input(x))"
+dynamicconv = "z_i = sum_r softmax_r(kernel(g_i)) g_(i+r),  g = glu(input(x))"
+dilated = "z_i = sum_r softmax_r(weight) g_(i+D*r),  g = glu(input(x)),  D = 1, 2, 4, 8 by layer"
+convbert = f"H/2 heads: {content};  H/2 heads: z_i = sum_r softmax_r(kernel(c_i * q_i)) v_(i+r)"
 hybrid = ";  one layer: " + content
 
 VARIANTS = {
+    # [C]: position terms
     "none": Variant(content),
     "absolute": Variant(content + ",  x_i = token_i + position_i", absolute=True),
-    "fixed": Variant(content + " + beta_r", ("fixed",)),
-    "dynamic": Variant(content + " + q_i.w_r/sqrt(d)", ("dynamic",)),
-    "composite": Variant(composite, COMPOSITE),
-    "composite-key": Variant(composite + " + k_j.u_(i-j)/sqrt(d)", COMPOSITE + ("key_dynamic",)),
-    "depthwise": Variant(content + ",  z_i + sum_r beta_r*v_(i+r)", depthwise=True),
-    "composite-depthwise": Variant(composite + ",  z_i + sum_r beta'_r*v_(i+r)", COMPOSITE, depthwise=True),
+    "fixed": Variant(content + " + beta_r", terms=("fixed",)),
+    "dynamic": Variant(content + " + q_i.w_r/sqrt(d)", terms=("dynamic",)),
+    "composite": Variant(composite, terms=COMPOSITE),
+    "composite-key": Variant(
+        composite + " + k_j.u_(i-j)/sqrt(d)", terms=COMPOSITE + ("key_dynamic",)
+    ),
+    # [C]: convolutions next to attention and in the projections
+    "depthwise": Variant(content + ",  z_i,c + sum_r b_r,c*v_(i+r),c", depthwise=True),
+    "composite-depthwise": Variant(
+        composite + ",  z_i,c + sum_r b_r,c*v_(i+r),c", terms=COMPOSITE, depthwise=True
+    ),
     "conv-qk": Variant(content + ",  half of q, k = conv(x)", convolutional=QK),
     "conv-v": Variant(content + ",  half of v = conv(x)", convolutional=("value",)),
     "conv-qkv": Variant(content + ",  half of q, k, v = conv(x)", convolutional=QKV),
-    "composite-conv-qk": Variant(composite + ",  half of q, k = conv(x)", COMPOSITE, QK),
-    "composite-conv-v": Variant(composite + ",  half of v = conv(x)", COMPOSITE, ("value",)),
-    "composite-conv-qkv": Variant(composite + ",  half of q, k, v = conv(x)", COMPOSITE, QKV),
-    "convbert": Variant(
-        "H/2 heads: " + content + ";  H/2 heads: z_i = sum_r softmax_r(f(conv(x)_i * q_i)) v_(i+r)",
-        absolute=True, mixer=ConvBert, kernel_size=9,
+    "composite-conv-qk": Variant(
+        composite + ",  half of q, k = conv(x)", terms=COMPOSITE, convolutional=QK
     ),
-    "shaw": Variant(content + " + q_i.w_r/sqrt(d),  z_i = sum_j p_ij (v_j + s_r)", ("dynamic", "relative_value")),
+    "composite-conv-v": Variant(
+        composite + ",  half of v = conv(x)", terms=COMPOSITE, convolutional=("value",)
+    ),
+    "composite-conv-qkv": Variant(
+        composite + ",  half of q, k, v = conv(x)", terms=COMPOSITE, convolutional=QKV
+    ),
+    # other papers: Jiang et al. 2020, Shaw et al. 2018, Wu et al. 2019, Tay et al. 2021
+    "convbert": Variant(convbert, absolute=True, mixer=ConvBert, kernel_size=9),
+    "shaw": Variant(
+        content + " + q_i.w_r/sqrt(d),  z_i = sum_j p_ij (v_j + s_r)",
+        terms=("dynamic", "relative_value"),
+    ),
     "lightconv": Variant(lightconv, mixer=LightConv),
     "dynamicconv": Variant(dynamicconv, mixer=DynamicConv),
     "dilated": Variant(dilated, mixer=LightConv, dilations=DILATIONS),
@@ -319,14 +827,12 @@ VARIANTS = {
 
 
 def make_mixer(config, layer):
-    """The mixer of layer 0, 1, .. of config.variant, a module (B, N, C), (B, N) -> (B, N, C).
+    """The mixer of layer 0, 1, ... of a model.
 
-    config needs .variant, .hidden_size (C), .heads (H), .kernel_size (K), .window, .dropout and .attention_layer.
-    ValueError where the parts of a variant do not go together.
+    config needs .variant, .hidden_size (C), .heads (H), .kernel_size (K), .beyond, .dropout and
+    .attention_layer. A hybrid has plain self-attention in its attention_layer, counted from 1.
     """
     variant = VARIANTS[config.variant]
-    if variant.dilations != (1,) and variant.mixer is not LightConv:
-        raise ValueError(f"{config.variant}: of all mixers LightConv alone takes dilations")
     if variant.hybrid and layer == config.attention_layer - 1:
-        return SelfAttention(config, VARIANTS["none"], layer)
+        variant = VARIANTS["none"]
     return variant.mixer(config, variant, layer)

@@ -1,552 +1,991 @@
 """From text to masked batches, one way:
 
-    text -> documents -> sentences -> token ids -> pairs -> batch(seed, step) -> masks
-
-Token ids are made once a corpus and kept in a folder of the cache, from where they are memory-mapped: `tokens.bin`
-holds them all in one row, `sentences.bin` where each sentence begins, `documents.bin` each document's first sentence.
-The text is streamed, for the tokenizer's sample and again for the ids. An example is [CLS] sentence [SEP] next [SEP].
+    text -> paragraphs -> sentences -> token ids -> pairs -> batch(seed, step) -> masks
 
     corpus = prepare_corpus(["toy"], "cache", seq_len=64)
-    input_ids = corpus.batch(seed=0, step=0, batch_size=64)                                 # (B, N)
-    masked_ids, labels = mask_tokens(input_ids, corpus.vocab_size, torch.Generator())       # (B, N) both
+    input_ids = corpus.batch(seed=0, step=0, batch_size=64)            # (B, N)
+    generator = torch.Generator().manual_seed(0)
+    masked_ids, labels = mask_tokens(input_ids, corpus.vocab_size, generator)    # both (B, N)
+
+The file follows these steps from top to bottom:
+
+    Text         paragraphs are read one by one and split into sentences
+    Tokenizer    a vocabulary of word pieces is learned from the text
+    Preparation  the text becomes token ids, once per corpus, in a folder of the cache
+    Pairs        two consecutive sentences become one row: [CLS] first [SEP] second [SEP]
+    Batches      rows of similar length become a batch, a pure function of (seed, step)
+    Corpus       the prepared corpus, read from the cache
+    Masks        some tokens of a batch are hidden, and the model learns to predict them
+
+Symbols: B is the batch size (rows), N the sequence length of a batch (tokens per row).
 """
 
-import gzip
 import hashlib
-import http.client
-import io
 import json
-import lzma
-import os
+import math
 import re
-import tempfile
-import urllib.request
-import zipfile
-import zlib
 from collections import Counter
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from tokenizers.normalizers import NFKC, Lowercase, Replace, Strip
 from tqdm import tqdm
 
-import toy
+import toy.language
+from support import corpus_cache, text_files
+from support.files import sha256_of
+from support.text_files import WIKITEXT
 
+# The special tokens and their ids. Ids from len(SPECIAL_TOKENS) on are ordinary pieces of text.
 PAD, UNK, CLS, SEP, MASK = range(5)
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # by id; ids from len(SPECIAL) on are ordinary pieces
-VOCABULARY = 30_004  # 30,000 unigram pieces, [UNK] among them, and four marks
-WHOLE_WORDS = 1_000  # a language of no more word forms than this keeps each in one piece
-SAMPLE = 32_000_000  # characters of text, at most, on which a tokenizer is trained
-LINE = 1 << 20  # characters; a longer line is read as several
-LONGEST_WORD = 100  # characters; longer ones are no words: they train no tokenizer and are not remembered
-WIDTH_STEP = 8  # batches are as wide as a multiple of this: few shapes, little padding
-POOL = 50  # batches' worth of pairs that are sorted by length together
-HELD_OUT_SHARE, HELD_OUT_PAIRS, HELD_OUT_BLOCK = 0.02, 2_048, 32
-MASKED_SHARE = 0.15
-PREPARATION = 2  # to be raised by whoever changes what the cache holds
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# Text and tokenizer
+BUILT_IN = ("toy", *WIKITEXT)  # corpora that need no files from the user
+VOCABULARY_SIZE = 30_004  # 30,000 pieces of words, [UNK] among them, and 4 more special tokens
+SMALL_LANGUAGE = 1_000  # with at most this many word forms, each word form is one token
+SAMPLE_SIZE = 32_000_000  # characters of text, at most, on which a tokenizer is trained
+LONGEST_WORD = 100  # characters; longer words do not train the tokenizer and are not remembered
+REMEMBERED_WORDS = 1 << 20  # words for which the token ids are kept in memory
+
+# Pairs and batches
+PAD_TO_MULTIPLE_OF = 8  # the width of a batch is a multiple of this: few shapes, little padding
+BATCHES_PER_BUCKET = 50  # this many batches of pairs are sorted by length together
+HELD_OUT_SHARE = 0.02  # the share of all pairs that is held out for evaluation ...
+HELD_OUT_PAIRS = 2_048  # ... but never more pairs than this
+HELD_OUT_BLOCK = 32  # held-out pairs are chosen in blocks of up to this many consecutive pairs
+
+# Masks
+MASK_PROBABILITY = 0.15
+
+# The version of what the cache holds. Increase it by 1 if you change any step up to the
+# token ids: every corpus is then prepared again.
+PREPARATION = 3
 
 
-# --- Downloads --------------------------------------------------------------------------------------------------------
-USER_AGENT = "bert-convolution/1.0"  # some mirrors refuse Python's own
-ATTEMPTS = 3  # at one mirror, as long as each brings something
-WIKITEXT = {
-    "wikitext-2": dict(
-        urls=("https://wikitext.smerity.com/wikitext-2-raw-v1.zip",), size=4_721_645,
-        sha256="ef7edb566e3e2b2d31b29c1fdb0c89a4cc683597484c3dc2517919c615435a11"),
-    "wikitext-103": dict(
-        urls=("https://huggingface.co/datasets/mattdangerw/wikitext-103-raw/resolve/"
-              "3555105b17ae31cc619a136fac72dbe2865c3738/wikitext-103-raw-v1.zip",
-              "https://wikitext.smerity.com/wikitext-103-raw-v1.zip"), size=191_984_949,
-        sha256="91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794"),
-}
-
-
-def file_sha256(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def fetch(url, part, done, size, timeout):
-    """One attempt to complete the file `part`, of which `done` bytes are there. OSError: why it ended early."""
-    headers = {"User-Agent": USER_AGENT} | ({"Range": f"bytes={done}-"} if done else {})
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout) as response:
-        if response.status != 206:  # the whole file, whatever was asked for
-            done = 0
-        if response.length is not None and done + response.length != size:
-            raise OSError(f"the file there has {done + response.length:,} bytes, not {size:,}")
-        with (open(part, "ab" if done else "wb", buffering=0) as file,
-              tqdm(total=size, initial=done, desc=part.stem, unit="B", unit_scale=True, disable=None) as bar):
-            while done < size:
-                chunk = response.read1(min(1 << 18, size - done))
-                if not chunk:
-                    raise OSError(f"the connection ended after {done:,} of {size:,} bytes")
-                if os.fstat(file.fileno()).st_size != done:
-                    raise ValueError(f"another process is downloading {part}: wait for its end, then start again")
-                done += file.write(chunk)
-                bar.update(len(chunk))
-
-
-def download(urls, path, size, sha256, timeout=30):
-    """Bring the file published at `urls` (mirrors, in order) to `path`, unless it is there; returns the Path.
-
-    It grows as `path`.part, from which a broken download goes on, and takes its name once size (bytes) and SHA-256
-    agree; a part with another SHA-256 is deleted. `timeout`: seconds without a byte. Raises OSError, saying what to do
-    by hand, when no mirror gives the file, and ValueError when `path` exists and is another file.
-    """
-    path = Path(path)
-    if path.exists():
-        if path.stat().st_size == size and file_sha256(path) == sha256:
-            return path
-        raise ValueError(f"{path} is not the published file, its size or SHA-256 differs: delete it and start again")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part, failures = path.with_name(path.name + ".part"), {}
-    for url in urls:
-        for _ in range(ATTEMPTS):
-            before = part.stat().st_size if part.exists() else 0
-            try:
-                if before < size:
-                    fetch(url, part, before, size, timeout)
-            except (OSError, http.client.HTTPException) as error:  # no network, no such file, timed out, disk full, ...
-                failures[url] = error
-                if part.exists() and part.stat().st_size > before:
-                    continue
-                break
-            if file_sha256(part) == sha256:
-                os.replace(part, path)
-                return path
-            part.unlink()
-            failures[url] = "wrong SHA-256, what came was deleted"
-            if before == 0:  # else what had come earlier may have been at fault
-                break
-    reasons = "; ".join(f"{url}: {reason}" for url, reason in failures.items())
-    raise OSError(f"cannot download {path.name} ({reasons}): start again, or fetch it by hand and put it at {path}")
-
-
-# --- Text: documents, paragraphs, sentences ---------------------------------------------------------------------------
-BUILT_IN = ("toy", *WIKITEXT)
-TEXT_SUFFIXES = (".txt", ".gz", ".xz")
-NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of such bytes
-
-
-def find_sources(names):
-    """Corpus names -> sources: BUILT_IN names and text files' Paths. A folder gives its text files, sorted by path."""
-    sources = []
-    for name in names:
-        path = Path(name)
-        if name in BUILT_IN:
-            sources.append(name)
-        elif path.is_dir() and str(name).strip():
-            files = [file for file in path.rglob("*") if file.suffix.lower() in TEXT_SUFFIXES and file.is_file()]
-            if not files:
-                raise ValueError(f"no text in the folder {path}: no file's name ends in {', '.join(TEXT_SUFFIXES)}")
-            sources += sorted(files, key=lambda file: file.relative_to(path).as_posix())
-        elif not path.exists() or not str(name).strip():
-            raise ValueError(f"no corpus {str(name)!r}: no such file or folder; built in are {', '.join(BUILT_IN)}")
-        elif path.suffix.lower() == ".zip":
-            raise ValueError(f"{path} is an archive: unpack it and name its folder")
-        else:
-            sources.append(path)
-    return sources
-
-
-def open_wikitext(file):
-    archive = zipfile.ZipFile(file)
-    return archive.open(next(name for name in archive.namelist() if name.endswith("/wiki.train.raw")))
-
-
-OPEN = {".gz": gzip.open, ".xz": lzma.open, ".zip": open_wikitext}  # by suffix: what decompresses a binary file
-
-
-def read_lines(path, bar, log):
-    """The lines of a text file without ends and byte order mark; `bar` advances by the bytes read from disk. Bytes that
-    are not UTF-8 become U+FFFD: `log` is told the first such line and their number. ValueError: binary or damaged.
-    """
-    number, not_utf8, seen = 1, 0, 0
-    try:
-        with (open(path, "rb") as file, OPEN.get(path.suffix.lower(), lambda file: file)(file) as stream,
-              io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape") as text):
-            for line in iter(partial(text.readline, LINE), ""):
-                bar.update(file.tell() - seen)
-                seen = file.tell()
-                if "\0" in line:
-                    raise ValueError(f"{path} is a binary file (zero byte in line {number}); a corpus is UTF-8 text")
-                if not line.isascii() and NOT_UTF8.search(line):
-                    if not not_utf8:
-                        log(f"{path}, line {number}: not UTF-8; what cannot be read becomes U+FFFD")
-                    not_utf8 += 1
-                    line = NOT_UTF8.sub("\ufffd", line)
-                number += line.endswith("\n")
-                yield line.rstrip("\n")
-    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} is damaged or cut short: {error}") from None
-    if not_utf8:
-        log(f"{path}: lines with bytes that are not UTF-8: {not_utf8:,}")
-
-
-HEADING = re.compile(r"\s*(=(?: =)*) \S.* \1\s*")  # " = Title = ", " = = Section = = "
-
-
-def undo_wikitext(line):
-    """Ordinary spelling for WikiText's: " @-@ " and the like joined, no blanks before or inside punctuation."""
-    line = re.sub(r" @([-,.])@ ", r"\1", line)
-    line = re.sub(r'" ([^"]*) "', r'"\1"', line)
-    line = re.sub(r" ([,.;:!?%)\]]|'(?:s|t|d|m|ll|re|ve)\b)", r"\1", line)
-    return re.sub(r"([(\[$£]) ", r"\1", line).strip()
+# --- Text: paragraphs and sentences ---------------------------------------------------------------
 
 
 def read_paragraphs(source, bar, log):
-    """The paragraphs of "toy", of a text file or of WikiText's archive, with "" after the last one of a document. Of
-    WikiText the training part alone is read: what is held out is chosen as for any corpus. A top-level heading there
-    begins a document; headings are left out.
+    """Yield the paragraphs of a corpus one by one, and "" after the last one of each document.
+
+    Args:
+        source: "toy" (the built-in language), or the Path of a file for support/text_files.py.
+        bar: a progress bar; it moves by the bytes that were read from disk.
+        log: called with one line of text if some bytes of a file cannot be read.
     """
     if source == "toy":
-        for document in toy.documents():
-            yield from (re.sub(r" ([.,?])", r"\1", line) for line in (*document, ""))  # spelled as people type
-    elif source.suffix == ".zip":
-        for line in read_lines(source, bar, log):
-            heading = HEADING.fullmatch(line)
-            if heading and heading[1] == "=":
-                yield ""
-            elif not heading and line.strip():
-                yield undo_wikitext(line)
+        for document in toy.language.documents():
+            for sentence in document:
+                yield toy.language.spell(sentence)
+            yield ""
     else:
-        yield from (line.strip() for line in read_lines(source, bar, log))
-    yield ""
+        yield from text_files.read_paragraphs(source, bar, log)
 
 
-ABBREVIATIONS = frozenset(
-    "mr mrs ms dr prof st sr jr rev hon gen col capt lt sgt maj gov sen rep pres messrs mme vs cf al approx dept inc "
-    "ltd co corp bros mt ft fig figs vol vols ed eds jan feb apr aug sept oct nov dec".split())
-BEFORE_NUMBERS = frozenset("no nos p pp ch art op sec ca".split())
-INITIALS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]|[A-Z]")  # J, U.S, e.g, without the last full stop
-SENTENCE_END = re.compile(r"""[.!?]+["'”’)\]]*\s+(?=["'“‘(\[]*(\w))""")  # group 1 begins the next sentence
+# The end of a sentence: . ! or ?, closing quotes and brackets, spaces, opening quotes and brackets.
+# Group 1 is the first letter or digit of the next sentence.
+SENTENCE_END = re.compile(r"""[.!?]+["'”’)\]]*\s+(?=["'“‘(\[]*(\w))""")
+
+# A full stop after one of these does not end a sentence.
+# fmt: off
+ABBREVIATIONS = {
+    "mr", "mrs", "ms", "dr", "prof", "st", "sr", "jr", "rev", "hon", "gen", "col", "capt", "lt",
+    "sgt", "maj", "gov", "sen", "rep", "pres", "messrs", "mme", "vs", "cf", "al", "approx", "dept",
+    "inc", "ltd", "co", "corp", "bros", "mt", "ft", "fig", "figs", "vol", "vols", "ed", "eds",
+    "jan", "feb", "apr", "aug", "sept", "oct", "nov", "dec",
+}
+# fmt: on
+
+# The same, but only if a number follows: "No. 5", "p. 12".
+BEFORE_NUMBERS = {"no", "nos", "p", "pp", "ch", "art", "op", "sec", "ca"}
+
+# Initials without the last full stop: "J" in "J. Smith", "U.S" in "U.S. Army", "e.g" in "e.g. one".
+INITIALS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]|[A-Z]")
 
 
 def split_sentences(paragraph):
-    """Sentences end at . ! or ? before a blank and anything but a small letter, not at abbreviations and initials."""
-    sentences, start = [], 0
+    """Split a paragraph into sentences, with the spaces between them at their ends.
+
+    A sentence ends at . ! or ? before a space, unless the next word begins with a small letter or
+    the full stop belongs to an abbreviation.
+
+        "Dr. Lee saw it. Who?"  ->  ["Dr. Lee saw it. ", "Who?"]
+    """
+    sentences = []
+    start = 0
     for end in SENTENCE_END.finditer(paragraph):
-        if end[1].islower():
+        next_character = end[1]
+
+        # A sentence does not begin with a small letter.
+        if next_character.islower():
             continue
-        if end[0][0] == ".":
-            word = paragraph[max(0, end.start() - 12):end.start()].rpartition(" ")[2].lstrip("\"'“‘([")
-            small = word.lower()
-            if small in ABBREVIATIONS or INITIALS.fullmatch(word) or small in BEFORE_NUMBERS and end[1].isdigit():
+
+        # A full stop may belong to an abbreviation. Look at the word before it; 12 characters are
+        # enough for every abbreviation.
+        if end[0].startswith("."):
+            before = paragraph[max(0, end.start() - 12) : end.start()]
+            word = before.split(" ")[-1].lstrip("\"'“‘([")
+            if is_abbreviation(word, next_character):
                 continue
-        sentences.append(paragraph[start:end.end()])
+
+        sentences.append(paragraph[start : end.end()])
         start = end.end()
-    return [*sentences, paragraph[start:]]
+
+    # What is left is the last sentence.
+    sentences.append(paragraph[start:])
+    return sentences
 
 
-# --- Tokenizer --------------------------------------------------------------------------------------------------------
+def is_abbreviation(word, next_character):
+    """True if a full stop after `word` is part of an abbreviation."""
+    if word.lower() in ABBREVIATIONS:
+        return True
+    if word.lower() in BEFORE_NUMBERS and next_character.isdigit():
+        return True
+    return INITIALS.fullmatch(word) is not None
+
+
+# --- Tokenizer ------------------------------------------------------------------------------------
+#
+# A token is a word or a piece of a word. The symbol "▁" is the space before a word:
+#
+#     "The dogs bark."  ->  "▁the" "▁dog" "s" "▁bark" "."
+#
+# The vocabulary is learned in three steps:
+#
+#     sample_text    text from all parts of the corpus, at most SAMPLE_SIZE characters
+#     count_forms    how often each form occurs: a word with its space, a number, a symbol
+#     train_pieces   which pieces of the forms are the most useful ones
+
+
 def sample_text(paragraphs):
-    """At most SAMPLE characters from all over the text: the chance to be kept halves whenever the sample is full."""
-    random, chance, kept, size = Random(0), 1.0, [], 0
+    """Choose at most SAMPLE_SIZE characters of text from all parts of the corpus.
+
+    The size of the text is not known in advance. So every paragraph is kept at first. Each time the
+    sample is full, about half of it is dropped, and the chance of all later paragraphs is halved.
+    In the end each paragraph of the text had the same chance to be kept.
+    """
+    random = Random(0)
+    chance = 1.0
+    kept = []
+    size = 0
     for paragraph in paragraphs:
-        if paragraph and random.random() < chance:
-            kept.append(paragraph)
-            size += len(paragraph)
-            while size > SAMPLE:
-                chance /= 2
-                kept = [paragraph for paragraph in kept if random.random() < 0.5]
-                size = sum(map(len, kept))
+        # "" only marks the end of a document. Keep any other paragraph with probability `chance`.
+        if not paragraph or random.random() >= chance:
+            continue
+        kept.append(paragraph)
+        size += len(paragraph)
+
+        # The sample is full: keep each paragraph with probability one half.
+        while size > SAMPLE_SIZE:
+            chance /= 2
+            kept = [paragraph for paragraph in kept if random.random() < 0.5]
+            size = sum(len(paragraph) for paragraph in kept)
     return kept
 
 
-def blank_tokenizer():
-    """Uncased; as in SentencePiece, no piece reaches across a blank or joins letters with digits or signs. A word owns
-    the blank before it, as "▁". Blanks at the end are dropped: text before a typed [MASK] ends in a word.
-    """
+def untrained_tokenizer():
+    """A tokenizer with all its rules but without a vocabulary."""
     tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.Sequence([NFKC(), Lowercase(), Replace(Regex(r"\s+"), " "), Strip(left=False)])
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Metaspace(prepend_scheme="first"),
-        pre_tokenizers.Split(Regex(r"▁?(?:[\p{L}\p{M}]+|\p{N}+|[^\p{L}\p{M}\p{N}▁]+)"), "isolated")])
+
+    # 1. Normalise: one form per character (NFKC: "ﬁ" becomes "fi"), small letters, single spaces.
+    #    Spaces at the end are dropped. A text before a typed [MASK] then ends in a word:
+    #    "the [MASK]" and "the[MASK]" give the same ids.
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFKC(),
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Strip(left=False),
+        ]
+    )
+
+    # 2. Split into forms, across which no piece may reach (as in SentencePiece):
+    #    "the dog's 2 km." -> "▁the" "▁dog" "'" "s" "▁2" "▁km" "."
+    #    A space becomes "▁" and belongs to the word after it. A form is a sequence of letters, of
+    #    digits or of other symbols: \p{L} is any letter, \p{M} an accent, \p{N} a digit.
+    spaces = pre_tokenizers.Metaspace(prepend_scheme="first")
+    forms = pre_tokenizers.Split(
+        Regex(r"▁?(?:[\p{L}\p{M}]+|\p{N}+|[^\p{L}\p{M}\p{N}▁]+)"), "isolated"
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([spaces, forms])
+
+    # 3. Back from pieces to text: "▁" becomes a space again.
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
     return tokenizer
 
 
 def count_forms(tokenizer, sample):
-    """How often each stretch of text that might be one piece ("▁dog", ",", "s") occurs in the sample."""
-    words, forms = Counter(word for paragraph in sample for word in paragraph.split()), Counter()
+    """Count how often each form occurs in the sample.
+
+    Example:
+        ["The dog, the dogs"]  ->  {"▁the": 2, "▁dog": 1, ",": 1, "▁dogs": 1}
+
+    Only a form, or a part of a form, can become a piece of the vocabulary.
+    """
+    # Count the words first: each different word then passes through the tokenizer only once.
+    #     {"The": 1, "dog,": 1, "the": 1, "dogs": 1}
+    words = Counter()
+    for paragraph in sample:
+        words.update(paragraph.split())
+
+    # Split each word into forms. A word on its own gives the same forms as in its sentence, because
+    # the space before it is added in both cases.
+    #     "The" -> "▁the"        "dog," -> "▁dog" ","
+    forms = Counter()
     for word, count in words.items():
-        if len(word) <= LONGEST_WORD:
-            word = tokenizer.normalizer.normalize_str(word)
-            for form, _ in tokenizer.pre_tokenizer.pre_tokenize_str(word):
-                forms[form] += count
+        if len(word) > LONGEST_WORD:
+            continue
+        normalized = tokenizer.normalizer.normalize_str(word)
+        for form, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized):
+            forms[form] += count
     return forms
 
 
 def train_pieces(forms, vocab_size):
-    """A unigram language model (Kudo 2018) of the forms: at most `vocab_size` pieces with log-probabilities; every
-    single character first, then the likeliest.
+    """Train a unigram language model (Kudo 2018) on the forms.
 
-    The library's trainer begins with the strings that occur twice or more in its list of DIFFERENT words, which leaves
-    out most whole words; so each form enters once more, with a blank behind it. The trainer adds up in the order of a
-    hash table, another in each run: seen in the scores' last digits, among ties, and in steps of 1e-4 between those
-    characters too rare to be pieces. Rounded, sorted, and those characters put level, one text gives one result.
+    The model gives each piece a probability; the probability of a form is the product over its
+    pieces. Training begins with many pieces and removes those that the forms need least.
+
+    Args:
+        forms: {form: how often it occurs}.
+        vocab_size: the number of pieces, at most.
+
+    Returns:
+        A list of (piece, score), where the score is the log-probability of the piece: first all
+        single characters, then the most likely pieces. The same forms always give the same list.
     """
-    trainer = trainers.UnigramTrainer(vocab_size=vocab_size + vocab_size // 10, show_progress=False, unk_token="[UNK]")
+    # Ask for 10 % more pieces than needed, because step 2 removes some.
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size + vocab_size // 10, show_progress=False, unk_token="[UNK]"
+    )
+
+    # Step 1: train. The forms are already split, so the trainer only splits at spaces.
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.train_from_iterator(
-        (f"{form} " * (count - 1) + (f"{form}▁" if count > 1 else form) for form, count in forms.items()), trainer)
-    trained = [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]
-               if piece != "[UNK]" and "▁" not in piece[1:]]
-    characters, lowest = sum(len(piece) == 1 for piece, _ in trained), min(score for _, score in trained)
-    rare = lowest + 1e-4 * characters
-    pieces = [(piece, round(lowest if len(piece) == 1 and score < rare else score, 3)) for piece, score in trained]
-    return sorted(pieces, key=lambda piece: (len(piece[0]) > 1, -piece[1], piece[0]))[:vocab_size]
+    tokenizer.train_from_iterator(training_lines(forms), trainer)
+    trained = json.loads(tokenizer.to_str())["model"]["vocab"]  # [[piece, score], ...]
+
+    # Step 2: remove the pieces that cannot occur in a text. These are the trainer's own "[UNK]",
+    # and pieces such as "▁dog▁", which come from `training_lines`.
+    pieces = []
+    for piece, score in trained:
+        if piece != "[UNK]" and "▁" not in piece[1:]:
+            pieces.append((piece, score))
+
+    # Step 3: make the scores equal in all runs. The trainer adds numbers in an order that differs
+    # between two runs. This changes the last digits of a score, so round it.
+    pieces = level_rare_characters(pieces)
+    pieces = [(piece, round(score, 3)) for piece, score in pieces]
+
+    # Step 4: sort. Single characters come first, so that none of them is cut off at the end.
+    pieces.sort(key=rank_of_piece)
+    return pieces[:vocab_size]
+
+
+def training_lines(forms):
+    """Yield each form as often as it occurs, in a way that makes the trainer see complete words.
+
+    The trainer makes a list of all DIFFERENT words. Only strings that occur at least twice in this
+    list can become pieces. In the list "▁dog" "▁dogs" "▁cat" these are "▁dog", "og" and so on, but
+    not "▁cat", no matter how often the word "▁cat" occurs in the text. Most complete words would
+    never become pieces. So we add a "▁" at the end of one copy of each form:
+
+        {"▁cat": 3, "▁zoo": 1}  ->  "▁cat ▁cat ▁cat▁", "▁zoo"
+
+    Now "▁cat" occurs in two different words, "▁cat" and "▁cat▁", and can become a piece. A form
+    that occurs only once, such as "▁zoo", is not worth a piece.
+    """
+    for form, count in forms.items():
+        # A form that occurs once stays as it is.
+        if count == 1:
+            yield form
+
+        # Otherwise the last copy gets the additional "▁".
+        else:
+            copies = [form] * (count - 1)
+            copies.append(form + "▁")
+            yield " ".join(copies)
+
+
+def level_rare_characters(pieces):
+    """Give all characters that are too rare to be pieces the same score, the lowest one.
+
+    Every character must be in the vocabulary. So the trainer adds the characters that did not
+    become pieces. It gives them the lowest score and the scores just above it, in steps of 1e-4.
+    Which character gets which of these scores differs between two runs:
+
+        one run         "q" -14.0000    "x" -13.9999    "z" -13.9998
+        another run     "z" -14.0000    "q" -13.9999    "x" -13.9998
+        our result      "q" -14.0       "x" -14.0       "z" -14.0
+    """
+    lowest = min(score for _, score in pieces)
+
+    # With n characters there are at most n such steps. So the scores of the characters that were
+    # added are below lowest + n * 1e-4.
+    characters = sum(1 for piece, _ in pieces if len(piece) == 1)
+    limit = lowest + 1e-4 * characters
+
+    # Give all of them the lowest score.
+    leveled = []
+    for piece, score in pieces:
+        if len(piece) == 1 and score < limit:
+            score = lowest
+        leveled.append((piece, score))
+    return leveled
+
+
+def rank_of_piece(piece_and_score):
+    """The sorting key: single characters first, then high scores first, then by alphabet."""
+    piece, score = piece_and_score
+    is_longer = len(piece) > 1  # False is sorted before True
+    return is_longer, -score, piece
 
 
 def train_tokenizer(sample, vocab_size, log):
-    """A unigram tokenizer of `vocab_size` tokens, SPECIAL among them, or fewer where the sample gives no more. A
-    language with few word forms, like the toy one, keeps each in one piece: all are equally likely, so the fewest win.
+    """Train a unigram tokenizer on a list of paragraphs.
+
+    Args:
+        sample: a list of paragraphs.
+        vocab_size: the number of tokens, SPECIAL_TOKENS included. The tokenizer has fewer if the
+            sample is too small for so many.
+        log: called with one line of text.
+
+    Returns:
+        A tokenizers.Tokenizer. The same sample always gives the same one.
+
+    Raises:
+        ValueError: the vocabulary is smaller than the alphabet, or the text has no words.
     """
-    tokenizer = blank_tokenizer()
+    tokenizer = untrained_tokenizer()
     forms = count_forms(tokenizer, sample)
     if sample and not forms:
-        raise ValueError(f"no word of it has {LONGEST_WORD} characters or fewer; are there blanks between its words?")
-    room, characters = vocab_size - len(SPECIAL), set("▁".join(forms))
-    if len(characters) > room:
-        raise ValueError(f"a vocabulary of {vocab_size:,} is too small: the text has {len(characters):,} characters")
+        raise ValueError(
+            f"none of its words has {LONGEST_WORD} characters or fewer: "
+            f"are there spaces between its words?"
+        )
+
+    # Every character is a piece, so that each form can be written with pieces.
+    characters = set("▁".join(forms))
+    max_pieces = vocab_size - len(SPECIAL_TOKENS)
+    if len(characters) > max_pieces:
+        raise ValueError(
+            f"a vocabulary of {vocab_size:,} is too small: "
+            f"the text has {len(characters):,} characters"
+        )
+
+    # In a language with few word forms, like the toy language, each form is one piece. All pieces
+    # get the same score, -1. The tokenizer chooses the pieces with the highest sum of scores, so it
+    # chooses as few pieces as possible: "▁dog" (-1) and not "▁" "d" "o" "g" (-4).
     pieces = [(piece, -1.0) for piece in sorted(characters | set(forms))]
-    if len(forms) <= WHOLE_WORDS and len(pieces) <= room:
-        log(f"vocabulary: {len(pieces) + len(SPECIAL):,}; each word form of so small a language is one token")
+    if len(forms) <= SMALL_LANGUAGE and len(pieces) <= max_pieces:
+        size = len(pieces) + len(SPECIAL_TOKENS)
+        log(f"vocabulary: {size:,} tokens; the language is small, so each word form is one token")
+
+    # Any other language: learn the pieces.
     else:
-        log(f"training a vocabulary on {sum(map(len, sample)):,} characters of text")
-        pieces = train_pieces(forms, room)
-        if len(pieces) < room:
-            log(f"vocabulary: {len(pieces) + len(SPECIAL):,}, not {vocab_size:,}: the text gives no more")
-    tokenizer.model = models.Unigram([(token, 0.0) for token in SPECIAL] + pieces, unk_id=UNK)
-    tokenizer.add_special_tokens(list(SPECIAL))
+        sample_size = sum(len(paragraph) for paragraph in sample)
+        log(f"training a vocabulary on {sample_size:,} characters of text")
+        pieces = train_pieces(forms, max_pieces)
+        if len(pieces) < max_pieces:
+            size = len(pieces) + len(SPECIAL_TOKENS)
+            log(f"vocabulary: {size:,} tokens, not {vocab_size:,}: the text has no more")
+
+    # The special tokens come first, so that their ids are 0 to 4.
+    special = [(token, 0.0) for token in SPECIAL_TOKENS]
+    tokenizer.model = models.Unigram(special + pieces, unk_id=UNK)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
 
 
-# --- Preparation: from text to token ids in the cache -----------------------------------------------------------------
-ID_FILES = {"tokens.bin": "<u2", "sentences.bin": "<i8", "documents.bin": "<i8"}
+# --- Preparation: from text to token ids in the cache ---------------------------------------------
 
 
-def write_ids(paragraphs, tokenizer, folder):
-    """Write ID_FILES into `folder`: all token ids; where each sentence begins in them; each document's first sentence;
-    the last two with their end. Returns the counts. Sentences and documents without a token are left out.
+def prepare_corpus(names, cache_dir, seq_len, vocab_size=VOCABULARY_SIZE, log=print):
+    """Get a corpus from the cache, or prepare it now.
+
+    The cache recognises text files by their path, size and time of change, downloaded files by
+    their SHA-256, and the toy language by its program.
+
+    Args:
+        names: a list of BUILT_IN names, text files (.txt, .gz, .xz) and folders of text files. A
+            text file holds one paragraph per line, and an empty line between two documents.
+        cache_dir: the folder of the cache.
+        seq_len: the longest row in tokens; longer pairs are cut.
+        vocab_size: the number of tokens in the vocabulary, SPECIAL_TOKENS included.
+        log: called with one line of text at a time.
+
+    Returns:
+        A Corpus.
+
+    Raises:
+        ValueError: the corpus cannot be used, or an argument is impossible.
+        OSError: a download failed, or the disk is full.
     """
-    def encode(word):  # a word alone gives the same ids as in its sentence, because no piece reaches across a blank
-        return np.array(tokenizer.encode(word).ids, dtype="<u2").tobytes()
-
-    remember, offset, sentences, first, documents, pairs = lru_cache(1 << 20)(encode), 0, 0, 0, 0, 0
-    tokenizer.encode_special_tokens = True  # "[SEP]" in a corpus is text
-    with (open(folder / "tokens.bin", "wb") as token_file, open(folder / "sentences.bin", "wb") as sentence_file,
-          open(folder / "documents.bin", "wb") as document_file):
-        for paragraph in paragraphs:
-            if not paragraph and sentences > first:
-                document_file.write(first.to_bytes(8, "little"))
-                documents, pairs, first = documents + 1, pairs + (sentences - first) // 2, sentences
-            for sentence in split_sentences(paragraph):
-                ids = b"".join([remember(word) if len(word) <= LONGEST_WORD else encode(word)
-                                for word in sentence.split()])
-                if ids:
-                    token_file.write(ids)
-                    sentence_file.write(offset.to_bytes(8, "little"))
-                    sentences, offset = sentences + 1, offset + len(ids) // 2
-        sentence_file.write(offset.to_bytes(8, "little"))
-        document_file.write(sentences.to_bytes(8, "little"))
-    tokenizer.encode_special_tokens = False
-    return dict(documents=documents, sentences=sentences, tokens=offset, pairs=pairs)
-
-
-def prepare(sources, folder, vocab_size, log):
-    """Fill the cache folder of a corpus. It gets its name when complete; of two processes at once, the first wins."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    sources = [download(path=folder.parent / "downloads" / f"{source}.zip", **WIKITEXT[source])
-               if source in WIKITEXT else source for source in sources]
-    size = sum(source.stat().st_size for source in sources if source != "toy")
-
-    def paragraphs(stage, log):
-        with tqdm(total=size, desc=stage, unit="B", unit_scale=True, disable=None if size else True) as bar:
-            for source in sources:
-                yield from read_paragraphs(source, bar, log)
-
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=folder.name, ignore_cleanup_errors=True) as temporary:
-        new = Path(temporary, "corpus")
-        new.mkdir()
-        tokenizer = train_tokenizer(sample_text(paragraphs("reading", log)), vocab_size, log)
-        counts = write_ids(paragraphs("token ids", lambda line: None), tokenizer, new)
-        if counts["pairs"] < 2:
-            raise ValueError(f"too little text: {counts['sentences']} sentences, {counts['pairs']} pairs of them in "
-                             f"one document; two pairs are the least, to train on one and hold one out")
-        (new / "tokenizer.json").write_bytes(tokenizer.to_str().encode())
-        digests = "".join(file_sha256(new / name) for name in ("tokenizer.json", *ID_FILES))
-        meta = counts | {"fingerprint": hashlib.sha256(digests.encode()).hexdigest()[:16]}
-        (new / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
-        try:
-            os.replace(new, folder)
-        except OSError:
-            if not folder.exists():
-                raise
-
-
-def prepare_corpus(names, cache_dir, seq_len, vocab_size=VOCABULARY, log=print):
-    """The Corpus of `names` (BUILT_IN names, text files, folders of them), from the cache or made now. Text files, .gz
-    and .xz too, hold one paragraph a line and a blank line between documents. The cache knows them by path, size and
-    time, downloads by SHA-256, the toy language by its program. `log` gets one line at a time. Raises ValueError (a
-    corpus that cannot serve) and OSError (download, disk), one line each.
-    """
-    if not len(SPECIAL) < vocab_size <= 1 << 16:
-        raise ValueError(f"a vocabulary has from {len(SPECIAL) + 1} to {1 << 16:,} tokens, not {vocab_size:,}")
+    # Token ids are stored in 16 bits.
+    smallest = len(SPECIAL_TOKENS) + 1
+    largest = 1 << 16
+    if not smallest <= vocab_size <= largest:
+        raise ValueError(
+            f"a vocabulary has from {smallest} to {largest:,} tokens, not {vocab_size:,}"
+        )
     if seq_len < 8:
-        raise ValueError(f"sequences of {seq_len} tokens are too short: two sentences and three marks need at least 8")
-    sources, title = find_sources(names), ", ".join(map(str, names))
-    identity = [file_sha256(toy.__file__) if source == "toy" else WIKITEXT[source]["sha256"] if source in WIKITEXT
-                else [str(source.resolve()), source.stat().st_size, source.stat().st_mtime_ns] for source in sources]
-    key = hashlib.sha256(json.dumps([PREPARATION, vocab_size, identity]).encode()).hexdigest()[:16]
-    folder = Path(cache_dir) / key
+        raise ValueError(
+            f"sequences of {seq_len} tokens are too short: two sentences and three special "
+            f"tokens need at least 8"
+        )
+
+    # Each corpus has its own folder in the cache. The name of the folder is a hash of everything
+    # that the corpus depends on. The length of the rows is not part of it, because pairs are cut
+    # only when they are used.
+    sources = text_files.find_sources(names, BUILT_IN)
+    identity = [identity_of(source) for source in sources]
+    key = hashlib.sha256(json.dumps([PREPARATION, vocab_size, identity]).encode()).hexdigest()
+    folder = Path(cache_dir) / key[:16]
+
+    # Prepare the corpus, the first time only.
+    title = ", ".join(str(name) for name in names)
     if not folder.exists():
         log(f"preparing {title}, once, in {folder}")
         try:
-            prepare(sources, folder, vocab_size, log)
-        except (OSError, ValueError) as error:
-            raise (OSError if isinstance(error, OSError) else ValueError)(f"corpus {title}: {error}") from None
+            fill_cache(sources, folder, vocab_size, log)
+        except OSError as error:
+            raise OSError(f"corpus {title}: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"corpus {title}: {error}") from None
+
+    # Read it from the cache and describe it.
     corpus = Corpus(folder, seq_len)
-    log("corpus {}: {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, vocabulary {:,}; {:,} pairs "
-        "to train on, {:,} held out".format(title, corpus.vocab_size, *map(len, corpus.split), **corpus.counts))
+    counts = corpus.counts
+    log(
+        f"corpus {title}: {counts['documents']:,} documents, {counts['sentences']:,} sentences, "
+        f"{counts['tokens']:,} tokens, vocabulary {corpus.vocab_size:,}; "
+        f"{len(corpus.train):,} pairs to train on, {len(corpus.held_out):,} held out"
+    )
     return corpus
 
 
-# --- Pairs, batches, masks --------------------------------------------------------------------------------------------
-def kept_lengths(a, b, room):
-    """What is left of lengths a and b when the longer is cut, token by token, until both fit `room`; of equals, b."""
-    a = min(a, max(room - b, (room + 1) // 2))
-    return a, min(b, room - a)
+def identity_of(source):
+    """A value by which the cache recognises a source. It changes if the text changes."""
+    if source == "toy":
+        return sha256_of(toy.language.__file__)
+    if source in WIKITEXT:
+        return WIKITEXT[source]["sha256"]
+    state = source.stat()
+    return [str(source.resolve()), state.st_size, state.st_mtime_ns]
 
 
-def batch_width(longest, seq_len):
-    """N of a batch: its longest row, rounded up to a multiple of WIDTH_STEP, but never above seq_len."""
-    return min(-(-longest // WIDTH_STEP) * WIDTH_STEP, seq_len)
+def fill_cache(sources, folder, vocab_size, log):
+    """Prepare a corpus and put it into the new folder `folder` of the cache.
 
-
-def pad_pairs(pairs, seq_len):
-    """Pairs (a, b) of rows of token ids, b or None -> [CLS] a [SEP] b [SEP] or [CLS] a [SEP], cut longest-first to
-    `seq_len` and padded: a numpy array (B, N) int64.
+    The text is read twice, paragraph by paragraph: once for the tokenizer and once for the token
+    ids. So it does not have to fit in memory.
     """
-    lengths = [kept_lengths(len(a), len(b), seq_len - 3) if b is not None else (min(len(a), seq_len - 2), -1)
-               for a, b in pairs]
-    input_ids = np.full((len(pairs), batch_width(max(map(sum, lengths)) + 3, seq_len)), PAD, dtype=np.int64)  # (B, N)
-    input_ids[:, 0] = CLS
-    for row, (a, b), (length_a, length_b) in zip(input_ids, pairs, lengths):
-        row[1:length_a + 1] = a[:length_a]
-        row[length_a + 1] = SEP
-        if b is not None:
-            row[length_a + 2:length_a + length_b + 2] = b[:length_b]
-            row[length_a + length_b + 2] = SEP
-    return input_ids
+    # Download the corpora that have to be downloaded.
+    files = []
+    for source in sources:
+        if source in WIKITEXT:
+            files.append(text_files.download_wikitext(source, folder.parent / "downloads"))
+        else:
+            files.append(source)
+
+    # The folder gets its name only after all its files are complete.
+    with corpus_cache.new_folder(folder) as new:
+        # Read the text for the first time: train the tokenizer.
+        paragraphs = read_corpus(files, "reading", log)
+        tokenizer = train_tokenizer(sample_text(paragraphs), vocab_size, log)
+
+        # Read it for the second time: write the token ids. Do not repeat the warnings.
+        paragraphs = read_corpus(files, "token ids", ignore_message)
+        counts = write_token_ids(paragraphs, tokenizer, new)
+
+        if counts["pairs"] < 2:
+            raise ValueError(
+                f"too little text: {counts['sentences']} sentences, {counts['pairs']} pairs of "
+                f"sentences from the same document; at least 2 pairs are needed, one to train on "
+                f"and one to hold out"
+            )
+        corpus_cache.write_tokenizer_and_meta(new, tokenizer, counts)
+
+
+def ignore_message(message):
+    """A `log` that prints nothing."""
+
+
+def read_corpus(files, stage, log):
+    """Yield the paragraphs of all files (or "toy"), with a progress bar named `stage`."""
+    total = sum(file.stat().st_size for file in files if file != "toy")
+
+    # None shows the bar only on a terminal. The toy language is not read from disk: no bar.
+    disable = None
+    if total == 0:
+        disable = True
+
+    with tqdm(total=total, desc=stage, unit="B", unit_scale=True, disable=disable) as bar:
+        for file in files:
+            yield from read_paragraphs(file, bar, log)
+
+
+def write_token_ids(paragraphs, tokenizer, folder):
+    """Split the paragraphs into sentences, encode these and write the ids into `folder`.
+
+    The files are described in support/corpus_cache.py.
+
+    Returns:
+        The counts {"documents", "sentences", "tokens", "pairs"}.
+    """
+    # If "[SEP]" is written in a text, it is ordinary text and not the special token.
+    tokenizer.encode_special_tokens = True
+    encode_sentence = make_sentence_encoder(tokenizer)
+
+    with corpus_cache.token_writer(folder) as writer:
+        for paragraph in paragraphs:
+            # The empty paragraph is the end of a document.
+            if paragraph == "":
+                writer.end_document()
+                continue
+
+            for sentence in split_sentences(paragraph):
+                writer.add_sentence(encode_sentence(sentence))
+
+    # From now on "[MASK]" in a text is the special token, so that users can type it.
+    tokenizer.encode_special_tokens = False
+    return writer.counts
+
+
+def make_sentence_encoder(tokenizer):
+    """Make a fast function encode_sentence(sentence) -> its token ids as bytes, two per id.
+
+    No piece reaches across a space. So the ids of a sentence are the ids of its words, one after
+    the other, and the ids of frequent words can be remembered.
+    """
+
+    def encode(word):
+        return np.array(tokenizer.encode(word).ids, dtype="<u2").tobytes()
+
+    encode_and_remember = lru_cache(maxsize=REMEMBERED_WORDS)(encode)
+
+    def encode_sentence(sentence):
+        ids = []
+        for word in sentence.split():
+            # Very long "words" are rare. To remember them would only fill the memory.
+            if len(word) <= LONGEST_WORD:
+                ids.append(encode_and_remember(word))
+            else:
+                ids.append(encode(word))
+        return b"".join(ids)
+
+    return encode_sentence
+
+
+# --- Pairs: two sentences in one row --------------------------------------------------------------
+
+
+def pair_sentences(document_starts):
+    """Pair the sentences (0, 1), (2, 3), ... of each document. A last odd sentence is left out.
+
+    No sentence is in two pairs, and no pair reaches across the end of a document.
+
+    Args:
+        document_starts: (documents + 1,) the first sentence of each document, and the end.
+
+    Returns:
+        (pairs,) the first sentence of each pair; the second one is the next sentence.
+
+    Example: a document of 3 sentences (0, 1, 2) and one of 4 sentences (3, 4, 5, 6).
+
+        document_starts                       0 3 7
+        pairs per document                    1 2
+        pairs before each document            0 1
+        pair                                  0 | 1 2     (numbered through the corpus)
+        pair within its document              0 | 0 1     pair - pairs before its document
+        first sentence of its document        0 | 3 3
+        first sentence of the pair            0 | 3 5     that + 2 * pair within its document
+    """
+    pairs = np.diff(document_starts) // 2  # (documents,)
+    pairs_before = np.cumsum(pairs) - pairs  # (documents,)
+
+    # np.repeat gives each pair the value of its document.
+    pair = np.arange(pairs.sum())  # (pairs,)
+    pair_in_document = pair - np.repeat(pairs_before, pairs)  # (pairs,)
+    first_of_document = np.repeat(document_starts[:-1], pairs)  # (pairs,)
+    return first_of_document + 2 * pair_in_document
 
 
 def split_pairs(count):
-    """(training, held-out) numbers of `count` pairs, two or more; ascending, never empty. A fixed permutation picks the
-    blocks of consecutive pairs that are held out: about 2 % and at most HELD_OUT_PAIRS, from all over the text.
+    """Split `count` pairs into pairs to train on and pairs to hold out; both have at least one.
+
+    About HELD_OUT_SHARE of the pairs are held out, at most HELD_OUT_PAIRS. They are blocks of
+    consecutive pairs from all parts of the text, so that few training pairs are neighbours of a
+    held-out pair. The choice depends on `count` only.
+
+    Example (smaller than in reality): 8 pairs in blocks of 2, 2 blocks held out.
+
+        blocks      0 1 | 2 3 | 4 5 | 6 7
+        permuted    blocks 2, 0, 1, 3; the first two are held out
+        held out    0 1 4 5
+        train       2 3 6 7
+
+    Returns:
+        (train, held_out): two arrays of indices in ascending order.
     """
-    target = max(1, min(HELD_OUT_PAIRS, int(count * HELD_OUT_SHARE)))
-    block = max(1, min(HELD_OUT_BLOCK, target // 8))
-    chosen = np.random.default_rng(0).permutation(count // block)[:target // block]
-    held_out = np.zeros(count, dtype=bool)
-    held_out[(chosen[:, None] * block + np.arange(block)).ravel()] = True
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    # How many pairs to hold out, and in blocks of how many: at least 8 blocks, if possible.
+    target = int(count * HELD_OUT_SHARE)
+    target = max(1, min(HELD_OUT_PAIRS, target))
+    block_size = max(1, min(HELD_OUT_BLOCK, target // 8))
+
+    # Choose the blocks: the first ones of a fixed permutation.
+    blocks = np.random.default_rng(0).permutation(count // block_size)
+    chosen = blocks[: target // block_size]
+
+    # The pairs of block b are b * block_size, b * block_size + 1, ...
+    pairs = chosen[:, None] * block_size + np.arange(block_size)  # (chosen blocks, block_size)
+    is_held_out = np.zeros(count, dtype=bool)
+    is_held_out[pairs.ravel()] = True
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-class Corpus:
-    """A prepared corpus, cut into pairs of sentences: (0, 1), (2, 3), ... of each document, so that no sentence is in
-    two pairs; a document's odd last one is left out. `train` and `held_out` hold pair numbers; pair p is the sentences
-    first[p] and first[p] + 1. `fingerprint` is equal where tokenizer and token ids are. ValueError: a damaged cache.
+def kept_lengths(length_a, length_b, room):
+    """How much of two sentences is kept if they must fit into `room` tokens together.
+
+    The result is the same as when tokens are removed one by one, each time from the longer sentence
+    (from b if both are equal), until both fit.
+
+        a = 9, b = 3, room = 8   ->   5, 3      only a is cut
+        a = 9, b = 7, room = 8   ->   4, 4      both are cut to one half
+        a = 9, b = 7, room = 9   ->   5, 4      a keeps the odd token
+        a = 2, b = 3, room = 8   ->   2, 3      both fit
+    """
+    # Sentence a may use what b leaves free, or one half (rounded up) if that is more.
+    half = (room + 1) // 2
+    kept_a = min(length_a, max(room - length_b, half))
+
+    # Sentence b may use the rest.
+    kept_b = min(length_b, room - kept_a)
+    return kept_a, kept_b
+
+
+def batch_width(longest, seq_len):
+    """The width N of a batch: its longest row, rounded up to a multiple of PAD_TO_MULTIPLE_OF.
+
+    It is never above seq_len:
+
+        longest = 21, seq_len = 128   ->    24
+        longest = 99, seq_len = 100   ->   100
+    """
+    width = math.ceil(longest / PAD_TO_MULTIPLE_OF) * PAD_TO_MULTIPLE_OF
+    return min(width, seq_len)
+
+
+def pad_pairs(pairs, seq_len):
+    """Turn pairs of sentences into the rows of a batch.
+
+        a = 10 11 12, b = 20 21     ->   [CLS] 10 11 12 [SEP] 20 21 [SEP]
+        a = 10 11 12, b = None      ->   [CLS] 10 11 12 [SEP] [PAD] [PAD] [PAD]
+
+    Args:
+        pairs: a list of (a, b), each a sequence of token ids; b is None for a single sentence.
+        seq_len: the longest row allowed. Longer pairs are cut, the longer sentence first.
+
+    Returns:
+        (B, N) a numpy array of int64.
+    """
+    # How many tokens of a and b each row keeps, and how long the longest row is.
+    kept = []
+    longest = 0
+    for a, b in pairs:
+        if b is None:
+            kept_a = min(len(a), seq_len - 2)  # without [CLS] and [SEP]
+            kept_b = 0
+            length = kept_a + 2
+        else:
+            kept_a, kept_b = kept_lengths(len(a), len(b), seq_len - 3)  # one more [SEP]
+            length = kept_a + kept_b + 3
+        kept.append((kept_a, kept_b))
+        longest = max(longest, length)
+
+    # Begin with padding everywhere, then write each row into it.
+    shape = (len(pairs), batch_width(longest, seq_len))
+    input_ids = np.full(shape, PAD, dtype=np.int64)  # (B, N)
+    for row, (a, b), (kept_a, kept_b) in zip(input_ids, pairs, kept, strict=True):
+        # [CLS] a [SEP]
+        end_a = 1 + kept_a
+        row[0] = CLS
+        row[1:end_a] = a[:kept_a]
+        row[end_a] = SEP
+
+        # b [SEP]
+        if b is not None:
+            start_b = end_a + 1
+            end_b = start_b + kept_b
+            row[start_b:end_b] = b[:kept_b]
+            row[end_b] = SEP
+    return input_ids
+
+
+# --- Batches: a pure function of (seed, step) -----------------------------------------------------
+
+
+def draw_epoch(train, lengths, seed, epoch, batch_size):
+    """Draw the batches of one epoch. This function alone decides which rows share a batch.
+
+    Each batch holds rows of similar length, so that it needs little padding, but the order of the
+    batches is random. Each row of `train` occurs at most once per epoch: the rows of the shuffled
+    order that do not fill a last batch are left out, other ones in each epoch. If there are fewer
+    rows than one batch, they are repeated.
+
+    Args:
+        train: (training rows,) the indices of the rows to draw from.
+        lengths: (rows,) the number of tokens of each row, read at the indices in `train`.
+        seed, epoch: two integers. The same two always give the same batches.
+        batch_size: B, the number of rows per batch.
+
+    Returns:
+        (batches, B) indices of rows.
+
+    Example with B = 2 and buckets of 2 batches. The numbers are the lengths of the rows.
+
+        rows shuffled           9  3  7  4  |  2  8  6  5      ("|" is between two buckets)
+        each bucket sorted      3  4  7  9  |  2  5  6  8
+        cut into batches       (3  4)(7  9)   (2  5)(6  8)
+        batches shuffled       (6  8)(3  4)   (7  9)(2  5)
+    """
+    # Shuffle the rows.
+    random = np.random.default_rng([seed, epoch])
+    order = random.permutation(train)  # (training rows,)
+
+    # Cut to complete batches. If there are too few rows for one batch, repeat them to fill it.
+    batches = max(1, len(order) // batch_size)
+    order = np.resize(order, batches * batch_size)  # (batches * B,)
+
+    # Sort each bucket by length. np.lexsort sorts by its LAST key first: by bucket, then by length.
+    bucket = np.arange(len(order)) // (BATCHES_PER_BUCKET * batch_size)
+    order = order[np.lexsort((lengths[order], bucket))]
+
+    # Cut into batches and shuffle these.
+    order = order.reshape(batches, batch_size)  # (batches * B,) -> (batches, B)
+    return random.permutation(order)
+
+
+class BatchSource:
+    """What training batches are drawn from: a corpus, the sentences of a GLUE task, random rows.
+
+    A source is a table of rows of token ids. A subclass provides:
+
+        vocab_size       the number of tokens in the vocabulary
+        seq_len          the longest row allowed, in tokens
+        lengths          (rows,) numpy integers: the number of tokens of each row, [CLS] and [SEP]
+                         included, [PAD] not
+        train            (training rows,) numpy integers: the indices of the rows to train on
+        rows(indices)    the rows with these indices as a batch: (B,) -> (B, N) numpy int64, where
+                         N is at most seq_len; shorter rows are filled up with PAD
+
+    It gets the following methods. Each result depends on the arguments only:
+
+        epoch_order(seed, epoch, batch_size)    (batches, B) the indices of all batches of an epoch
+        batch_indices(seed, step, batch_size)   (B,) the indices of the batch of a training step
+        batch(seed, step, batch_size)           (B, N) int64 tensor: the batch itself
     """
 
-    def __init__(self, folder, seq_len):
-        try:
-            self.counts = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-            self.fingerprint = self.counts["fingerprint"]
-            self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            self.tokens, self.offsets, starts = (
-                np.asarray(np.memmap(folder / name, dtype, mode="r")) for name, dtype in ID_FILES.items())
-            sizes = len(self.tokens), len(self.offsets) - 1, len(starts) - 1
-            known = self.tokens.max() < self.tokenizer.get_vocab_size()
-            counted = sizes == tuple(self.counts[name] for name in ("tokens", "sentences", "documents"))
-            if not (known and counted and self.offsets[-1] == sizes[0] and starts[-1] == sizes[1]):
-                raise ValueError
-        except Exception:  # tokenizers raises a bare Exception
-            raise ValueError(f"the corpus prepared in {folder} is damaged: delete this folder, start again") from None
-        self.vocab_size, self.seq_len = self.tokenizer.get_vocab_size(), seq_len
-        pairs = np.diff(starts) // 2  # of each document
-        within = np.arange(pairs.sum()) - np.repeat(np.cumsum(pairs) - pairs, pairs)  # a pair's number in its document
-        self.first = np.repeat(starts[:-1], pairs) + 2 * within  # (pairs,)
-        self.lengths = np.minimum(self.offsets[self.first + 2] - self.offsets[self.first] + 3, seq_len)  # (pairs,)
-        self.split = self.train, self.held_out = split_pairs(len(self.first))
-        self.epoch = None, None
+    vocab_size: int
+    seq_len: int
+    lengths: np.ndarray
+    train: np.ndarray
 
-    def rows(self, pairs):
-        """The pairs of these numbers -> input_ids (B, N) int64, a numpy array."""
-        bounds = zip(*(self.offsets[self.first[pairs] + sentence].tolist() for sentence in range(3)))
-        return pad_pairs([(self.tokens[a:b], self.tokens[b:end]) for a, b, end in bounds], self.seq_len)
+    # The batches of the last epoch that was asked for, and its (seed, epoch, batch_size).
+    _epoch_key = None
+    _epoch_order = None
+
+    def rows(self, indices):
+        """The rows with these indices: (B,) -> (B, N), a numpy array of int64."""
+        raise NotImplementedError(f"{type(self).__name__} must define rows(indices)")
 
     def epoch_order(self, seed, epoch, batch_size):
-        """Pair numbers (batches, B) of one epoch; the last is kept. Pools of POOL batches are sorted by length, so that
-        pairs of like length meet; then the batches are shuffled. Each training pair comes once, but for a remainder
-        smaller than a batch, others in each epoch. Fewer pairs than a batch are repeated to fill one.
-        """
-        if self.epoch[0] != (seed, epoch, batch_size):
-            random = np.random.default_rng([seed, epoch])
-            order = random.permutation(self.train)
-            order = np.resize(order, max(1, len(order) // batch_size) * batch_size)
-            pool = np.arange(len(order)) // (POOL * batch_size)
-            order = order[np.lexsort((self.lengths[order], pool))].reshape(-1, batch_size)  # (batches, B)
-            self.epoch = (seed, epoch, batch_size), random.permutation(order)
-        return self.epoch[1]
+        """The indices (batches, B) of all batches of an epoch, in the order of the steps."""
+        # All steps of an epoch ask for the same order. It is drawn once and kept.
+        key = (seed, epoch, batch_size)
+        if self._epoch_key != key:
+            self._epoch_order = draw_epoch(self.train, self.lengths, seed, epoch, batch_size)
+            self._epoch_key = key
+        return self._epoch_order
 
-    def numbers(self, seed, step, batch_size):
-        """The pair numbers (B,) of a step's batch: a function of these arguments alone."""
-        epoch, index = divmod(step, max(1, len(self.train) // batch_size))
+    def batch_indices(self, seed, step, batch_size):
+        """The indices (B,) of the rows in the batch of a training step."""
+        # With 10 batches per epoch, step 23 is batch 3 of epoch 2.
+        batches_per_epoch = max(1, len(self.train) // batch_size)
+        epoch = step // batches_per_epoch
+        index = step % batches_per_epoch
         return self.epoch_order(seed, epoch, batch_size)[index]
 
     def batch(self, seed, step, batch_size):
-        """input_ids (B, N) int64 on the CPU, [CLS] a [SEP] b [SEP] and PAD, of the pairs `numbers`."""
-        return torch.from_numpy(self.rows(self.numbers(seed, step, batch_size)))
+        """The batch of a training step: input_ids (B, N), an int64 tensor on the CPU."""
+        indices = self.batch_indices(seed, step, batch_size)
+        return torch.from_numpy(self.rows(indices))
+
+
+# --- Corpus: a prepared corpus as a source of batches ---------------------------------------------
+
+
+class Corpus(BatchSource):
+    """A prepared corpus, cut into pairs of sentences. A row is [CLS] first [SEP] second [SEP].
+
+    In addition to what every BatchSource has:
+
+        tokenizer          the tokenizers.Tokenizer
+        fingerprint        a short string, equal for two corpora with equal tokenizer and token ids
+        counts             {"documents", "sentences", "tokens", "pairs"}
+        tokens             (tokens,) the ids of all tokens of the corpus
+        sentence_starts    (sentences + 1,) where each sentence begins in `tokens`, and the end
+        first_sentences    (pairs,) the first sentence of each pair
+        held_out           (held-out pairs,) the indices of the pairs that are not trained on
+
+    Raises:
+        ValueError: the folder of the cache is damaged.
+    """
+
+    def __init__(self, folder, seq_len):
+        meta, tokenizer, tokens, sentence_starts, document_starts = corpus_cache.load(folder)
+        self.counts = meta["counts"]
+        self.fingerprint = meta["fingerprint"]
+        self.tokenizer = tokenizer
+        self.tokens = tokens
+        self.sentence_starts = sentence_starts
+        self.vocab_size = tokenizer.get_vocab_size()
+        self.seq_len = seq_len
+
+        # Pair the sentences, and choose the pairs that are held out.
+        self.first_sentences = pair_sentences(document_starts)  # (pairs,)
+        self.train, self.held_out = split_pairs(len(self.first_sentences))
+
+        # The length of each row: both sentences, [CLS] and two [SEP], but never above seq_len.
+        begin = sentence_starts[self.first_sentences]
+        end = sentence_starts[self.first_sentences + 2]
+        self.lengths = np.minimum(end - begin + 3, seq_len)  # (pairs,)
+
+    def rows(self, indices):
+        """The pairs with these indices: (B,) -> (B, N), a numpy array of int64."""
+        # Where the first sentence begins, where the second one begins, and where it ends.
+        first = self.first_sentences[indices]  # (B,)
+        begins = self.sentence_starts[first].tolist()
+        middles = self.sentence_starts[first + 1].tolist()
+        ends = self.sentence_starts[first + 2].tolist()
+
+        pairs = []
+        for begin, middle, end in zip(begins, middles, ends, strict=True):
+            pairs.append((self.tokens[begin:middle], self.tokens[middle:end]))
+        return pad_pairs(pairs, self.seq_len)
 
     @cached_property
     def held_out_rows(self):
-        """(input_ids, labels), both (held-out pairs, N), by length: one masking for all models, seeds, batch sizes."""
+        """All held-out pairs, masked and sorted by length: (masked_ids, labels), (held-out, N).
+
+        The masks are the same for all models, seeds and batch sizes.
+        """
         by_length = np.argsort(self.lengths[self.held_out], kind="stable")
-        input_ids, generator = torch.from_numpy(self.rows(self.held_out[by_length])), torch.Generator()
-        for seed in range(100):  # the first one will do, unless the held-out text is a few words
-            masked_ids, labels = mask_tokens(input_ids, self.vocab_size, generator.manual_seed(seed))
+        input_ids = torch.from_numpy(self.rows(self.held_out[by_length]))  # (held-out pairs, N)
+
+        # Masks from seed 0. In a very short held-out text it can happen that no token is chosen:
+        # then use the next seed.
+        generator = torch.Generator()
+        for seed in range(100):
+            generator.manual_seed(seed)
+            masked_ids, labels = mask_tokens(input_ids, self.vocab_size, generator)
             if (labels != -100).any():
                 break
         return masked_ids, labels
 
     def held_out_batches(self, batch_size):
-        """Yields (input_ids, labels), both (B, N): every held-out pair, masked, pairs of like length together."""
-        for masked_ids, labels in zip(*(rows.split(batch_size) for rows in self.held_out_rows)):
-            width = batch_width(int((masked_ids != PAD).sum(dim=1).max()), self.seq_len)
+        """Yield every held-out pair once, masked: batches (masked_ids, labels), both (B, N)."""
+        all_masked_ids, all_labels = self.held_out_rows  # both (held-out pairs, longest row)
+        for start in range(0, len(all_labels), batch_size):
+            masked_ids = all_masked_ids[start : start + batch_size]
+            labels = all_labels[start : start + batch_size]
+
+            # Rows of similar length are neighbours. Drop the columns that only hold padding.
+            longest = int((masked_ids != PAD).sum(dim=1).max())
+            width = batch_width(longest, self.seq_len)
             yield masked_ids[:, :width].contiguous(), labels[:, :width].contiguous()
 
-    def commonest_token(self):
-        """The id that stands most often in the text, special ones aside: the best guess where nothing is known."""
-        parts = np.array_split(self.tokens, len(self.tokens) // 10_000_000 + 1)  # bincount copies what it is given
-        counts = sum(np.bincount(part, minlength=self.vocab_size) for part in parts)  # (vocabulary,)
-        return int(counts[len(SPECIAL):].argmax()) + len(SPECIAL)
+    def most_frequent_token(self):
+        """The id of the most frequent token, special ones excluded.
+
+        It is the best guess of a model that knows nothing about the sentence.
+        """
+        # np.bincount copies its input. So count parts of about 10 million tokens.
+        parts = np.array_split(self.tokens, len(self.tokens) // 10_000_000 + 1)
+        counts = np.zeros(self.vocab_size, dtype=np.int64)
+        for part in parts:
+            counts += np.bincount(part, minlength=self.vocab_size)
+
+        ordinary = counts[len(SPECIAL_TOKENS) :]
+        return int(ordinary.argmax()) + len(SPECIAL_TOKENS)
+
+
+# --- Masks ----------------------------------------------------------------------------------------
 
 
 def mask_tokens(input_ids, vocab_size, generator):
-    """BERT's corruption (Devlin et al. 2019): (masked_input_ids, labels), both like input_ids (B, N). Each ordinary
-    token is chosen with probability 0.15, independently; ids below len(SPECIAL), [UNK] among them, never are. Of the
-    chosen, 80 % become [MASK], 10 % an ordinary token drawn at random, 10 % stay. Labels are the original ids where
-    chosen, else -100. All on the device of input_ids and `generator`, and without waiting for it.
+    """Hide some tokens, as BERT does (Devlin et al. 2019, section 3.1).
+
+    Each ordinary token is chosen with probability MASK_PROBABILITY, independently of the others.
+    Special tokens, [UNK] among them, are never chosen. Of the chosen tokens
+
+        80 % are replaced by [MASK],
+        10 % are replaced by an ordinary token that is drawn at random,
+        10 % stay as they are.
+
+    The model must predict the original token at every chosen position.
+
+    One random number per token, from 0 to 1, decides everything. Below 0.15 the token is chosen,
+    and the range from 0 to 0.15 is divided in the ratio 80 : 10 : 10:
+
+        0               0.12         0.135       0.15                            1
+        |    [MASK]     |   random   |   same    |          not chosen           |
+
+    Example:
+
+        input_ids      the      cat     [SEP]    sat      on       mats
+        random number  0.05     0.90    0.03     0.125    0.14     0.50
+        masked_ids     [MASK]   cat     [SEP]    dog      on       mats
+        labels         the      -100    -100     sat      on       -100
+
+    Args:
+        input_ids: (B, N) integer tensor of token ids.
+        vocab_size: the number of tokens in the vocabulary.
+        generator: a torch.Generator on the device of input_ids.
+
+    Returns:
+        masked_ids: (B, N) the ids that the model gets.
+        labels: (B, N) the original ids of the chosen tokens, -100 everywhere else. -100 is the
+            label that torch's cross_entropy ignores (model.IGNORED).
+
+    On a GPU this function only starts work and never reads a result, so the CPU does not wait.
     """
-    draw = torch.rand(input_ids.shape, generator=generator, device=input_ids.device)  # (B, N): one draw decides all
-    random_ids = torch.randint(len(SPECIAL), vocab_size, input_ids.shape, generator=generator, device=input_ids.device)
-    ordinary = input_ids >= len(SPECIAL)
-    labels = input_ids.masked_fill(~(ordinary & (draw < MASKED_SHARE)), -100)
-    masked_ids = torch.where(ordinary & (draw < 0.9 * MASKED_SHARE), random_ids, input_ids)
-    return masked_ids.masked_fill(ordinary & (draw < 0.8 * MASKED_SHARE), MASK), labels
+    shape = input_ids.shape
+    device = input_ids.device
+
+    # One number from [0, 1) per token, and one ordinary token per position. The results depend on
+    # the order of these two lines.
+    draw = torch.rand(shape, generator=generator, device=device)  # (B, N)
+    random_ids = torch.randint(
+        len(SPECIAL_TOKENS), vocab_size, shape, generator=generator, device=device
+    )  # (B, N)
+
+    # Which tokens are chosen. Each condition includes the one after it.
+    ordinary = input_ids >= len(SPECIAL_TOKENS)
+    chosen = ordinary & (draw < MASK_PROBABILITY)
+    replaced = ordinary & (draw < 0.9 * MASK_PROBABILITY)
+    hidden = ordinary & (draw < 0.8 * MASK_PROBABILITY)
+
+    # The original ids of the chosen tokens; -100 where there is nothing to predict.
+    labels = input_ids.masked_fill(~chosen, -100)
+
+    # First replace 90 % of the chosen tokens by random ones, then most of these by [MASK].
+    masked_ids = torch.where(replaced, random_ids, input_ids)
+    masked_ids = masked_ids.masked_fill(hidden, MASK)
+    return masked_ids, labels

@@ -1,19 +1,30 @@
-"""The GLUE protocol: fine-tune pre-trained models on the nine tasks, print the paper's table, write the submission.
+"""The GLUE protocol: fine-tune pre-trained models on nine tasks, print the paper's table.
 
-    python glue.py runs/composite --data_dir toy --seeds 3      nine tasks, three seeds; the toy tasks need no download
-    python glue.py --table runs/none runs/composite             mean and standard error over the seeds, a row a run
-    python glue.py --download all --data_dir glue_data          GLUE's own files: size, SHA-256, unpacked
-    python glue.py RUN --predict                                the test files of the best runs, zipped
-    python glue.py --check RUN/glue/submission.zip              whether any zip is a submission
+    python glue.py finetune runs/composite --data_dir toy --seeds 3    nine tasks, three seeds each
+    python glue.py table runs/none runs/composite                      mean and standard error
+    python glue.py predict RUN                                         the test files, as a zip
+    python glue.py check RUN/glue/submission.zip                       is any zip a submission?
+    python glue.py download all --data_dir glue_data                   GLUE's own files
+    python glue.py data --data_dir glue_data                           count the rows of every file
 
-A finished task and seed is one line of RUN/glue/results.jsonl; the same command does only what is missing there. The
-tasks and their files are in tasks.py; settings: [C] = Chang et al. 2021, table 5, A.1, A.2.
+RUN is a folder that pretrain.py wrote. `--data_dir toy` means the toy tasks: they are built in and
+need no download. Without the word "finetune", a RUN is fine-tuned.
+
+A finished task and seed is one line of RUN/glue/results.jsonl. The same command does only what is
+missing there. Columns, downloads, metrics and submissions are in support/glue_*.py.
+
+How it is called, from the command to a batch:
+
+    finetune: main -> finetune_command -> fine_tune_run -> fine_tune_once -> fine_tune -> classify
+                      all models          one model        one task, seed    all steps    one batch
+
+[C] is Chang, Xu, Xu, Tu 2021. The settings come from its table 5, A.1, A.2 and its released code.
+B rows per batch, N tokens per row.
 """
 
 import argparse
 import csv
 import hashlib
-import json
 import math
 import os
 import shutil
@@ -21,8 +32,7 @@ import signal
 import sys
 import tempfile
 import time
-import zipfile
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,502 +40,1356 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm
 
-import toy
 from attention import VARIANTS
-from data import PAD, SEP, Corpus, file_sha256, pad_pairs
-from kernels import autocast, choose_device
-from model import (
-    SIZES, BertForClassification, load_config, load_file, load_run, load_weights, save_file, write_text, write_whole,
-)
-from pretrain import Run, mean_and_error, run_to_exit, whole_number
-from tasks import (
-    DROPOUT, LEARNING_RATES, SEEDS, SEQ_LEN, SUBMISSION, TASKS, WARMUP_SHARE, WEIGHT_DECAY, check_data,
-    check_submission, download_tasks, find_tasks, read_task, scores,
-)
+from data import PAD, SEP, BatchSource, pad_pairs
+from model import SIZES, BertForClassification, load_config, load_run
+from pretrain import Trainer, step_seed
+from support.commands import StopSignals, fraction, positive_int, run_command
+from support.devices import autocast, choose_device
+from support.files import load_checkpoint, save_checkpoint, sha256_of, write_text
+from support.glue_downloads import download_tasks
+from support.glue_format import FORMATS, check_data, find_tasks, read_task
+from support.glue_metrics import scores
+from support.glue_results import add_result, read_results, results_path
+from support.glue_submission import SUBMISSION, check_submission, submission_text, write_zip
+from support.runs import load_weights
+from support.tables import mean_and_standard_error
+from toy import glue as toy_glue
+from toy import language as toy_language
+
+# --- The published settings: [C] table 5 ----------------------------------------------------------
+
+SEEDS = (42, 97, 834, 622, 329, 75, 213, 101, 123, 57)  # ten runs per task; the released code's
+LEARNING_RATES = {"tiny": 3e-4, "small": 3e-4, "base": 1e-4}  # peak; tiny is this project's own
+WARMUP_SHARE = 0.1  # share of the steps with a rising learning rate; then it falls linearly to 0
+WEIGHT_DECAY = 0.0
+DROPOUT = 0.1
+SEQ_LEN = 128
 
 
-# --- Fine-tuning ------------------------------------------------------------------------------------------------------
-class Encoded(Corpus):
-    """The token ids of one split's Examples: a Corpus of labelled pairs, batched as pre-training batches its own."""
+@dataclass(frozen=True)
+class Task:
+    """What is measured on a task, and how [C] fine-tune on it.
+
+    Attributes:
+        metrics: names in support/glue_metrics.py. A task's score is the mean of its metrics.
+        epochs: how often the training rows are seen.
+        released_steps: the number of steps in the released code, for comparison. `epochs` over the
+            training rows give the same number within a few per cent.
+        batch_size: rows per batch.
+        lr: peak learning rate; None: LEARNING_RATES, by the size of the model.
+        start: the task from whose fine-tuned encoder this one starts; None: the pre-trained one.
+    """
+
+    metrics: tuple
+    epochs: int
+    released_steps: int
+    batch_size: int = 32
+    lr: float | None = None
+    start: str | None = None
+
+
+# fmt: off
+TASKS = {
+    "cola":  Task(("matthews",), epochs=3, released_steps=851),
+    "sst-2": Task(("accuracy",), epochs=3, released_steps=6409),
+    "mrpc":  Task(("accuracy", "f1"), epochs=3, released_steps=343, start="mnli"),
+    "sts-b": Task(("pearson", "spearman"), epochs=10, released_steps=1836, start="mnli"),
+    "qqp":   Task(("accuracy", "f1"), epochs=4, released_steps=11200, batch_size=128),
+    "mnli":  Task(("accuracy",), epochs=4, released_steps=12121, batch_size=128),
+    "qnli":  Task(("accuracy",), epochs=3, released_steps=9835, lr=1e-4),
+    "rte":   Task(("accuracy",), epochs=10, released_steps=777, start="mnli"),
+    "wnli":  Task(("accuracy",), epochs=5, released_steps=100),  # epochs: the released code's
+}
+# fmt: on
+
+SAVE_EVERY = 1000  # steps between two checkpoints of an unfinished run
+
+
+# --- Batches of labelled sentences ----------------------------------------------------------------
+
+
+class LabelledPairs(BatchSource):
+    """One split of a task as token ids. A row is [CLS] a [SEP] or [CLS] a [SEP] b [SEP].
+
+    Args:
+        examples: the split's Examples (support/glue_format.py).
+        tokenizer: the tokenizer of the pre-trained model.
+        seq_len: longer rows are cut to this many tokens, the longer sentence first.
+    """
 
     def __init__(self, examples, tokenizer, seq_len):
-        def encode(texts):  # a part at a time, because the library's Encodings are large
-            return [np.array(row.ids, dtype=np.int32) for at in range(0, len(texts), 10_000)
-                    for row in tokenizer.encode_batch(texts[at:at + 10_000], add_special_tokens=False)]
+        self.examples = examples
+        self.vocab_size = tokenizer.get_vocab_size()
+        self.seq_len = seq_len
 
-        tokenizer.encode_special_tokens = True  # "[SEP]" in a sentence is text
-        a, b = encode(examples.a), encode(examples.b or ())
-        self.pairs = list(zip(a, b or [None] * len(a)))
-        self.examples, self.seq_len, self.vocab_size = examples, seq_len, tokenizer.get_vocab_size()
-        self.lengths = np.array([min(seq_len, len(a) + 2 + (0 if b is None else len(b) + 1)) for a, b in self.pairs])
-        self.train, self.epoch = np.arange(len(a)), (None, None)
+        # token ids; the special tokens are added when a batch is made
+        token_ids_a = encode(examples.a, tokenizer)
+        if examples.b is None:
+            token_ids_b = [None] * len(token_ids_a)
+        else:
+            token_ids_b = encode(examples.b, tokenizer)
+        self.pairs = list(zip(token_ids_a, token_ids_b, strict=True))
 
-    def rows(self, numbers):
-        return pad_pairs([self.pairs[number] for number in numbers], self.seq_len)  # (B, N)
+        # the length of each row: the sentences and two or three special tokens
+        lengths = []
+        for a, b in self.pairs:
+            length = len(a) + 2
+            if b is not None:
+                length += len(b) + 1
+            lengths.append(min(length, seq_len))
+        self.lengths = np.array(lengths)  # (rows,)
+        self.train = np.arange(len(lengths))  # (rows,): every row is used
+
+    def rows(self, indices):
+        """The rows with these indices, padded: (B, N) int64."""
+        return pad_pairs([self.pairs[index] for index in indices], self.seq_len)
+
+
+def encode(texts, tokenizer):
+    """The token ids of each text, without special tokens: a list of int32 arrays."""
+    # "[SEP]" in a sentence is text, not a special token
+    tokenizer.encode_special_tokens = True
+
+    # 10,000 at a time, because the library's Encoding objects need much memory
+    token_ids = []
+    for start in range(0, len(texts), 10_000):
+        part = texts[start : start + 10_000]
+        for encoding in tokenizer.encode_batch(part, add_special_tokens=False):
+            token_ids.append(np.array(encoding.ids, dtype=np.int32))
+    return token_ids
+
+
+# --- From token ids to answers --------------------------------------------------------------------
 
 
 def classify(model, input_ids):
-    """Scores (B, labels) of input_ids (B, N). The second sentence and the [SEP] behind it are of token type 1."""
-    separators, padding_mask = (input_ids == SEP).long(), input_ids != PAD
-    return model(input_ids, padding_mask, (separators.cumsum(dim=1) > separators).long() * padding_mask)
+    """Scores (B, labels) of a batch of token ids (B, N).
+
+    The tokens of the second sentence, and the [SEP] after it, have token type 1:
+
+        input_ids          [CLS]  the  dog  [SEP]  it  ran  [SEP]  [PAD]
+        is_sep               0     0    0     1     0   0     1      0
+        separators so far    0     0    0     1     1   1     2      2
+        so far > is_sep      0     0    0     0     1   1     1      1
+        without padding      0     0    0     0     1   1     1      0
+    """
+    attention_mask = input_ids != PAD  # (B, N)
+    is_sep = (input_ids == SEP).long()  # (B, N)
+    separators_so_far = is_sep.cumsum(dim=1)  # (B, N)
+    token_types = (separators_so_far > is_sep).long() * attention_mask  # (B, N)
+    return model(input_ids, attention_mask, token_types)
 
 
 @torch.no_grad()
 def predict(model, data, device, dtype, batch_size=128):
-    """A class id, or STS-B's number, for each row of an Encoded: (n,)."""
+    """Predict every row of a LabelledPairs.
+
+    Returns:
+        (rows,) float64: class ids, or numbers for STS-B.
+    """
     model.eval()
-    order, predictions = np.argsort(data.lengths, kind="stable"), np.empty(len(data.pairs))
-    for numbers in np.split(order, range(batch_size, len(order), batch_size)):
+    predictions = np.empty(len(data.pairs))
+
+    # rows of similar length together, so that there is little padding
+    order = np.argsort(data.lengths, kind="stable")
+    for start in range(0, len(order), batch_size):
+        indices = order[start : start + batch_size]  # (B,)
+        input_ids = torch.from_numpy(data.rows(indices)).to(device)  # (B, N)
         with autocast(device, dtype):
-            logits = classify(model, torch.from_numpy(data.rows(numbers)).to(device)).float()  # (B, labels)
-        predictions[numbers] = (logits.argmax(dim=-1) if data.examples.task.classes else logits[:, 0]).cpu()
+            logits = classify(model, input_ids).float()  # (B, labels)
+
+        # the class with the highest score, or the number itself
+        if data.examples.task.classes is None:
+            answers = logits[:, 0]  # (B,)
+        else:
+            answers = logits.argmax(dim=-1)  # (B,)
+        predictions[indices] = answers.cpu()
+
     model.train()
     return predictions
 
 
-class FineTuning(Run):
-    """A Run on labelled sentences: a classifier on the encoder `start` (a state_dict, of a pre-trained model or of a
-    fine-tuned one), its loss, and at the end the scores on `dev` ({split: Encoded}).
+# --- Fine-tuning: one task, one seed --------------------------------------------------------------
+
+
+def make_classifier(config, num_labels, encoder, settings):
+    """A classifier on an encoder. Its own weights are drawn from the seed.
+
+    Args:
+        config: the BertConfig of the pre-trained model.
+        num_labels: how many scores it gives per row.
+        encoder: the state_dict of a pre-trained model, or of a fine-tuned one with its pooler.
+        settings: "seed" and "dropout" are read.
+    """
+    # draw all weights
+    torch.manual_seed(step_seed(settings["seed"], 0, "weights"))
+    model = BertForClassification(replace(config, dropout=settings["dropout"]), num_labels)
+
+    # replace those of the encoder; a masked-LM head in the state_dict is not used
+    load_weights(model, encoder, "the encoder to start from", strict=False)
+    for name in model.state_dict():
+        if name.startswith("bert.") and name not in encoder:
+            raise ValueError(
+                f"the encoder to start from has no {name}: delete its file, and it is made again"
+            )
+    return model
+
+
+def task_loss(outputs, targets):
+    """The loss of a batch: cross-entropy of classes, mean squared error of numbers.
+
+    Args:
+        outputs: (B, labels) scores of the classes; (B, 1) if the labels are numbers.
+        targets: (B,) class ids (integers), or numbers (floating point).
+    """
+    if targets.is_floating_point():
+        return F.mse_loss(outputs[:, 0], targets)
+    return F.cross_entropy(outputs, targets)
+
+
+def fine_tune(trainer, train, dev, metrics):
+    """Train to the last step, then score the development splits. A signal stops it between steps.
+
+    Args:
+        trainer: a Trainer; its settings decide the batches, the dropout and the learning rates.
+        train: LabelledPairs.
+        dev: {split: LabelledPairs}.
+        metrics: names of the metrics to score with.
+
+    Returns:
+        The number of the signal that stopped it, or 0. trainer.result is set if it has finished.
+    """
+    model = trainer.model
+    device = trainer.device
+    dtype = trainer.dtype
+    seed = trainer.settings["seed"]
+    steps = trainer.settings["steps"]
+    batch_size = trainer.settings["batch_size"]
+    log_every = max(1, steps // 100)
+    labels = torch.tensor(train.examples.labels, device=device)  # (rows,)
+
+    bar = tqdm(
+        total=steps,
+        initial=trainer.step,
+        desc=f"{train.examples.task.folder}, seed {seed}",
+        leave=False,
+        unit="step",
+        disable=None,
+        dynamic_ncols=True,
+    )
+    with StopSignals() as stop, bar:
+        started = time.perf_counter()
+        while trainer.step < steps:
+            # the batch of this step: a function of (seed, step)
+            indices = train.batch_indices(seed, trainer.step, batch_size)  # (B,)
+            input_ids = torch.from_numpy(train.rows(indices)).to(device)  # (B, N)
+            targets = labels[torch.from_numpy(indices).to(device)]  # (B,)
+            trainer.tokens += int(train.lengths[indices].sum())
+
+            # loss; its dropout is a function of (seed, step), too
+            torch.manual_seed(step_seed(seed, trainer.step, "dropout"))
+            with autocast(device, dtype):
+                outputs = classify(model, input_ids).float()  # (B, labels)
+            loss = task_loss(outputs, targets)
+
+            # update: backward pass, clipped gradients, optimizer
+            trainer.update(loss)
+            bar.update()
+
+            # What is due after this step? The last step and a signal are reasons, too.
+            is_last = trainer.step == steps
+            is_stopped = stop.number != 0
+            log_is_due = is_last or trainer.step % log_every == 0
+            save_is_due = is_stopped or trainer.step % SAVE_EVERY == 0
+            if not (log_is_due or save_is_due):
+                continue
+
+            # The clock runs for training alone. Reading the losses waits for the device.
+            trainer.check_finite()
+            trainer.seconds += time.perf_counter() - started
+
+            # log, then a checkpoint, or after the last step the scores
+            if log_is_due:
+                record = trainer.log()
+                bar.set_postfix_str(f"loss {record['loss']:.3f}, lr {record['lr']:.1e}")
+            if is_last:
+                trainer.result = evaluate(model, dev, metrics, device, dtype)
+            elif save_is_due:
+                trainer.save()
+
+            started = time.perf_counter()
+            if is_stopped:
+                break
+    return stop.number
+
+
+def evaluate(model, dev, metrics, device, dtype):
+    """Score a model on the development splits of a task.
+
+    Returns a dictionary:
+        score: the mean of the scores of all splits.
+        scores: {split: {metric: ..., "score": ...}}.
+        constant_prediction: whether all rows of a split got the same answer.
+        partial: whether rows of a split are missing.
+        by_phenomenon: {phenomenon: accuracy}, only if the rows say which phenomenon they test.
+    """
+    result = {"score": 0.0, "scores": {}, "constant_prediction": False, "partial": False}
+    for split, data in dev.items():
+        examples = data.examples
+        predictions = predict(model, data, device, dtype)  # (rows,)
+
+        # the metrics
+        result["scores"][split] = scores(predictions, examples, metrics)
+        result["score"] += result["scores"][split]["score"] / len(dev)
+
+        # what a reader of the score must know
+        if np.ptp(predictions) < 1e-3:
+            result["constant_prediction"] = True
+        if examples.partial:
+            result["partial"] = True
+        if examples.phenomena is not None:
+            result["by_phenomenon"] = accuracy_by_phenomenon(predictions, examples)
+    return result
+
+
+def accuracy_by_phenomenon(predictions, examples):
+    """{phenomenon: accuracy on the rows that test it, times 100}."""
+    phenomena = np.array(examples.phenomena)  # (rows,)
+    right = predictions == np.array(examples.labels)  # (rows,)
+    accuracies = {}
+    for phenomenon in np.unique(phenomena):
+        share = right[phenomena == phenomenon].mean()
+        accuracies[str(phenomenon)] = 100 * float(share)
+    return accuracies
+
+
+# --- The protocol: all tasks and seeds of a run ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """What a task is trained and scored on.
+
+    Attributes:
+        train: LabelledPairs.
+        dev: {split: LabelledPairs}.
+        digest: the same string for the same sentences and labels.
     """
 
-    elsewhere = "--name"
-
-    def __init__(self, folder, settings, train, dev, config, start, device, dtype):
-        self.dev, self.config, self.start, self.task = dev, config, start, train.examples.task
-        self.name = f"{self.task.folder}, seed {settings['seed']}"
-        super().__init__(folder, settings, train, device, dtype)
-        self.labels = torch.tensor(train.examples.labels, device=device)  # (n,) class ids, or numbers
-
-    def make_model(self):
-        labels = len(self.task.classes or "1")  # one output where it is a number
-        model = BertForClassification(replace(self.config, dropout=self.settings["dropout"]), labels)
-        load_weights(model, self.start, "the encoder to start from", strict=False)  # and the pooler, where there is one
-        if any(name.startswith("bert.") and name not in self.start for name in model.state_dict()):
-            raise ValueError("the encoder to start from lacks weights; delete its file, and it is made anew")
-        return model
-
-    def batch_loss(self):
-        """Cross-entropy, or for numbers the mean squared error."""
-        numbers = self.corpus.numbers(self.settings["seed"], self.step, self.settings["batch_size"])  # (B,)
-        self.interval["tokens"] += int(self.corpus.lengths[numbers].sum())
-        targets = self.labels[torch.from_numpy(numbers).to(self.device)]  # (B,)
-        with autocast(self.device, self.dtype):
-            logits = classify(self.model, torch.from_numpy(self.corpus.rows(numbers)).to(self.device)).float()
-        return F.cross_entropy(logits, targets) if self.task.classes else F.mse_loss(logits[:, 0], targets)
-
-    def evaluate(self):
-        """The result: scores of each development split and their mean; accuracy on each kind of sentence, where the
-        rows say of which kind they are; whether one class, or one number, was the answer to everything.
-        """
-        self.result = dict(score=0.0, scores={}, collapsed=False, partial=self.corpus.examples.partial)
-        for split, data in self.dev.items():
-            predictions, examples = predict(self.model, data, self.device, self.dtype), data.examples
-            self.result["scores"][split] = scores(predictions, examples)
-            self.result["score"] += self.result["scores"][split]["score"] / len(self.dev)
-            self.result["collapsed"] |= bool(np.ptp(predictions) < 1e-3)
-            self.result["partial"] |= examples.partial
-            if examples.kinds:
-                kinds, right = np.array(examples.kinds), predictions == np.array(examples.labels)  # (n,) both
-                self.result["by_kind"] = {str(kind): 100 * float(right[kinds == kind].mean())
-                                          for kind in np.unique(kinds)}
-
-    def save(self):
-        if self.result is None:  # else it goes to results.jsonl
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.save_state(model=self.model.state_dict(), optimizer=self.optimizer.state_dict())
-            self.saved_step = self.step
+    train: LabelledPairs
+    dev: dict
+    digest: str
 
 
-# --- The protocol: tasks, seeds, what is done already -----------------------------------------------------------------
-def task_settings(name, seed, data, args, config, model, dtype):
-    """What fixes a task's and seed's run, beside the encoder it starts from: published, or from `args`."""
-    task, train = TASKS[name], data["train"]
-    size = next((size for size, shape in SIZES.items() if shape.items() <= asdict(config).items()), "small")
-    settings = dict(lr=task.lr or LEARNING_RATES[size], epochs=task.epochs, batch_size=task.batch_size, dropout=DROPOUT,
-                    weight_decay=WEIGHT_DECAY, warmup_share=WARMUP_SHARE)
-    settings |= {option: getattr(args, option) for option in settings if getattr(args, option, None) is not None}
-    settings["steps"] = settings["epochs"] * max(1, len(train.pairs) // settings["batch_size"])
+def encode_task(splits, tokenizer, seq_len):
+    """The TaskData of a task. splits: {split: Examples}, "train" and the development splits."""
+    # what the files said
+    content = []
+    for split, examples in splits.items():
+        content.append((split, examples.a, examples.b, examples.labels))
+    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:12]
+
+    # as token ids
+    train = LabelledPairs(splits["train"], tokenizer, seq_len)
+    dev = {}
+    for split, examples in splits.items():
+        if split != "train":
+            dev[split] = LabelledPairs(examples, tokenizer, seq_len)
+    return TaskData(train, dev, digest)
+
+
+def size_of(config):
+    """The name of a model's size in SIZES; "small" if it has none of these shapes."""
+    values = asdict(config)
+    for size, shape in SIZES.items():
+        if all(values[name] == value for name, value in shape.items()):
+            return size
+    return "small"
+
+
+def settings_for(name, seed, data, config, given, dtype):
+    """All settings that decide a run of a task, except the encoder that it starts from.
+
+    Args:
+        name: the task.
+        seed: of batches, dropout and the classifier's weights.
+        data: the task's TaskData.
+        config: the BertConfig of the model.
+        given: {setting: value}, in place of the published values.
+        dtype: the precision.
+    """
+    # the published settings, or the given ones
+    task = TASKS[name]
+    settings = {
+        "lr": task.lr or LEARNING_RATES[size_of(config)],
+        "epochs": task.epochs,
+        "batch_size": task.batch_size,
+        "dropout": DROPOUT,
+        "weight_decay": WEIGHT_DECAY,
+        "warmup_share": WARMUP_SHARE,
+    }
+    settings |= given
+
+    # what follows from them
+    batches_per_epoch = max(1, len(data.train.pairs) // settings["batch_size"])
+    settings["steps"] = settings["epochs"] * batches_per_epoch
     settings["warmup_steps"] = math.ceil(settings["warmup_share"] * settings["steps"])
-    texts = repr([(split, part.examples.a, part.examples.b, part.examples.labels) for split, part in data.items()])
-    digest = hashlib.sha256(texts.encode()).hexdigest()[:12]
-    return settings | dict(task=name, seed=seed, seq_len=train.seq_len, start=task.start, model=model, data=digest,
-                           dtype=str(dtype).removeprefix("torch."))
+
+    # which run it is
+    settings["task"] = name
+    settings["seed"] = seed
+    settings["seq_len"] = data.train.seq_len
+    settings["data"] = data.digest
+    settings["dtype"] = str(dtype).removeprefix("torch.")
+    return settings
 
 
-def code_version():
-    """What made a result: a digest of the modules of this project that take part in it."""
-    here = Path(__file__).parent
-    names = ("kernels", "attention", "model", "data", "tasks", "pretrain", "glue")
-    return hashlib.sha256(b"".join((here / f"{name}.py").read_bytes() for name in names)).hexdigest()[:12]
+def fine_tune_run(folder, tasks, args, device, dtype):
+    """Fine-tune one pre-trained model on all tasks and seeds that are asked for and missing.
 
+    Args:
+        folder: the run, as pretrain.py wrote it.
+        tasks: {task: {split: Examples}}; a task that others start from comes before them.
+        args: the command line of `finetune`.
+        device, dtype: where and in which precision.
 
-def read_results(folder):
-    """{(task, seed): record} of the results.jsonl in a folder, in its order. ValueError: damaged."""
-    path = Path(folder, "results.jsonl")
-    try:
-        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-        for record in records:
-            splits = [split for split in TASKS[record["task"]].rows if split.startswith("dev")]
-            values = [record["result"]["scores"][split]["score"] for split in splits] + [record["result"]["score"]]
-            values += record["result"].get("by_kind", {}).values()
-            if not all(math.isfinite(value) for value in values) or not (
-                    {type(record["result"][mark]) for mark in ("collapsed", "partial")} == {bool}
-                    and isinstance(record["settings"], dict) and isinstance(record["seed"], int)):
-                raise ValueError("a result lacks its scores")
-        return {(record["task"], record["seed"]): record for record in records}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}): mend or delete the line") from None
-
-
-def fine_tune_once(out, data, settings, encoder, config, device, dtype):
-    """One task and seed, unless `out`/results.jsonl has it. Returns the number of the signal that stopped it, or 0."""
-    name, seed = settings["task"], settings["seed"]
-    records, weights, running = read_results(out), out / f"{name}-seed{seed}.pt", out / f"running-{name}-seed{seed}"
-    starts_others = any(task.start == name for task in TASKS.values())
-    for (task, other), done in records.items():  # one table is of one kind of runs, whatever the seed
-        differing = [f"{key} {done['settings'].get(key)} there, {value} here" for key, value in settings.items()
-                     if key != "seed" and done["settings"].get(key) != value]
-        if task == name and differing:
-            raise ValueError(f"{out} has {name}, seed {other}, of another run ({'; '.join(differing)}); "
-                             "choose another --name")
-    if (name, seed) in records and (weights.exists() or not starts_others):
-        shutil.rmtree(running, ignore_errors=True)  # a kill may have come between the result and this
-        return 0
-    judged = {split: part for split, part in data.items() if split != "train"}
-    run = FineTuning(running, settings, data["train"], judged, config, encoder, device, dtype)
-    run.resume()
-    stopped = run.train(save_every=1000, eval_every=settings["steps"])
-    if run.result is None:
-        return stopped
-    records, seconds = read_results(out), run.totals["seconds"]  # another process may have added some meanwhile
-    if settings["start"]:  # what it starts from counts, too
-        run.result["partial"] |= records[settings["start"], seed]["result"]["partial"]
-    print(f"{name:<6} seed {seed:<4} {run.result['score']:5.1f}   {settings['steps']:,} steps of "
-          f"{settings['batch_size']}, lr {settings['lr']:g}, {run.totals['tokens'] / seconds:,.0f} tokens/s, took "
-          + tqdm.format_interval(seconds)
-          + "   PARTIAL" * run.result["partial"] + "   one answer to everything" * run.result["collapsed"])
-    state = run.model.state_dict()
-    if starts_others:
-        save_file({key: value for key, value in state.items() if not key.startswith("classifier")}, weights)
-    others = [record["result"]["score"] for (task, other), record in records.items() if task == name and other != seed]
-    if run.result["score"] > max(others, default=-math.inf):
-        save_file(state, out / f"best-{name}.pt")
-    records = read_results(out)  # again: saving took its time
-    records[name, seed] = dict(task=name, seed=seed, result=run.result, settings=settings, code=code_version(),
-                               seconds=round(seconds, 3))
-    write_text("".join(json.dumps(record) + "\n" for record in records.values()), out / "results.jsonl")
-    shutil.rmtree(running, ignore_errors=True)
-    return stopped
-
-
-def fine_tune(folder, examples, args, device, dtype):
-    """Every task and seed asked for, from the run in `folder`. examples: {task: {split: Examples}}, in order."""
+    Returns:
+        The number of the signal that stopped it, or 0.
+    """
+    # the pre-trained model
     pretrained, tokenizer = load_run(folder)
-    config, out, model = pretrained.config, folder / args.name, file_sha256(folder / "model.pt")[:12]
-    encoded, wanted, none = {}, find_tasks(args.task), argparse.Namespace()
-    out.mkdir(exist_ok=True)
-    write_text("", out / "writable")  # before any work
-    (out / "writable").unlink(missing_ok=True)  # another process may have done so
-    print(f"\n{folder}: {config.variant}, {VARIANTS[config.variant].equation}; results go to {out / 'results.jsonl'}")
-    for seed, name in [(seed, name) for seed in args.seeds for name in examples]:
-        if name not in encoded:
-            encoded[name] = {split: Encoded(part, tokenizer, min(args.seq_len, config.max_length))
-                             for split, part in examples[name].items()}
-        start = TASKS[name].start if args.intermediate else None
-        settings = task_settings(name, seed, encoded[name], args if name in wanted else none, config, model, dtype)
-        before = read_results(out).get((name, seed), {"settings": {}})["settings"]
-        known = all(before.get(key) == settings[key] for key in ("model", "data"))
-        if name not in wanted and known and (out / f"{name}-seed{seed}.pt").exists():
-            continue  # an encoder to start from, whatever the settings that made it
-        encoder = load_file(out / f"{start}-seed{seed}.pt") if start else pretrained.state_dict()
-        settings |= dict(start=start) | (dict(toy=True) if args.toy else {})
-        stopped = fine_tune_once(out, encoded[name], settings, encoder, config, device, dtype)
-        if stopped:
-            return stopped
+    config = pretrained.config
+    model_digest = sha256_of(folder / "model.pt")[:12]
+    seq_len = min(args.seq_len, config.max_length)
+
+    # the folder of the results
+    out = folder / args.name
+    make_writable(out)
+    print(f"\n{folder}: {config.variant}, {VARIANTS[config.variant].equation}")
+    print(f"results go to {results_path(out)}")
+
+    wanted = find_tasks(args.task)
+    data = {}
+    for seed in chosen_seeds(args.seeds):
+        for name, splits in tasks.items():
+            # token ids, once per task
+            if name not in data:
+                data[name] = encode_task(splits, tokenizer, seq_len)
+
+            # the settings; the command line's are for the tasks that it names
+            given = {}
+            if name in wanted:
+                given = given_settings(args)
+            settings = settings_for(name, seed, data[name], config, given, dtype)
+            settings["model"] = model_digest
+            settings["start"] = start_of(name, args)
+            if is_toy(args.data_dir):
+                settings["toy"] = True
+
+            # a task that only gives an encoder to others may have been trained before
+            if name not in wanted and has_encoder(out, settings):
+                continue
+
+            # the encoder to start from
+            if settings["start"] is None:
+                encoder = pretrained.state_dict()
+            else:
+                encoder = load_checkpoint(encoder_path(out, settings["start"], seed))
+
+            stopped = fine_tune_once(out, data[name], settings, encoder, config, device, dtype)
+            if stopped:
+                return stopped
     return 0
 
 
-# --- Tables -----------------------------------------------------------------------------------------------------------
-COLUMNS = {"CoLA": ("cola", "dev"), "MNLI-m": ("mnli", "dev_matched"), "MNLI-mm": ("mnli", "dev_mismatched"),
-           "MRPC": ("mrpc", "dev"), "QNLI": ("qnli", "dev"), "QQP": ("qqp", "dev"), "RTE": ("rte", "dev"),
-           "SST": ("sst-2", "dev"), "STS": ("sts-b", "dev")}
-# BERT-small, [C] table 6
-PUBLISHED = {row.split()[0]: row.split()[1:] for row in """\
-none                 7.0+-2.4 73.0 73.0 80.9 80.1 84.4 61.0 80.9 83.7 69.3+-0.3
-absolute            33.5+-0.4 75.8 76.1 83.3 78.2 84.9 64.4 85.0 82.4 73.7+-0.1
-fixed               38.3+-0.8 77.2 77.2 84.0 82.1 86.2 64.7 86.9 85.2 75.7+-0.2
-dynamic             38.4+-0.7 77.9 77.6 85.6 82.8 87.2 65.1 86.8 85.6 76.3+-0.1
-composite           40.9+-0.7 77.9 78.0 86.2 83.0 87.3 66.1 86.9 85.9 76.9+-0.1
-composite-key       40.0+-0.6 77.9 77.7 86.3 83.3 87.4 66.3 86.5 86.1 76.8+-0.1
-depthwise           38.0+-0.6 76.9 76.8 82.8 81.9 86.1 64.2 87.2 84.4 75.4+-0.1
-composite-depthwise 40.4+-0.7 77.2 77.4 85.0 83.3 87.3 63.5 87.1 86.1 76.4+-0.1
-conv-qk             33.4+-0.4 76.3 76.4 83.3 81.3 85.1 63.0 86.1 84.5 74.4+-0.1
-conv-v              34.7+-0.9 76.2 76.6 83.4 82.4 86.6 65.2 87.2 85.0 75.2+-0.1
-conv-qkv            31.9+-0.7 76.3 76.3 83.7 80.4 84.6 66.1 86.4 84.4 74.4+-0.1
-composite-conv-qk   39.3+-0.8 77.4 77.2 85.4 81.9 86.7 64.0 87.5 85.7 76.1+-0.1
-composite-conv-v    37.9+-0.7 77.8 78.1 85.6 83.6 87.5 65.1 87.5 86.4 76.6+-0.1
-composite-conv-qkv  38.2+-1.0 77.4 77.3 85.3 82.8 87.0 64.9 86.9 85.9 76.2+-0.2
-convbert            33.3+-1.5 76.7 76.8 83.9 77.1 85.1 64.6 86.3 84.0 74.2+-0.3""".splitlines()}
+def chosen_seeds(numbers):
+    """The seeds that --seeds means: one small number is a count of the published seeds."""
+    if len(numbers) == 1 and numbers[0] <= len(SEEDS):
+        return SEEDS[: numbers[0]]
+    return tuple(dict.fromkeys(numbers))  # each one once
 
 
-def table_row(records, by_phenomenon):
-    """{column: (scores by seed {seed: score}, marks)} of one run's results; "GLUE" is the mean of all columns, for
-    each seed that has them all.
+def make_writable(folder):
+    """Make the folder and write a file into it, so that an error comes before any work."""
+    folder.mkdir(exist_ok=True)
+    test_file = folder / "writable"
+    write_text(test_file, "")
+    test_file.unlink(missing_ok=True)  # another process may have removed it
+
+
+def given_settings(args):
+    """{setting: value} of the settings that the command line gives in place of published ones."""
+    given = {}
+    for name in ("lr", "epochs", "batch_size", "dropout", "weight_decay", "warmup_share"):
+        value = getattr(args, name)
+        if value is not None:
+            given[name] = value
+    return given
+
+
+def start_of(name, args):
+    """The task from whose encoder a task starts; None for the pre-trained encoder."""
+    if args.intermediate:
+        return TASKS[name].start
+    return None
+
+
+def starts_others(name):
+    """Whether other tasks start from the encoder that was fine-tuned on this one."""
+    return any(task.start == name for task in TASKS.values())
+
+
+def encoder_path(out, name, seed):
+    """The file of an encoder from which other tasks start."""
+    return out / f"{name}-seed{seed}.pt"
+
+
+def has_encoder(out, settings):
+    """Whether an encoder of this task and seed is there, from the same model and the same data.
+
+    The other settings of its training do not matter.
     """
-    row = {}
+    name, seed = settings["task"], settings["seed"]
+    record = read_results(out).get((name, seed))
+    if record is None:
+        return False
+    for key in ("model", "data"):
+        if record["settings"].get(key) != settings[key]:
+            return False
+    return encoder_path(out, name, seed).exists()
+
+
+def fine_tune_once(out, data, settings, encoder, config, device, dtype):
+    """One task and one seed, unless the results in `out` have it already.
+
+    Args:
+        out: folder of the results.
+        data: the task's TaskData.
+        settings: from settings_for, with the model and the task that it starts from.
+        encoder: the state_dict to start from.
+        config: the BertConfig of the pre-trained model.
+        device, dtype: where and in which precision.
+
+    Returns:
+        The number of the signal that stopped it, or 0.
+    """
+    name, seed = settings["task"], settings["seed"]
+    running = out / f"running-{name}-seed{seed}"
+    records = read_results(out)
+    check_settings(out, records, settings)
+
+    # nothing to do if the result is there, and the encoder file is there or no other task needs it
+    lacks_encoder = starts_others(name) and not encoder_path(out, name, seed).exists()
+    if (name, seed) in records and not lacks_encoder:
+        shutil.rmtree(running, ignore_errors=True)  # a checkpoint may have survived a kill
+        return 0
+
+    # train, from the checkpoint if there is one
+    num_labels = label_count(data.train.examples.task)
+    model = make_classifier(config, num_labels, encoder, settings)
+    trainer = Trainer(model, settings, running / "train_state.pt", device, dtype)
+    trainer.resume("--name")
+    stopped = fine_tune(trainer, data.train, data.dev, TASKS[name].metrics)
+
+    # keep the result; then the checkpoint is no longer needed
+    if trainer.result is not None:
+        if data.train.examples.partial:
+            trainer.result["partial"] = True
+        keep_result(out, trainer)
+        shutil.rmtree(running, ignore_errors=True)
+    return stopped
+
+
+def label_count(task_format):
+    """How many scores a classifier gives per row: one per class, or one number."""
+    if task_format.classes is None:
+        return 1
+    return len(task_format.classes)
+
+
+def check_settings(out, records, settings):
+    """ValueError if there are results of the same task with other settings, for any seed.
+
+    Means over seeds, and best runs, are only meaningful for runs of one kind.
+    """
     for (name, seed), record in records.items():
-        result, marks = record["result"], "~" * record["result"]["partial"] + "*" * record["result"]["collapsed"]
-        values = {column: result["scores"][split]["score"] for column, (task, split) in COLUMNS.items() if task == name}
-        if by_phenomenon:
-            values = result.get("by_kind", {})
-        for column, value in values.items():
-            scores_by_seed, marked = row.setdefault(column, ({}, set()))
-            scores_by_seed[seed] = value
-            marked.update(marks)
-    if not by_phenomenon:
-        row = {column: row[column] for column in COLUMNS if column in row}
-        whole = [seed for seed in row.get("CoLA", ({},))[0] if all(seed in row.get(name, ({},))[0] for name in COLUMNS)]
-        if whole:
-            row["GLUE"] = ({seed: float(np.mean([row[name][0][seed] for name in COLUMNS])) for seed in whole},
-                           set().union(*(marks for _, marks in row.values())))
-    return row
+        if name != settings["task"]:
+            continue
+
+        # which settings differ, apart from the seed?
+        differences = []
+        for key, value in settings.items():
+            saved = record["settings"].get(key)
+            if key != "seed" and saved != value:
+                differences.append(f"{key} is {saved} there and {value} here")
+        if differences:
+            raise ValueError(
+                f"{out} has {name}, seed {seed}, with other settings ({'; '.join(differences)}); "
+                "choose another --name"
+            )
+
+
+def keep_result(out, trainer):
+    """Write a finished run's weights and its line of results.jsonl; print its score."""
+    settings, result = trainer.settings, trainer.result
+    name, seed = settings["task"], settings["seed"]
+
+    # a run that starts from a partial one is partial, too
+    records = read_results(out)
+    if settings["start"] is not None and records[settings["start"], seed]["result"]["partial"]:
+        result["partial"] = True
+
+    # the encoder and its pooler, if other tasks start from them
+    weights = trainer.model.state_dict()
+    if starts_others(name):
+        encoder = {}
+        for key, value in weights.items():
+            if not key.startswith("classifier"):
+                encoder[key] = value
+        save_checkpoint(encoder_path(out, name, seed), encoder)
+
+    # all weights, if it is the best run of the task so far
+    other_scores = []
+    for (other_name, other_seed), record in records.items():
+        if other_name == name and other_seed != seed:
+            other_scores.append(record["result"]["score"])
+    if result["score"] > max(other_scores, default=-math.inf):
+        save_checkpoint(best_path(out, name), weights)
+
+    # the line of results.jsonl comes last: it says that everything else is there
+    record = {
+        "task": name,
+        "seed": seed,
+        "result": result,
+        "settings": settings,
+        "code": code_digest(),
+        "seconds": round(trainer.seconds, 3),
+    }
+    add_result(out, record)
+    print_result(trainer)
+
+
+def best_path(out, name):
+    """The file of the weights of a task's best run."""
+    return out / f"best-{name}.pt"
+
+
+def code_digest():
+    """Which version of this project made a result: a digest of the six scripts and support/."""
+    here = Path(__file__).parent
+    scripts = ("attention", "kernels", "model", "data", "pretrain", "glue")
+    paths = [here / f"{name}.py" for name in scripts]
+    paths += sorted((here / "support").glob("*.py"))
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def print_result(trainer):
+    """One line about a finished run."""
+    settings, result = trainer.settings, trainer.result
+    speed = trainer.tokens / trainer.seconds
+    line = (
+        f"{settings['task']:<6} seed {settings['seed']:<4} {result['score']:5.1f}   "
+        f"{settings['steps']:,} steps of {settings['batch_size']} rows, lr {settings['lr']:g}, "
+        f"{speed:,.0f} tokens/s, took {tqdm.format_interval(trainer.seconds)}"
+    )
+    if result["partial"]:
+        line += "   PARTIAL"
+    if result["constant_prediction"]:
+        line += "   the same answer for all rows"
+    print(line)
+
+
+# --- The table ------------------------------------------------------------------------------------
+
+# column: (task, split). WNLI is left out, as in [C].
+COLUMNS = {
+    "CoLA": ("cola", "dev"),
+    "MNLI-m": ("mnli", "dev_matched"),
+    "MNLI-mm": ("mnli", "dev_mismatched"),
+    "MRPC": ("mrpc", "dev"),
+    "QNLI": ("qnli", "dev"),
+    "QQP": ("qqp", "dev"),
+    "RTE": ("rte", "dev"),
+    "SST": ("sst-2", "dev"),
+    "STS": ("sts-b", "dev"),
+}
+
+# [C] table 6: means over ten runs; the standard error is kept for CoLA and GLUE only. These are the
+# rows of BERT-small, in the order of COLUMNS, then GLUE.
+# fmt: off
+PUBLISHED = {
+    "none":                "7.0+-2.4  73.0 73.0 80.9 80.1 84.4 61.0 80.9 83.7 69.3+-0.3",
+    "absolute":            "33.5+-0.4 75.8 76.1 83.3 78.2 84.9 64.4 85.0 82.4 73.7+-0.1",
+    "fixed":               "38.3+-0.8 77.2 77.2 84.0 82.1 86.2 64.7 86.9 85.2 75.7+-0.2",
+    "dynamic":             "38.4+-0.7 77.9 77.6 85.6 82.8 87.2 65.1 86.8 85.6 76.3+-0.1",
+    "composite":           "40.9+-0.7 77.9 78.0 86.2 83.0 87.3 66.1 86.9 85.9 76.9+-0.1",
+    "composite-key":       "40.0+-0.6 77.9 77.7 86.3 83.3 87.4 66.3 86.5 86.1 76.8+-0.1",
+    "depthwise":           "38.0+-0.6 76.9 76.8 82.8 81.9 86.1 64.2 87.2 84.4 75.4+-0.1",
+    "composite-depthwise": "40.4+-0.7 77.2 77.4 85.0 83.3 87.3 63.5 87.1 86.1 76.4+-0.1",
+    "conv-qk":             "33.4+-0.4 76.3 76.4 83.3 81.3 85.1 63.0 86.1 84.5 74.4+-0.1",
+    "conv-v":              "34.7+-0.9 76.2 76.6 83.4 82.4 86.6 65.2 87.2 85.0 75.2+-0.1",
+    "conv-qkv":            "31.9+-0.7 76.3 76.3 83.7 80.4 84.6 66.1 86.4 84.4 74.4+-0.1",
+    "composite-conv-qk":   "39.3+-0.8 77.4 77.2 85.4 81.9 86.7 64.0 87.5 85.7 76.1+-0.1",
+    "composite-conv-v":    "37.9+-0.7 77.8 78.1 85.6 83.6 87.5 65.1 87.5 86.4 76.6+-0.1",
+    "composite-conv-qkv":  "38.2+-1.0 77.4 77.3 85.3 82.8 87.0 64.9 86.9 85.9 76.2+-0.2",
+    "convbert":            "33.3+-1.5 76.7 76.8 83.9 77.1 85.1 64.6 86.3 84.0 74.2+-0.3",
+}
+# fmt: on
+
+
+@dataclass
+class Cell:
+    """A cell of the table: {seed: score}, and the marks of the runs behind it ("~", "*")."""
+
+    scores: dict
+    marks: set
+
+    def text(self):
+        """Mean and standard error over the seeds, then the marks: "20.0+-5.8*"."""
+        mean = mean_and_standard_error(list(self.scores.values()), digits=1)
+        return mean.replace(" ", "") + "".join(sorted(self.marks))
+
+
+def marks_of(result):
+    """The marks of a result: ~ for a partial one, * for one answer to all rows."""
+    marks = set()
+    if result["partial"]:
+        marks.add("~")
+    if result["constant_prediction"]:
+        marks.add("*")
+    return marks
+
+
+def add_score(cells, column, seed, score, marks):
+    """Add one run's score and marks to the cell of a column."""
+    cell = cells.setdefault(column, Cell({}, set()))
+    cell.scores[seed] = score
+    cell.marks |= marks
+
+
+def phenomenon_cells(records):
+    """{phenomenon: Cell} of a run: the accuracy on the CoLA sentences that test it."""
+    cells = {}
+    for (_, seed), record in records.items():
+        result = record["result"]
+        for phenomenon, accuracy in result.get("by_phenomenon", {}).items():
+            add_score(cells, phenomenon, seed, accuracy, marks_of(result))
+    return cells
+
+
+def task_cells(records):
+    """{column: Cell} of a run: the columns of [C] table 6 that have results."""
+    cells = {}
+    for column, (task, split) in COLUMNS.items():
+        for (name, seed), record in records.items():
+            if name == task:
+                result = record["result"]
+                score = result["scores"][split]["score"]
+                add_score(cells, column, seed, score, marks_of(result))
+
+    # the mean of all columns, if there is a seed that has them all
+    if len(cells) == len(COLUMNS):
+        overall = glue_cell(cells)
+        if overall.scores:
+            cells["GLUE"] = overall
+    return cells
+
+
+def glue_cell(cells):
+    """The GLUE score as a Cell: for each seed that has all columns, the mean of its scores."""
+    overall = Cell({}, set())
+    for cell in cells.values():
+        overall.marks |= cell.marks
+    for seed in cells["CoLA"].scores:
+        if all(seed in cell.scores for cell in cells.values()):
+            seed_scores = [cell.scores[seed] for cell in cells.values()]
+            overall.scores[seed] = float(np.mean(seed_scores))
+    return overall
 
 
 def print_table(folders, args):
-    """[C] table 6 of the runs in `folders`: mean and standard error over seeds, published rows where asked for."""
-    rows, toys = {}, False
+    """Print one row per run: mean and standard error over the seeds, as in [C] table 6.
+
+    Args:
+        folders: of the runs.
+        args: the command line of `table`.
+    """
+    # one row per run: {label: {column: text}}
+    rows = {}
+    has_toy = False
     for folder in folders:
-        variant, records = load_config(folder).variant, read_results(folder / args.name)
-        if not records:
-            raise ValueError(f"{folder / args.name} has no results: python glue.py {folder} makes them")
-        toys |= any(record["settings"].get("toy") for record in records.values())
-        if toys and args.published:
-            raise ValueError(f"{folder / args.name} has results of the toy tasks: the paper's rows are of GLUE")
-        row = table_row(records, args.by_phenomenon)
-        runs = sorted({len(by_seed) for by_seed, _ in row.values()})
-        cells = {column: mean_and_error(list(by_seed.values()), 1).replace(" ", "") + "".join(sorted(marks))
-                 for column, (by_seed, marks) in row.items()}
-        rows[str(folder)] = dict(variant=variant, runs="-".join(map(str, runs[::max(1, len(runs) - 1)]))) | cells
+        variant = load_config(folder).variant
+        records = existing_results(folder, args.name)
+        if args.by_phenomenon:
+            cells = phenomenon_cells(records)
+        else:
+            cells = task_cells(records)
+        rows[str(folder)] = table_row(variant, cells)
+        if any(record["settings"].get("toy") for record in records.values()):
+            has_toy = True
+
+    # the paper's rows of the same variants
     if args.published:
-        names = [variant for variant in dict.fromkeys(row["variant"] for row in rows.values()) if variant in PUBLISHED]
-        rows |= {f"[C] {name}": dict(zip(("variant", "runs", *COLUMNS, "GLUE"), (name, "10", *PUBLISHED[name])))
-                 for name in names}
+        if has_toy:
+            raise ValueError(
+                "there are results of the toy tasks among these runs; "
+                "the published rows are results of GLUE"
+            )
+        rows |= published_rows(row["variant"] for row in rows.values())
+
+    # a header line, then one line per row
     columns = dict.fromkeys(column for row in rows.values() for column in row)
-    table = [["run", *columns]] + [[label, *(row.get(column, "") for column in columns)] for label, row in rows.items()]
-    widths = [max(map(len, column)) for column in zip(*table)]
+    lines = [["run", *columns]]
+    for label, row in rows.items():
+        lines.append([label, *[row.get(column, "") for column in columns]])
+
     if args.format == "csv":
-        csv.writer(sys.stdout, lineterminator="\n").writerows(table)
+        csv.writer(sys.stdout, lineterminator="\n").writerows(lines)
         return
     if args.format == "markdown":
-        table.insert(1, ["-" * width for width in widths])
-    edge, between = ("| ", " | ") if args.format == "markdown" else ("", "  ")
-    for line in table:
-        print((edge + between.join(map(str.ljust, line, widths)) + edge[::-1]).rstrip())
-    said = "".join(mark for row in rows.values() for cell in row.values() for mark in "~*" if mark in cell)
-    notes = {"of the toy tasks: no GLUE scores": toys, "~ on part of the rows published: not a GLUE score": "~" in said,
-             "* with runs that gave one answer to everything": "*" in said}
-    notes = [note for note, holds in notes.items() if holds]
-    if notes and args.format == "markdown":
-        print()  # the end of the table
+        print_markdown(lines)
+    else:
+        print_text(lines)
+    print_notes(rows, has_toy, args.format)
+
+
+def existing_results(folder, name):
+    """The records of a run. ValueError if there are none."""
+    records = read_results(folder / name)
+    if not records:
+        raise ValueError(
+            f"{folder / name} has no results: python glue.py finetune {folder} makes them"
+        )
+    return records
+
+
+def table_row(variant, cells):
+    """{column: text} of a run: variant, number of seeds, and its cells."""
+    # the number of seeds, or the smallest and the largest number if the columns differ
+    counts = [len(cell.scores) for cell in cells.values()]
+    runs = ""
+    if counts:
+        runs = str(min(counts))
+        if max(counts) > min(counts):
+            runs += f"-{max(counts)}"
+
+    row = {"variant": variant, "runs": runs}
+    for column, cell in cells.items():
+        row[column] = cell.text()
+    return row
+
+
+def published_rows(variants):
+    """{label: {column: text}}: the rows of [C] table 6 for these variants, each one once."""
+    rows = {}
+    for variant in variants:
+        if variant in PUBLISHED:
+            row = {"variant": variant, "runs": "10"}
+            cells = PUBLISHED[variant].split()
+            for column, cell in zip([*COLUMNS, "GLUE"], cells, strict=True):
+                row[column] = cell
+            rows[f"[C] {variant}"] = row
+    return rows
+
+
+def aligned(lines):
+    """The same table with every cell filled up with spaces to the width of its column."""
+    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    padded = []
+    for line in lines:
+        padded.append([cell.ljust(width) for cell, width in zip(line, widths, strict=True)])
+    return padded
+
+
+def print_text(lines):
+    """Print a table with two spaces between the columns."""
+    for line in aligned(lines):
+        print("  ".join(line).rstrip())
+
+
+def print_markdown(lines):
+    """Print a table in Markdown."""
+    header, *rows = aligned(lines)
+    rule = ["-" * len(cell) for cell in header]
+    for line in [header, rule, *rows]:
+        print("| " + " | ".join(line) + " |")
+
+
+def print_notes(rows, has_toy, table_format):
+    """Explain the marks that occur in a table, one line each."""
+    cells = "".join(cell for row in rows.values() for cell in row.values())
+    notes = []
+    if has_toy:
+        notes.append("results of the toy tasks: no GLUE scores")
+    if "~" in cells:
+        notes.append("~ on some of the published rows: not a GLUE score")
+    if "*" in cells:
+        notes.append("* with runs that gave the same answer for all rows")
+
+    # in Markdown, an empty line ends the table
+    if notes and table_format == "markdown":
+        print()
     for note in notes:
         print(note)
 
 
-# --- Submission -------------------------------------------------------------------------------------------------------
-def predict_tests(folder, args, tasks, device):
-    """Write the eleven files of a submission, from the best development run of each task, and zip them."""
+# --- The test files -------------------------------------------------------------------------------
+
+
+def predict_tests(folder, formats, data_dir, args, device):
+    """Write the eleven files of a submission, each from the best run of its task, and zip them.
+
+    Args:
+        folder: the run.
+        formats: {task: TaskFormat}.
+        data_dir: the folder of the task's files.
+        args: the command line of `predict`.
+        device: where the models run.
+    """
+    # all runs and files must be there before any work
+    out = folder / args.name
+    records = read_results(out)
+    check_best_runs(folder, out, records)
     pretrained, tokenizer = load_run(folder)
-    out, records = folder / args.name, read_results(folder / args.name)
-    model_of_run = file_sha256(folder / "model.pt")[:12]
-    for name in TASKS:
-        settings = [record["settings"] for record in records.values() if record["task"] == name]
-        if not settings:
-            raise ValueError(f"{out} has no run of {name}: python glue.py {folder} --task {name} makes one")
-        if settings[0].get("model") != model_of_run:
-            raise ValueError(f"{out}: its runs of {name} started from another model.pt than {folder} has now")
-        if not (out / f"best-{name}.pt").exists():
-            raise ValueError(f"{out / f'best-{name}.pt'} is missing: delete the lines of {name} in results.jsonl, and "
-                             "the command that made them makes it anew")
-    examples = {file: read_task(tasks[name], args.data_dir, split, args.allow_partial)
-                for file, (name, split) in SUBMISSION.items()}
-    (out / "submission").mkdir(exist_ok=True)
+    examples_of_file = {}
     for file, (name, split) in SUBMISSION.items():
-        task = tasks[name]
-        model = BertForClassification(pretrained.config, len(task.classes or "1")).to(device)
-        load_weights(model, load_file(out / f"best-{name}.pt"), out / f"best-{name}.pt")
-        of_task = [record for record in records.values() if record["task"] == name]
-        best = max(of_task, key=lambda record: record["result"]["score"])
-        data = Encoded(examples[file], tokenizer, best["settings"]["seq_len"])
-        predictions = predict(model, data, device, getattr(torch, best["settings"]["dtype"]))
-        words = [task.classes[int(value)] if task.classes else f"{min(max(value, 0), 5):.3f}" for value in predictions]
-        write_text("index\tprediction\n" + "".join(f"{index}\t{word}\n" for index, word in enumerate(words)),
-                   out / "submission" / f"{file}.tsv")
-        print(f"{file}.tsv: {len(words):,} predictions of seed {best['seed']}, development score "
-              f"{best['result']['score']:.1f}")
+        examples_of_file[file] = read_task(formats[name], data_dir, split, args.allow_partial)
 
-    def zip_files(part):
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in SUBMISSION:
-                archive.write(out / "submission" / f"{file}.tsv", f"{file}.tsv")
-    write_whole(out / "submission.zip", zip_files)
-    check_submission(out / "submission.zip", tasks)
+    submission = out / "submission"
+    submission.mkdir(exist_ok=True)
+    for file, (name, _) in SUBMISSION.items():
+        # the best run of the task
+        best = best_record(records, name)
+        num_labels = label_count(formats[name])
+        model = BertForClassification(pretrained.config, num_labels).to(device)
+        path = best_path(out, name)
+        load_weights(model, load_checkpoint(path), path)
 
+        # its predictions, with the row length and the precision of its training
+        data = LabelledPairs(examples_of_file[file], tokenizer, best["settings"]["seq_len"])
+        dtype = getattr(torch, best["settings"]["dtype"])
+        predictions = predict(model, data, device, dtype)
+        write_text(submission / file, submission_text(predictions, formats[name]))
+        print(
+            f"{file}: {len(predictions):,} predictions of seed {best['seed']}, "
+            f"development score {best['result']['score']:.1f}"
+        )
 
-# --- Command line -----------------------------------------------------------------------------------------------------
-def prepare_data(args):
-    """(tasks, data_dir): GLUE's own, or for --data_dir toy the built-in ones, written to the cache on first use."""
-    if not args.toy:
-        return TASKS, args.data_dir
-    folder = args.cache_dir / f"toy-glue-{file_sha256(toy.__file__)[:8]}"  # another program, another folder
-    if not folder.exists():
-        args.cache_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=args.cache_dir, ignore_cleanup_errors=True) as temporary:
-            toy.write_glue(Path(temporary, "glue"))
-            if not folder.exists():  # another process may have been faster
-                os.replace(Path(temporary, "glue"), folder)
-    return {name: replace(task, rows=toy.GLUE_ROWS[task.folder]) for name, task in TASKS.items()}, folder
+    write_zip(out / "submission.zip", submission)
+    check_submission(out / "submission.zip", formats)
 
 
-def read_all(args, tasks):
-    """{task: {split: Examples}}, train and development, of the tasks asked for; those they start from come first."""
-    names = find_tasks(args.task)
-    starts = [TASKS[name].start for name in names if TASKS[name].start and args.intermediate]
-    splits = {name: [split for split in tasks[name].rows if split == "train" or split.startswith("dev")]
-              for name in dict.fromkeys(starts + names)}
-    return {name: {split: read_task(tasks[name], args.data_dir, split, args.allow_partial) for split in splits[name]}
-            for name in splits}
+def check_best_runs(folder, out, records):
+    """ValueError if a task has no run, or if its runs do not belong to the model of `folder`."""
+    model_digest = sha256_of(folder / "model.pt")[:12]
+    for name in TASKS:
+        # there is a run
+        settings = [record["settings"] for (task, _), record in records.items() if task == name]
+        if not settings:
+            raise ValueError(
+                f"{out} has no run of {name}: python glue.py finetune {folder} --task {name} "
+                "makes one"
+            )
+
+        # it started from the model that the folder has now
+        if settings[0].get("model") != model_digest:
+            raise ValueError(
+                f"{out}: its runs of {name} started from another model.pt than {folder} has now"
+            )
+
+        # its weights are there
+        path = best_path(out, name)
+        if not path.exists():
+            raise ValueError(
+                f"{path} is missing: delete the lines of {name} in {results_path(out)}, "
+                f"then python glue.py finetune {folder} --task {name} makes it again"
+            )
 
 
-def benchmark(folder, args, tasks, device, dtype, steps=40):
-    """Print real tokens per second of fine-tuning and of pre-training: the run's model, one task's batches, in turn."""
-    pretrained, tokenizer = load_run(folder)
-    task, config = tasks["mnli" if args.task == "all" else find_tasks(args.task)[0]], pretrained.config
-    examples = read_task(task, args.data_dir, "train", args.allow_partial)
-    train = Encoded(examples, tokenizer, min(args.seq_len, config.max_length))
-    settings = dict(seed=0, batch_size=args.batch_size or task.batch_size, steps=10 ** 6, warmup_steps=1, lr=1e-4,
-                    dropout=config.dropout)
-
-    class PreTraining(Run):
-        def make_model(self):
-            return pretrained
-
-    runs = {"pre-training": PreTraining(folder, settings, train, device, dtype),
-            "fine-tuning": FineTuning(folder, settings, train, {}, config, pretrained.state_dict(), device, dtype)}
-    times = {name: [] for name in runs}
-    for step in range(steps + 5):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run.train_step()
-            run.collect(0.0)  # waits for the device
-            times[name].append(time.perf_counter() - start)
-            if step == 4:  # the first ones allocate and compile
-                times[name].clear()
-                run.interval["tokens"] = 0
-    for name, run in runs.items():
-        ratio = np.median(np.divide(times[name], times["pre-training"]))
-        print(f"{name:<13} {run.interval['tokens'] / sum(times[name]):>9,.0f} tokens/s   "
-              f"{1000 * np.median(times[name]):7.1f} ms a step of {settings['batch_size']}   "
-              f"{ratio:.2f} of pre-training's time for the same batch")
+def best_record(records, name):
+    """The record with the best score of a task; of equal scores the first."""
+    of_task = [record for (task, _), record in records.items() if task == name]
+    return max(of_task, key=score_of)
 
 
-def fraction(text):
-    """argparse type: a number from 0 to below 1."""
-    if not 0 <= float(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} does not lie in [0, 1)")
-    return float(text)
+def score_of(record):
+    return record["result"]["score"]
 
 
-def parse_arguments(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    add = parser.add_argument
-    add("runs", nargs="*", type=Path, metavar="RUN", help="folders that pretrain.py wrote")
-    add("--data_dir", type=Path, default=Path("glue_data"),
-        help="folder of GLUE's files, or toy (default: %(default)s)")
-    add("--task", default="all", help=f"{', '.join(TASKS)}; or all (default)")
-    add("--seeds", nargs="+", type=int, default=[len(SEEDS)], help="the first so many of the released ten, or a list "
-        f"of seeds: one number up to {len(SEEDS)} is a count (default: all ten)")
-    add("--intermediate", action=argparse.BooleanOptionalAction, default=True,
-        help="start RTE, STS-B and MRPC from the MNLI encoder of the same seed")
-    for name, kind in dict(lr=float, epochs=whole_number, batch_size=whole_number, dropout=fraction,
-                           weight_decay=fraction, warmup_share=fraction).items():
-        add(f"--{name}", type=kind, help="default: the published one, by task and size")
-    add("--seq_len", type=whole_number, default=SEQ_LEN, help="tokens, at most the model's (default: %(default)s)")
-    add("--allow_partial", action="store_true", help="read files with rows missing, and mark their scores")
-    add("--name", default="glue", help="results go to RUN/NAME (default: %(default)s)")
-    add("--table", action="store_true", help="print the results of the runs, mean and standard error over seeds")
-    add("--published", action="store_true", help="with --table: the paper's rows of the same variants below")
-    add("--by_phenomenon", action="store_true", help="with --table: accuracy on each kind of CoLA sentence")
-    add("--format", choices=("text", "markdown", "csv"), default="text", help="of the table")
-    add("--predict", action="store_true", help="write RUN/NAME/submission.zip from the best run of each task")
-    add("--check", type=Path, metavar="ZIP", help="check a submission")
-    add("--benchmark", action="store_true", help="speed of fine-tuning beside that of pre-training")
-    add("--download", metavar="TASK", help="fetch a task's files, or all")
-    add("--check_data", action="store_true", help="print the rows found in every file, beside the published number")
-    add("--cache_dir", type=Path, default=Path("cache"), help="of the toy tasks (default: %(default)s)")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
-    add("--dtype", choices=("auto", "fp32", "bf16"), default="auto")
-    args = parser.parse_args(argv)
-    args.toy = str(args.data_dir) == "toy"
-    if not (args.runs or args.check or args.download or args.check_data):
-        parser.error("nothing to do: name a RUN (pretrain.py makes one), or give --check, --download or --check_data")
-    if len(args.seeds) == 1 and 1 <= args.seeds[0] <= len(SEEDS):
-        args.seeds = SEEDS[:args.seeds[0]]
-    args.seeds = tuple(dict.fromkeys(args.seeds))
-    if min(args.seeds) < 1:
-        parser.error("--seeds: a count or a list of whole numbers above 0")
-    if (args.published or args.by_phenomenon or args.format != "text") and not args.table:
-        parser.error("--published, --by_phenomenon and --format go with --table")
-    if sum(map(bool, (args.table, args.predict, args.benchmark, args.check, args.check_data))) > 1:
-        parser.error("one at a time: --table, --predict, --benchmark, --check, --check_data")
-    if (args.table or args.predict or args.benchmark) and not args.runs:
-        parser.error("--table, --predict and --benchmark want a RUN")
-    if args.published and args.by_phenomenon:
-        parser.error("the paper has no rows by phenomenon: --published and --by_phenomenon do not go together")
-    if args.lr is not None and not 0 < args.lr < math.inf:
-        parser.error(f"--lr must be a number above 0, not {args.lr}")
-    if args.seq_len < 8:
-        parser.error(f"--seq_len must be at least 8, not {args.seq_len}")
-    return args
+# --- The tasks' files -----------------------------------------------------------------------------
 
 
-def run_all(args):
-    """What the command line asks for. Returns the exit code."""
+def is_toy(data_dir):
+    """Whether --data_dir means the built-in toy tasks."""
+    return str(data_dir) == "toy"
+
+
+def formats_of(data_dir):
+    """{task: TaskFormat}. The toy tasks have GLUE's formats with other row counts."""
+    if not is_toy(data_dir):
+        return FORMATS
+    formats = {}
+    for name, task_format in FORMATS.items():
+        rows = toy_glue.GLUE_ROWS[task_format.folder]
+        formats[name] = replace(task_format, rows=rows)
+    return formats
+
+
+def data_folder(args):
+    """The folder of the tasks' files; the toy tasks are in the cache."""
+    if is_toy(args.data_dir):
+        return toy_folder(args.cache_dir)
+    return args.data_dir
+
+
+def toy_folder(cache_dir):
+    """The folder of the toy tasks, written now if it is missing."""
+    # its name changes with the programs that write it
+    digests = sha256_of(toy_language.__file__) + sha256_of(toy_glue.__file__)
+    name = hashlib.sha256(digests.encode()).hexdigest()[:8]
+    folder = cache_dir / f"toy-glue-{name}"
+    if folder.exists():
+        return folder
+
+    # the folder gets its name when it is complete; another process may have been faster
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_dir, ignore_cleanup_errors=True) as temporary:
+        new = Path(temporary, "glue")
+        toy_glue.write_glue(new)
+        if not folder.exists():
+            os.replace(new, folder)
+    return folder
+
+
+def read_tasks(formats, data_dir, args):
+    """The training and development splits of the tasks that the command line asks for.
+
+    Returns:
+        {task: {split: Examples}}; tasks that others start from come first.
+    """
+    # the tasks, after those they start from
+    wanted = find_tasks(args.task)
+    names = []
+    for name in wanted:
+        if start_of(name, args) is not None:
+            names.append(start_of(name, args))
+    names += wanted
+
+    tasks = {}
+    for name in dict.fromkeys(names):  # each one once
+        task_format = formats[name]
+        splits = {}
+        for split in ["train", *task_format.dev_splits]:
+            splits[split] = read_task(task_format, data_dir, split, args.allow_partial)
+        tasks[name] = splits
+    return tasks
+
+
+# --- The command line -----------------------------------------------------------------------------
+
+
+def main(arguments=None):
+    """Run one of the commands. Returns the exit code."""
+    if arguments is None:
+        arguments = sys.argv[1:]
+    args = parse_arguments(arguments)
+    return args.function(args)
+
+
+def finetune_command(args):
+    """Fine-tune every run on every task and seed that is missing."""
+    # what can be wrong is checked before any work
     find_tasks(args.task)
-    if args.download:
-        if args.toy:
-            raise ValueError("the toy tasks need no download; --download wants another --data_dir")
-        download_tasks(find_tasks(args.download), args.data_dir)
-    if args.table:
-        print_table(args.runs, args)
-        return 0
-    for folder in args.runs:  # before any work
-        load_run(folder)
-    tasks, args.data_dir = prepare_data(args)
-    if args.check_data:
-        check_data(tasks, args.data_dir)
-    if args.check:
-        check_submission(args.check, tasks)
-    if not args.runs:
-        return 0
-    device, dtype, reason = choose_device(args.device, args.dtype)
-    print(reason)
-    examples = None if args.predict or args.benchmark else read_all(args, tasks)
     for folder in args.runs:
-        if args.benchmark:
-            benchmark(folder, args, tasks, device, dtype)
-        elif args.predict:
-            predict_tests(folder, args, tasks, device)
-        else:
-            stopped = fine_tune(folder, examples, args, device, dtype)
-            if stopped:
-                print(f"stopped by {signal.Signals(stopped).name}; the same command goes on from there")
-                return 128 + stopped
+        load_run(folder)
+    formats = formats_of(args.data_dir)
+    data_dir = data_folder(args)
+    device, dtype, line = choose_device(args.device, args.dtype)
+    print(line)
+    tasks = read_tasks(formats, data_dir, args)
+
+    for folder in args.runs:
+        stopped = fine_tune_run(folder, tasks, args, device, dtype)
+        if stopped:
+            name = signal.Signals(stopped).name
+            print(f"stopped by {name}; the same command continues from there")
+            return 128 + stopped
     return 0
 
 
-def main(argv=None):
-    run_to_exit("glue.py", run_all, parse_arguments(argv))
+def table_command(args):
+    """Print the results of the runs."""
+    print_table(args.runs, args)
+    return 0
+
+
+def predict_command(args):
+    """Write the test files of a run."""
+    load_run(args.run)
+    device, _, line = choose_device(args.device)
+    print(line)
+    predict_tests(args.run, formats_of(args.data_dir), data_folder(args), args, device)
+    return 0
+
+
+def check_command(args):
+    """Check a submission."""
+    check_submission(args.zip, formats_of(args.data_dir))
+    return 0
+
+
+def download_command(args):
+    """Download the files of the tasks."""
+    if is_toy(args.data_dir):
+        raise ValueError("the toy tasks need no download: give another --data_dir")
+    names = [name for task in args.tasks for name in find_tasks(task)]
+    download_tasks(names, args.data_dir)
+    return 0
+
+
+def data_command(args):
+    """Count the rows of every file."""
+    check_data(formats_of(args.data_dir), data_folder(args))
+    return 0
+
+
+COMMANDS = {
+    "finetune": (finetune_command, "fine-tune runs on tasks and seeds; do only what is missing"),
+    "table": (table_command, "print the results of runs: mean and standard error over seeds"),
+    "predict": (predict_command, "write the test files of a run's best models, as a zip"),
+    "check": (check_command, "check whether a zip is a GLUE submission"),
+    "download": (download_command, "download GLUE's files; size and SHA-256 are checked"),
+    "data": (data_command, "count the rows of every file"),
+}
+
+
+def parse_arguments(arguments):
+    """The command line's values. An error of the user ends the program with one line."""
+    parser = argparse.ArgumentParser(
+        prog="glue.py",
+        description="The GLUE protocol: fine-tune pre-trained models on nine tasks.",
+        epilog="Without a COMMAND, glue.py RUN ... means glue.py finetune RUN ...",
+    )
+
+    # one parser per command; each one has only the options that it uses
+    commands = parser.add_subparsers(metavar="COMMAND")
+    parsers = {}
+    for name, (function, text) in COMMANDS.items():
+        parsers[name] = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parsers[name].set_defaults(function=function)
+    add_finetune_options(parsers["finetune"])
+    add_table_options(parsers["table"])
+    add_predict_options(parsers["predict"])
+    add_check_options(parsers["check"])
+    add_download_options(parsers["download"])
+    add_data_options(parsers["data"])
+
+    # without the name of a command, "finetune" is meant
+    if not arguments:
+        names = ", ".join(COMMANDS)
+        parser.error(f"nothing to do: name a RUN to fine-tune, or one of the commands {names}")
+    if arguments[0] not in (*COMMANDS, "-h", "--help"):
+        arguments = ["finetune", *arguments]
+    return parser.parse_args(arguments)
+
+
+def add_finetune_options(parser):
+    parser.epilog = published_settings()
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
+
+    # on what
+    add_data_options(parser)
+    add_partial_option(parser)
+    add("--task", default="all", help=f"{', '.join(TASKS)}; or all (default: %(default)s)")
+    add(
+        "--seeds",
+        nargs="+",
+        type=positive_int,
+        default=[len(SEEDS)],
+        metavar="N",
+        help=f"one number up to {len(SEEDS)}: the first N of the published seeds; otherwise: the "
+        f"seeds themselves (default: all {len(SEEDS)} published seeds)",
+    )
+    add(
+        "--intermediate",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="start RTE, STS-B and MRPC from the MNLI encoder of the same seed (default: yes)",
+    )
+
+    # how
+    published = "default: the published value, see below"
+    add("--lr", type=positive_number, help=f"peak learning rate ({published})")
+    add("--epochs", type=positive_int, help=published)
+    add("--batch_size", type=positive_int, help=f"rows per step ({published})")
+    add("--dropout", type=fraction, help=published)
+    add("--weight_decay", type=fraction, help=published)
+    add("--warmup_share", type=fraction, help=f"share of the steps ({published})")
+    add(
+        "--seq_len",
+        type=row_length,
+        default=SEQ_LEN,
+        help="tokens per row, at most; never more than the model takes (default: %(default)s)",
+    )
+
+    # where
+    add_name_option(parser)
+    add_device_option(parser)
+    add(
+        "--dtype",
+        choices=("auto", "fp32", "bf16"),
+        default="auto",
+        help="of matrix products (default: %(default)s, bf16 if the device is fast at it)",
+    )
+
+
+def add_table_options(parser):
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
+    add_name_option(parser)
+
+    # what the table shows; the paper has no rows by phenomenon
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--published",
+        action="store_true",
+        help="also print the paper's rows of the same variants",
+    )
+    group.add_argument(
+        "--by_phenomenon",
+        action="store_true",
+        help="in place of the tasks, print the accuracy on each phenomenon of CoLA",
+    )
+
+    # its form
+    add(
+        "--format",
+        choices=("text", "markdown", "csv"),
+        default="text",
+        help="of the table (default: %(default)s)",
+    )
+
+
+def add_predict_options(parser):
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
+    add_data_options(parser)
+    add_partial_option(parser)
+    add_name_option(parser)
+    add_device_option(parser)
+
+
+def add_check_options(parser):
+    parser.add_argument("zip", type=Path, metavar="ZIP", help="the submission")
+    parser.add_argument(
+        "--data_dir",
+        type=Path,
+        default=Path("glue_data"),
+        help="toy for predictions of the toy tasks, which have fewer rows (default: GLUE's tasks)",
+    )
+
+
+def add_download_options(parser):
+    names = ", ".join(TASKS)
+    parser.add_argument("tasks", nargs="+", metavar="TASK", help=f"{names}; or all")
+    parser.add_argument(
+        "--data_dir",
+        type=Path,
+        default=Path("glue_data"),
+        help="where the files go (default: %(default)s)",
+    )
+
+
+def add_data_options(parser):
+    add = parser.add_argument
+    add(
+        "--data_dir",
+        type=Path,
+        default=Path("glue_data"),
+        help="folder of GLUE's files, or toy for the built-in tasks (default: %(default)s)",
+    )
+    add(
+        "--cache_dir",
+        type=Path,
+        default=Path("cache"),
+        help="where the toy tasks are written (default: %(default)s)",
+    )
+
+
+def add_partial_option(parser):
+    parser.add_argument(
+        "--allow_partial",
+        action="store_true",
+        help="read files with missing rows, and mark their scores",
+    )
+
+
+def add_name_option(parser):
+    parser.add_argument(
+        "--name", default="glue", help="the results are in RUN/NAME (default: %(default)s)"
+    )
+
+
+def add_device_option(parser):
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="auto, cpu, cuda, cuda:1, mps (default: %(default)s)",
+    )
+
+
+def positive_number(text):
+    """argparse type: a number above 0."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return number
+
+
+def row_length(text):
+    """argparse type: tokens per row, at least 8."""
+    length = positive_int(text)
+    if length < 8:
+        raise argparse.ArgumentTypeError(f"must be at least 8, not {text}")
+    return length
+
+
+def published_settings():
+    """The published settings as text, for --help."""
+    text = [
+        "published settings (Chang et al. 2021, table 5), used unless an option changes them:",
+        "",
+    ]
+
+    # what differs between the tasks
+    lines = [["task", "metrics", "epochs", "batch", "lr (tiny, small, base)", "starts from"]]
+    for name, task in TASKS.items():
+        metrics = ", ".join(task.metrics)
+        rates = ", ".join(str(task.lr or rate) for rate in LEARNING_RATES.values())
+        start = task.start or ""
+        lines.append([name, metrics, str(task.epochs), str(task.batch_size), rates, start])
+    for line in aligned(lines):
+        text.append("  " + "  ".join(line).rstrip())
+
+    # what is the same for all tasks
+    seeds = " ".join(str(seed) for seed in SEEDS)
+    text += [
+        "",
+        f"  all tasks: the learning rate rises over {WARMUP_SHARE:.0%} of the steps, then falls",
+        f"  linearly to 0; dropout {DROPOUT}, weight decay {WEIGHT_DECAY};",
+        f"  seeds {seeds}",
+    ]
+    return "\n".join(text)
 
 
 if __name__ == "__main__":
-    main()
+    run_command("glue.py", main)

@@ -1,519 +1,580 @@
-"""The hot loop: attention with relative positions, at about the price of attention without.
+"""From a row of K weights per query to a map of N x N scores, and back: where the time is spent.
 
-    a_ij = q_i . k_j / sqrt(d)  [+ rows[i, clip(j - i)]]  [+ key_rows[j, clip(i - j)]]
-    z_i  = sum_j softmax_j(a_ij) (v_j  [+ relative_value[clip(j - i)]])
+A relative position is r = j - i: key j seen from query i. A row holds what query i adds to the
+score of a key at each relative position from -k to k, so it has K = 2k + 1 columns:
 
-A relative row holds what query i adds to the score of a token at each relative position r = j - i:
+    rows[b, h, i, r + k]        r = -k .. k
 
-    rows[b, h, i, r + k],   r = -k .. k,   K = 2k + 1
+The map of scores reads the row at every key j:
 
-and the map of scores reads it off at every key j:
+    scores[b, h, i, j] = rows[b, h, i, clip(j - i, -k, k) + k]        beyond = "clip"
+    scores[b, h, i, j] = rows[b, h, i, j - i + k] if |j - i| <= k     beyond = "zero"
+                         0 otherwise
 
-    scores[b, h, i, j] = rows[b, h, i, clip(j - i, -k, k) + k]        window "clip"  (Shaw et al. 2018; the default)
-    scores[b, h, i, j] = rows[b, h, i, j - i + k] if |j - i| <= k     window "zero"  (0 beyond the window)
+With "clip" (Shaw et al. 2018; the default) every key farther away than k takes the end weight of
+its side. With "zero" such keys get nothing.
 
-Three ways of computing that map stand here, each tested against the one before and the first against plain loops:
+From rows to the map. The first function is tested against plain loops, and each of the others
+against the one before it:
 
-    gather_scores     the definition, in one index
-    relative_scores   no index: the rows shifted into place; autograd finds the backward
-    band_scores       the same forward, and a backward that reads diagonals and sums edges. Every model runs this one
+    gather_scores        the definition, with an index of N x N numbers
+    relative_scores      no index: the rows are shifted into place by a view
+    band_scores          the same, with a backward pass of its own
+    add_band             the same, added to a map in place: what attention uses
 
-and `attention` runs the last of them whole or in blocks of queries (see `choose_path`).
+The band are the diagonals of the map from r = -k to r = k. From the map back to rows:
 
-    python kernels.py          time, memory and error of all of them, for 64 to 4096 tokens
+    sum_bands            the sum of each diagonal: the backward pass of the functions above
+    band_sums            the same, with a backward pass of its own: Shaw's relative values use it
+
+What is made of them:
+
+    key_scores           rows that belong to the keys
+    convolve             a kernel per query; only the band of the map is computed
+    attention_in_blocks  attention for long sequences, one block of queries at a time
+
+Letters: B sequences, H heads, N keys, n queries, d channels per head, k reach, K kernel size.
 """
-
-import argparse
-import contextlib
-import ctypes
-import functools
-import math
-import statistics
-import sys
-import time
 
 import torch
 from torch.nn import functional as F
 
-WINDOWS = ("clip", "zero")
-LONGEST_WHOLE = 1024  # tokens; a longer sequence goes through attention in blocks
-BLOCK = 128  # queries in a block
-BAND = 32  # queries whose kernels are applied as one matrix
-STRIP = 64  # rows of a map that are shifted at a time: their copy is still in the cache when it is read
+BEYOND = ("clip", "zero")  # what lies beyond k positions
+STRIP = 64  # queries whose rows are shifted at a time: their copy still fits into the CPU cache
+BAND = 32  # queries whose kernels `convolve` applies as one matrix
+BLOCK = 128  # queries per block of `attention_in_blocks`
 
 
-# --- The map of scores, three times -----------------------------------------------------------------------------------
+# --- From rows to the map of scores ---------------------------------------------------------------
 
 
-def gather_scores(rows, length, window="clip", first=0):
-    """The definition above, by an index of the size of the map. Same arguments and result as `relative_scores`.
+def gather_scores(rows, length, beyond="clip", first=0):
+    """The definition above, by an index. Same arguments and result as `relative_scores`.
 
-    Its backward adds every score's gradient into one of K slots, through an index: slow, and on CUDA not deterministic.
+    The index has as many numbers as the map. The backward pass adds the gradient of every score
+    into one of K slots: this is slow, and on CUDA the order of the additions is not fixed.
     """
-    k, n = rows.shape[-1] // 2, rows.shape[-2]
-    i, j = torch.arange(first, first + n, device=rows.device), torch.arange(length, device=rows.device)
-    r = j[None, :] - i[:, None]  # (n, N): j - i
-    scores = rows.gather(-1, (r.clamp(-k, k) + k).expand(*rows.shape[:-1], length))  # (B, H, n, N)
-    return scores if window == "clip" else scores.masked_fill(r.abs() > k, 0)
+    n, K = rows.shape[-2:]
+    k = K // 2
+
+    # r = j - i for every query i and key j
+    i = torch.arange(first, first + n, device=rows.device)
+    j = torch.arange(length, device=rows.device)
+    r = j[None, :] - i[:, None]  # (n, N)
+
+    # the column of each r, and the weight in this column
+    column = r.clamp(-k, k) + k  # (n, N)
+    scores = rows.gather(-1, column.expand(*rows.shape[:-1], length))  # (B, H, n, N)
+
+    if beyond == "zero":
+        scores = scores.masked_fill(r.abs() > k, 0)
+    return scores
 
 
-def spare_columns(n, K, N, first):
-    """How many relative positions beyond k are met on the left and on the right; below 0: weights that meet no key.
+def relative_scores(rows, length, beyond="clip", first=0):
+    """Scores of every query and key from relative rows, without an index.
 
-    The farthest to the left is key 0 from the last query, the farthest to the right key N - 1 from the first.
-    """
-    return first + n - 1 - K // 2, N - 1 - first - K // 2
+    Example: N = n = 3 and K = 3, so k = 1. Each row has weights a, b, c for r = -1, 0, 1.
 
+        rows            the map ("clip")
+        a0 b0 c0        b0 c0 c0
+        a1 b1 c1        a1 b1 c1
+        a2 b2 c2        a2 a2 b2
 
-def relative_scores(rows, length, window="clip", first=0):
-    """Scores of every query-key pair from relative rows, without an index.
+    First each row is extended to both sides, until it covers every r that a query can meet, here
+    from -2 to 2. With "clip" the end weights are repeated; with "zero" the new columns are 0. One
+    more column at the end makes the rows N + n long, so that the step below is never 0:
 
-    Each row is continued to both sides by its end weight ("clip") or by 0 ("zero") until it covers every r that any of
-    the queries meets. A query needs the stretch of N weights that starts one place earlier than its predecessor's, so
-    the flattened rows read again with a width one smaller are already in place: a view.
+        r:  -2 -1  0  1  2  -
+            a0 a0 b0 c0 c0 c0
+            a1 a1 b1 c1 c1 c1
+            a2 a2 b2 c2 c2 c2
+
+    Query 0 needs the N = 3 columns from r = 0 on, query 1 those from r = -1 on, query 2 those from
+    r = -2 on: each query starts one column earlier than the previous one. In memory the rows
+    follow each other, 6 numbers each, so the starts are 6 - 1 = 5 numbers apart:
+
+        a0 a0 b0 c0 c0 c0 a1 a1 b1 c1 c1 c1 a2 a2 b2 c2 c2 c2
+              [--0---]       [--1---]       [--2---]
+
+    A view with a row length of 3 and a step of 5 is the map. Nothing is copied in this last step.
 
     Args:
-        rows: (B, H, n, K) weights, K odd; leading dimensions may be any.
+        rows: (B, H, n, K) weights, K odd; there may be any leading dimensions.
         length: N, the number of keys.
-        window: "clip" or "zero", what lies beyond k positions.
-        first: the position of the first row's query; the n queries are first .. first + n - 1, all N by default.
+        beyond: "clip" or "zero", what lies beyond k positions.
+        first: position of the first query; the queries are first .. first + n - 1.
     Returns:
-        (B, H, n, N) scores, [b, h, i, j] for query first + i and key j.
+        (B, H, n, N) scores; [b, h, i, j] belongs to query first + i and key j.
     """
-    N, n, K = length, *rows.shape[-2:]
-    left, right = spare_columns(n, K, N, first)
-    ends = rows[..., :1], rows[..., -1:]  # (B, H, n, 1) each
-    if window == "zero":
-        ends = [torch.zeros_like(end) for end in ends]
-    wide = torch.cat([
-        ends[0].expand(*rows.shape[:-1], max(0, left)),
-        rows[..., max(0, -left):K - max(0, -right)],
-        ends[1].expand(*rows.shape[:-1], max(0, right) + 1),  # one more than is met, to make the width N + n
-    ], dim=-1)  # (B, H, n, N + n): column c holds r = c - (first + n - 1)
-    return wide.flatten(-2)[..., n - 1:].unfold(-1, N, N + n - 1)[..., :n, :]  # (i, j) at n - 1 + i (N + n - 1) + j
+    N = length
+    n, K = rows.shape[-2:]
+    # how many columns to add on each side; below 0: how many columns of the row meet no key
+    left, right = extra_columns(n, N, K, first)
+
+    # the columns that extend a row: its end weights, or zeros
+    left_end = rows[..., :1]  # (B, H, n, 1)
+    right_end = rows[..., -1:]  # (B, H, n, 1)
+    if beyond == "zero":
+        left_end = torch.zeros_like(left_end)
+        right_end = torch.zeros_like(right_end)
+
+    # the columns of the row itself; if k reaches beyond the sequence, the outer ones meet no key
+    used = rows[..., max(0, -left) : K - max(0, -right)]
+
+    # (B, H, n, N + n): column c is r = c - (first + n - 1)
+    wide = torch.cat(
+        [
+            left_end.expand(*rows.shape[:-1], max(0, left)),
+            used,
+            right_end.expand(*rows.shape[:-1], max(0, right) + 1),
+        ],
+        dim=-1,
+    )
+
+    # (i, j) is number (n - 1) + i (N + n - 1) + j of the flattened rows
+    flat = wide.flatten(-2)[..., n - 1 :]  # (B, H, n * (N + n) - (n - 1))
+    return flat.unfold(-1, N, N + n - 1)[..., :n, :]  # (B, H, n, N)
+
+
+def extra_columns(n, N, K, first):
+    """How many relative positions beyond k occur on the left and on the right.
+
+    The largest distance to the left is from the last query to key 0: first + n - 1. The largest
+    to the right is from the first query to key N - 1: N - 1 - first. A negative result says how
+    many columns of the row meet no key.
+    """
+    k = K // 2
+    return (first + n - 1) - k, (N - 1 - first) - k
+
+
+def band_scores(rows, length, beyond="clip", first=0):
+    """Same arguments and result as `relative_scores`, with the backward pass `sum_bands`."""
+    return BandScores.apply(rows, length, beyond, first)
 
 
 class BandScores(torch.autograd.Function):
-    """`relative_scores`, added to `scores` in place where they are given, and a backward by diagonals.
+    """relative_scores; the gradient of rows[i, r + k] is the sum over the keys that used it.
 
-    The gradient of rows[i, r + k] is that of the score at j = i + r: the forward's adjoint, `sum_bands`.
+    In all these backward passes, None means: no gradient for this argument.
     """
 
     @staticmethod
-    def forward(ctx, rows, length, window, first, scores):
-        ctx.settings = rows.shape[-1], window, first
-        if scores is None:
-            return relative_scores(rows, length, window, first)
-        if torch.compiler.is_compiling():  # a compiler makes one loop of the map and the sum by itself
-            return scores + relative_scores(rows, length, window, first)
+    def forward(ctx, rows, length, beyond, first):
+        ctx.settings = rows.shape[-1], beyond, first
+        return relative_scores(rows, length, beyond, first)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return sum_bands(gradient, *ctx.settings), None, None, None
+
+
+def add_band(scores, rows, beyond="clip", first=0):
+    """scores plus the map of rows. The sum overwrites `scores`.
+
+    Args:
+        scores: (B, H, n, N).
+        rows: (B, H, n, K), or (H, n, K) if all sequences have the same rows.
+        beyond, first: as in `relative_scores`.
+    Returns:
+        (B, H, n, N).
+    """
+    return AddBand.apply(scores, rows.to(scores.dtype), beyond, first)
+
+
+class AddBand(torch.autograd.Function):
+    """scores + relative_scores(rows), in place, without a second map in memory."""
+
+    @staticmethod
+    def forward(ctx, scores, rows, beyond, first):
+        ctx.settings = rows.shape[-1], beyond, first
+        N = scores.shape[-1]
+
+        # A compiler merges the map and the sum into one loop by itself.
+        if torch.compiler.is_compiling():
+            return scores + relative_scores(rows, N, beyond, first)
+
+        # A strip of queries at a time: its map is still in the CPU cache when it is added.
+        # mark_dirty tells autograd that `scores` is changed in place.
         ctx.mark_dirty(scores)
-        for i, (block, some) in enumerate(zip(scores.split(STRIP, dim=-2), rows.split(STRIP, dim=-2))):
-            block += relative_scores(some, length, window, first + i * STRIP)
+        score_strips = scores.split(STRIP, dim=-2)
+        row_strips = rows.split(STRIP, dim=-2)
+        for i, (score_strip, row_strip) in enumerate(zip(score_strips, row_strips, strict=True)):
+            score_strip += relative_scores(row_strip, N, beyond, first + i * STRIP)
         return scores
 
     @staticmethod
     def backward(ctx, gradient):
-        return sum_bands(gradient, *ctx.settings), None, None, None, gradient if ctx.needs_input_grad[4] else None
+        # (B, H, n, K); if the rows were (H, n, K), autograd sums this over B.
+        row_gradient = sum_bands(gradient, *ctx.settings)
+        return gradient, row_gradient, None, None
+
+
+# --- And back: from the map to sums per relative position -----------------------------------------
+
+
+def sum_bands(scores, K, beyond="clip", first=0):
+    """sums[i, r + k] = sum of scores[i, j] over the keys j at relative position r.
+
+    With "clip", the ends also sum all keys that are farther away. `relative_scores` is a linear map
+    from rows to scores, and this is its transpose: it gives the gradient of the rows. There is no
+    index and no atomic addition, so the result is the same bits every time.
+
+    Args:
+        scores: (B, H, n, N).
+        K: kernel size, odd.
+        beyond, first: as in `relative_scores`.
+    Returns:
+        (B, H, n, K).
+    """
+    # A compiler does not need the padded copy in memory, so it takes all queries at once.
+    queries_per_strip = STRIP
+    if torch.compiler.is_compiling():
+        queries_per_strip = scores.shape[-2]
+
+    sums = []
+    for i, score_strip in enumerate(scores.split(queries_per_strip, dim=-2)):
+        first_of_strip = first + i * queries_per_strip
+        sums.append(sum_bands_of_strip(score_strip, K, beyond, first_of_strip))
+    return torch.cat(sums, dim=-2)
+
+
+def sum_bands_of_strip(scores, K, beyond, first):
+    """`sum_bands` for a few queries.
+
+    Example: N = n = 3, K = 3. The scores are padded with n - 1 = 2 zeros on both sides:
+
+        0 0 s00 s01 s02 0 0
+        0 0 s10 s11 s12 0 0
+        0 0 s20 s21 s22 0 0
+
+    Row i is then read from its column i on. In memory these starts are 7 + 1 = 8 numbers apart,
+    so this is a view again. Now each column holds one relative position:
+
+        r:   -2  -1   0   1   2
+              0   0 s00 s01 s02
+              0 s10 s11 s12   0
+            s20 s21 s22   0   0
+
+    The columns -1, 0, 1 are the result. With "clip", column -2 is added to column -1, and column
+    2 to column 1.
+    """
+    n, N = scores.shape[-2:]
+    left, right = extra_columns(n, N, K, first)
+
+    # the diagonals of the map as columns: column c is r = c - (first + n - 1)
+    padded = F.pad(scores, (n - 1, n - 1))  # (B, H, n, N + 2n - 2)
+    diagonals = padded.flatten(-2).unfold(-1, N + n - 1, N + 2 * n - 1)  # (B, H, n, N + n - 1)
+
+    # the columns within the window; those that meet no key get the sum 0
+    start = max(0, left)
+    stop = N + n - 1 - max(0, right)
+    sums = F.pad(diagonals[..., start:stop], (max(0, -left), max(0, -right)))  # (B, H, n, K)
+
+    # the keys beyond the window took the end weights
+    if beyond == "clip":
+        sums[..., 0] += diagonals[..., :start].sum(-1)
+        sums[..., -1] += diagonals[..., stop:].sum(-1)
+    return sums
+
+
+def band_sums(scores, K, beyond="clip", first=0):
+    """`sum_bands` with a gradient."""
+    return BandSums.apply(scores, K, beyond, first)
 
 
 class BandSums(torch.autograd.Function):
-    """`sum_bands`, whose adjoint is `relative_scores` in turn."""
+    """sum_bands; its transpose is relative_scores."""
 
     @staticmethod
-    def forward(ctx, scores, K, window, first):
-        ctx.settings = scores.shape[-1], window, first
-        return sum_bands(scores, K, window, first)
+    def forward(ctx, scores, K, beyond, first):
+        ctx.settings = scores.shape[-1], beyond, first
+        return sum_bands(scores, K, beyond, first)
 
     @staticmethod
     def backward(ctx, gradient):
         return relative_scores(gradient, *ctx.settings), None, None, None
 
 
-def sum_bands(scores, K, window="clip", first=0):
-    """sums[i, r + k] = sum of scores[i, j] over the keys j with clip(j - i) = r: (B, H, n, N) to (B, H, n, K).
+# --- Rows that are made by the keys ---------------------------------------------------------------
 
-    One view of a map has its diagonals as columns. Those within the window are the result; under "clip" those beyond it
-    are summed into the ends. No index, no scatter, no atomic addition: the same bits every time.
+
+def key_scores(rows, n, beyond="clip", first=0):
+    """scores[i, j] = rows[j, clip(i - j)]: the row belongs to the key and is read at the query.
+
+    Example: N = 3, K = 3, each key has weights a, b, c for queries at i - j = -1, 0, 1. The map is
+    that of `relative_scores` with queries and keys exchanged, so it is transposed:
+
+        rows of the keys    map of the keys    transposed ("clip")
+        a0 b0 c0            b0 c0 c0           b0 a1 a2
+        a1 b1 c1            a1 b1 c1           c0 b1 a2
+        a2 b2 c2            a2 a2 b2           c0 c1 b2
+
+    Only keys within k of one of the queries need the map. For every other key all queries are
+    beyond the window, on the same side.
+
+    Args:
+        rows: (B, H, N, K), one row per key.
+        n, first: the queries are first .. first + n - 1.
+        beyond: "clip" or "zero".
+    Returns:
+        (B, H, n, N) scores.
     """
-    step = scores.shape[-2] if torch.compiler.is_compiling() else STRIP  # a compiler does without the padded copy
-    return torch.cat([sum_strip(strip, K, window, first + i * step)
-                      for i, strip in enumerate(scores.split(step, dim=-2))], dim=-2)
+    N, K = rows.shape[-2:]
+    k = K // 2
+
+    # the keys start .. stop - 1 are within k of a query
+    start = max(0, first - k)
+    stop = min(N, first + n + k)
+    near = band_scores(rows[..., start:stop, :], n, beyond, start - first)  # (B, H, near keys, n)
+
+    # keys before them see all queries on their right, keys after them on their left
+    before = rows[..., :start, -1:]  # (B, H, keys before, 1)
+    after = rows[..., stop:, :1]  # (B, H, keys after, 1)
+    if beyond == "zero":
+        before = torch.zeros_like(before)
+        after = torch.zeros_like(after)
+    before = before.expand(*before.shape[:-1], n)
+    after = after.expand(*after.shape[:-1], n)
+
+    by_key = torch.cat([before, near, after], dim=-2)  # (B, H, N, n)
+    return by_key.transpose(-1, -2)  # (B, H, n, N)
 
 
-def sum_strip(scores, K, window, first):
-    """`sum_bands` of a few queries at once."""
-    n, N = scores.shape[-2:]
-    left, right = spare_columns(n, K, N, first)
-    padded = F.pad(scores, (n - 1, n - 1))  # (B, H, n, N + 2n - 2)
-    diagonals = padded.flatten(-2).unfold(-1, N + n - 1, N + 2 * n - 1)  # (B, H, n, N + n - 1), columns as of `wide`
-    end = N + n - 1 - max(0, right)
-    sums = F.pad(diagonals[..., max(0, left):end], (max(0, -left), max(0, -right)))  # (B, H, n, K), a copy
-    if window == "clip":
-        sums[..., 0] += diagonals[..., :max(0, left)].sum(-1)
-        sums[..., -1] += diagonals[..., end:].sum(-1)
-    return sums
-
-
-def band_scores(rows, length, window="clip", first=0):
-    """What every model runs. Same arguments and result as `relative_scores`."""
-    return BandScores.apply(rows, length, window, first, None)
-
-
-def band_sums(scores, K, window="clip", first=0):
-    """`sum_bands`, with a gradient."""
-    return BandSums.apply(scores, K, window, first)
-
-
-def key_scores(rows, queries, window, first, scores_of):
-    """Key j's row read by i - j, at the queries first .. first + n - 1: (B, H, N, K) to (B, H, n, N).
-
-    Only keys within k of these queries need the map, which is transposed; to all others every query is beyond the
-    window on the same side.
-    """
-    N, k = rows.shape[-2], rows.shape[-1] // 2
-    start, stop = max(0, first - k), min(N, first + queries + k)
-    before, after = rows[..., :start, -1:], rows[..., stop:, :1]  # keys whose queries are all to the right, to the left
-    if window == "zero":
-        before, after = torch.zeros_like(before), torch.zeros_like(after)
-    near = scores_of(rows[..., start:stop, :], queries, window, start - first)  # (B, H, near keys, n)
-    return torch.cat([x.expand(*x.shape[:-1], queries) for x in (before, near, after)], dim=-2).transpose(-1, -2)
+# --- Convolutions with a kernel per query ---------------------------------------------------------
 
 
 def convolve(rows, value):
-    """z_i = sum_r rows[i, r + k] v_(i+r), a kernel a query: (B, H, N, K) and (B, H, N, d) to (B, H, N, d).
+    """z_i = sum_r rows[i, r + k] v_(i+r): every query has a kernel of its own.
 
-    The map of scores with a "zero" window times the values, n queries with the n + 2k keys in their reach at a time: a
-    band of matrices along the diagonal, whose size and cost grow with N and not with its square.
+    This is the map of scores ("zero") times the values, computed for n queries at a time with the
+    n + 2k values within their reach. Example: k = 1, a block of n = 2 queries that starts at
+    position i, weights a, b, c:
+
+        [ a0 b0 c0 0  ]   [ v_(i-1) ]     [ z_i     ]
+        [ 0  a1 b1 c1 ] x [ v_i     ]  =  [ z_(i+1) ]
+                          [ v_(i+1) ]
+                          [ v_(i+2) ]
+
+    Args:
+        rows: (B, H, N, K), a kernel per query.
+        value: (B, H, N, d); values beyond the ends of the sequence are 0.
+    Returns:
+        (B, H, N, d).
     """
-    N, k, n = value.shape[-2], rows.shape[-1] // 2, min(value.shape[-2], BAND)
+    N = value.shape[-2]
+    k = rows.shape[-1] // 2
+
+    # blocks of n queries; the last block is filled up with kernels of zeros
+    n = min(N, BAND)
     spare = -N % n
-    rows = F.pad(rows.to(value.dtype), (0, 0, 0, spare)).unflatten(-2, (-1, n))  # (B, H, N, K) -> (B, H, N/n, n, K)
-    near = F.pad(value, (0, 0, k, k + spare)).unfold(-2, n + 2 * k, n)  # (B, H, N, d) -> (B, H, N/n, d, n + 2k)
-    band = band_scores(rows, n + 2 * k, "zero", k)  # (B, H, N/n, n, n + 2k); a block's first query stands at key k
-    z = band @ near.transpose(-1, -2)  # (B, H, N/n, n, d)
+    rows = F.pad(rows.to(value.dtype), (0, 0, 0, spare))  # (B, H, N + spare, K)
+    rows = rows.unflatten(-2, (-1, n))  # (B, H, blocks, n, K)
+
+    # the values that each block can reach, by a view that overlaps
+    near = F.pad(value, (0, 0, k, k + spare))  # (B, H, N + spare + 2k, d)
+    near = near.unfold(-2, n + 2 * k, n)  # (B, H, blocks, d, n + 2k)
+
+    # the matrix of the drawing; the first query of a block is at the block's value number k
+    band = band_scores(rows, n + 2 * k, "zero", first=k)  # (B, H, blocks, n, n + 2k)
+    z = band @ near.transpose(-1, -2)  # (B, H, blocks, n, d)
     return z.flatten(-3, -2)[..., :N, :]  # (B, H, N, d)
 
 
-# --- Attention --------------------------------------------------------------------------------------------------------
+# --- Long sequences -------------------------------------------------------------------------------
 
 
-def minus_infinity(padding_mask, dtype):
-    """(B, 1, 1, N) to add to scores: 0 at real tokens, at padding what no score comes near. A sum costs less than a
-    masked fill, whose gradient is one more copy of the map; half of the lowest number, lest a sum overflow."""
-    zero = torch.zeros_like(padding_mask, dtype=dtype)
-    return zero.masked_fill(~padding_mask, torch.finfo(dtype).min / 2)[:, None, None, :]
+@torch.compiler.disable  # a compiler would unroll the loop over the blocks
+def attention_in_blocks(
+    attention,
+    query,
+    key,
+    value,
+    attention_mask,
+    query_rows=None,
+    key_rows=None,
+    relative_value=None,
+    beyond="clip",
+    dropout=0.0,
+):
+    """Call `attention` for one block of queries at a time. Memory grows with N, not with N^2.
+
+    `attention` is attention.attention, passed as an argument because attention.py imports this
+    file. The other arguments and the result are its own.
+    """
+    return AttentionInBlocks.apply(
+        attention,
+        query,
+        key,
+        value,
+        attention_mask,
+        query_rows,
+        key_rows,
+        relative_value,
+        beyond,
+        dropout,
+    )
 
 
-def whole_attention(query, key, value, padding_mask, rows=None, key_rows=None, relative_value=None, window="clip",
-                    dropout=0.0, first=0, scores_of=band_scores, generator=None):
-    """The equations at the top, term by term, for the n queries from position `first` on. Else as `attention`."""
-    n, N = query.shape[-2], key.shape[-2]
-    scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # (B, H, n, N)
-    if rows is not None and scores_of is band_scores:
-        scores = BandScores.apply(rows.to(scores.dtype), N, window, first, scores)
-    elif rows is not None:
-        scores = scores + scores_of(rows.to(scores.dtype), N, window, first)
-    if key_rows is not None:
-        scores = scores + key_scores(key_rows.to(scores.dtype), n, window, first, scores_of)
-    scores = scores + minus_infinity(padding_mask, scores.dtype)
-    p = scores.softmax(dim=-1)
-    if generator is None:
-        p = F.dropout(p, dropout)
-    else:  # the same, from random numbers of its own
-        p = p * torch.empty_like(p).bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
-    z = p.to(value.dtype) @ value  # (B, H, n, d)
-    if relative_value is not None:  # sum_j p_ij s_(j-i) = sum_r (sum of p_ij where j - i = r) s_r
-        sums = band_sums(p, relative_value.shape[-1], window, first)  # (B, H, n, K)
-        z = z + sums.to(value.dtype) @ relative_value.to(value.dtype).t()  # (K, d) -> (B, H, n, d)
-    return z
+class AttentionInBlocks(torch.autograd.Function):
+    """Attention for one block of queries at a time; the backward pass computes each block again.
 
-
-class BlockwiseAttention(torch.autograd.Function):
-    """`whole_attention` BLOCK queries at a time; the backward computes each block again, with the same dropout.
-
-    No more than BLOCK rows of the map are in memory at once. Results and gradients go into tensors made beforehand: if
-    each block left some behind, the allocator's free memory would be in pieces, none large enough for the next block.
+    At most BLOCK rows of the map are in memory at the same time. Results and gradients are
+    written into tensors that are made before the loop: if every block left a tensor behind, the
+    free memory would be in small pieces and the next block would not fit into any of them.
     """
 
     @staticmethod
-    def forward(ctx, query, key, value, padding_mask, rows, key_rows, relative_value, window, dropout):
-        query, key, value = (x.contiguous() for x in (query, key, value))  # else every block would copy
-        device = query.device.type
-        ctx.save_for_backward(padding_mask, query, key, value, rows, key_rows, relative_value)
-        ctx.settings = dict(window=window, dropout=dropout, seed=int(torch.randint(2**62, ())))  # drawn on the CPU
-        ctx.precision = dict(device_type=device, dtype=torch.get_autocast_dtype(device),
-                             enabled=torch.is_autocast_enabled(device))
-        z = torch.empty_like(value)
+    def forward(
+        ctx,
+        attention,
+        query,
+        key,
+        value,
+        attention_mask,
+        query_rows,
+        key_rows,
+        relative_value,
+        beyond,
+        dropout,
+    ):
+        # Make the inputs contiguous once, otherwise every block would copy them.
+        query = query.contiguous()
+        key = key.contiguous()
+        value = value.contiguous()
+
+        # Keep what the backward pass needs to compute the same blocks again, with the same
+        # dropout (from the seed, which is drawn on the CPU) and in the same precision.
+        ctx.save_for_backward(
+            attention_mask, query, key, value, query_rows, key_rows, relative_value
+        )
+        seed = int(torch.randint(2**62, ()))
+        ctx.attention = attention
+        ctx.settings = dict(beyond=beyond, dropout=dropout, seed=seed)
+        device_type = query.device.type
+        ctx.precision = dict(
+            device_type=device_type,
+            dtype=torch.get_autocast_dtype(device_type),
+            enabled=torch.is_autocast_enabled(device_type),
+        )
+
+        # A tensor for the results: as many rows as queries, in the dtype of the values.
+        z = value.new_empty(*query.shape[:-1], value.shape[-1])  # (B, H, N, d)
         for first in range(0, query.shape[-2], BLOCK):
-            block = slice(first, first + BLOCK)
-            q, r = (None if x is None else x[..., block, :] for x in (query, rows))
-            z[..., block, :] = attend_block(q, key, value, padding_mask, r, key_rows, relative_value, first,
-                                            **ctx.settings)
+            z[..., first : first + BLOCK, :] = attend_block(
+                attention,
+                block_of(query, first),
+                key,
+                value,
+                attention_mask,
+                block_of(query_rows, first),
+                key_rows,
+                relative_value,
+                first,
+                **ctx.settings,
+            )
         return z
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, gradient):
-        padding_mask, *saved = ctx.saved_tensors
-        names = ("query", "key", "value", "rows", "key_rows", "relative_value")
-        given = {name: x for name, x in zip(names, saved) if x is not None}
-        sums = {name: torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))  # bf16 loses small parts
-                for name, x in given.items()}
+        attention_mask, *inputs = ctx.saved_tensors
+
+        # One sum per input for its gradient, at least in float32: bf16 would lose small parts.
+        sums = [None if x is None else zeros_to_sum(x) for x in inputs]
 
         for first in range(0, gradient.shape[-2], BLOCK):
+            # Each block uses its own queries and rows, and all keys and values.
+            query, key, value, query_rows, key_rows, relative_value = inputs
+            parts = [
+                block_of(query, first),
+                key,
+                value,
+                block_of(query_rows, first),
+                key_rows,
+                relative_value,
+            ]
+            parts = [None if x is None else x.detach().requires_grad_() for x in parts]
+            query, key, value, *relative = parts
 
-            def of_block(name, x):  # every block meets all keys and values, and its own queries
-                return x[..., first:first + BLOCK, :] if name in ("query", "rows") else x
-
-            inputs = {name: of_block(name, x).detach().requires_grad_() for name, x in given.items()}
+            # Compute the block again, now with a graph, and go back through it.
             with torch.enable_grad(), torch.autocast(**ctx.precision):
-                z = attend_block(padding_mask=padding_mask, first=first, **ctx.settings, **inputs)
-            gradients = torch.autograd.grad(z, tuple(inputs.values()), of_block("query", gradient))
-            for name, part in zip(inputs, gradients):
-                of_block(name, sums[name]).add_(part)
-        query, key, value, *relative = (sums[name].to(given[name].dtype) if name in given else None for name in names)
-        return query, key, value, None, *relative, None, None
+                z = attend_block(
+                    ctx.attention,
+                    query,
+                    key,
+                    value,
+                    attention_mask,
+                    *relative,
+                    first,
+                    **ctx.settings,
+                )
+            given = [x for x in parts if x is not None]
+            gradients = iter(torch.autograd.grad(z, given, block_of(gradient, first)))
+
+            # Add the gradients to their sums: those of queries and rows only at this block.
+            query_sum, key_sum, value_sum, query_rows_sum, key_rows_sum, table_sum = sums
+            targets = [
+                block_of(query_sum, first),
+                key_sum,
+                value_sum,
+                block_of(query_rows_sum, first),
+                key_rows_sum,
+                table_sum,
+            ]
+            for target in targets:
+                if target is not None:
+                    target.add_(next(gradients))
+
+        # Return them in the dtypes of the inputs, in the order of the arguments of `forward`.
+        for i, (x, total) in enumerate(zip(inputs, sums, strict=True)):
+            if x is not None:
+                sums[i] = total.to(x.dtype)
+        query_sum, key_sum, value_sum, *relative_sums = sums
+        return None, query_sum, key_sum, value_sum, None, *relative_sums, None, None
 
 
-def attend_block(query, key, value, padding_mask, rows=None, key_rows=None, relative_value=None, first=0, *,
-                 window, dropout, seed):
-    """whole_attention for one block of queries, its dropout drawn from `seed` and the block's place alone."""
-    generator = torch.Generator(query.device).manual_seed(seed + first) if dropout else None
-    return whole_attention(query, key, value, padding_mask, rows, key_rows, relative_value, window, dropout, first,
-                           generator=generator)
+def attend_block(
+    attention,
+    query,
+    key,
+    value,
+    attention_mask,
+    query_rows,
+    key_rows,
+    relative_value,
+    first,
+    beyond,
+    dropout,
+    seed,
+):
+    """`attention` for one block of queries; its dropout depends on `seed` and `first` alone."""
+    # The backward pass computes the block again, and needs the same dropout.
+    generator = None
+    if dropout:
+        generator = torch.Generator(query.device).manual_seed(seed + first)
+    return attention(
+        query,
+        key,
+        value,
+        attention_mask,
+        query_rows,
+        key_rows,
+        relative_value,
+        beyond,
+        dropout,
+        first,
+        generator,
+    )
 
 
-@torch.compiler.disable  # a compiler would unroll the loop over blocks
-def blockwise_attention(query, key, value, padding_mask, rows=None, key_rows=None, relative_value=None, window="clip",
-                        dropout=0.0):
-    """`whole_attention` with memory that grows with N, not with its square. Arguments and result as of `attention`."""
-    return BlockwiseAttention.apply(query, key, value, padding_mask, rows, key_rows, relative_value, window, dropout)
+def block_of(x, first):
+    """The queries first .. first + BLOCK - 1 of x (..., N, columns); None if x is None."""
+    if x is None:
+        return None
+    return x[..., first : first + BLOCK, :]
 
 
-@functools.cache
-def compiled_attention(device):
-    """`whole_attention` through torch.compile, after a trial; itself, said once, where the machine cannot compile.
-
-    Each shape is compiled by itself. A model does not call this: compiled as a whole (pretrain.py --compile), it has
-    `whole_attention` compiled with everything around it.
-    """
-    compiled = torch.compile(whole_attention, dynamic=False)
-    try:
-        x = torch.zeros(2, 2, 6, 8, device=device, requires_grad=True)
-        mask = torch.ones(2, 6, dtype=torch.bool, device=device)
-        compiled(x, x, x, mask, x[..., :5]).sum().backward()
-    except Exception as error:  # no compiler, an unsupported GPU: whatever it is, the plain code computes the same
-        print(f"torch.compile does not work here ({type(error).__name__}); attention runs uncompiled")
-        return whole_attention
-    return compiled
-
-
-def choose_path(length):
-    """(function, why): what `attention` runs for sequences of this length. Nothing else decides."""
-    if length > LONGEST_WHOLE:
-        return blockwise_attention, f"in blocks, {length} tokens being more than {LONGEST_WHOLE}: memory linear in N"
-    return whole_attention, f"whole, {length} tokens being no more than {LONGEST_WHOLE}"
-
-
-def attention(query, key, value, padding_mask, rows=None, key_rows=None, relative_value=None, window="clip",
-              dropout=0.0):
-    """Attention with relative positions, the equations at the top.
-
-    Args:
-        query, key, value: (B, H, N, d).
-        padding_mask: (B, N) bool, True where a token is real; the others get no attention.
-        rows, key_rows: (B, H, N, K) or (H, N, K), K odd, or None: what a query adds to the scores of the keys around
-            it, and a key to those of the queries around it.
-        relative_value: (d, K) or None: what is added to the value of a key at each relative position.
-        window: "clip" or "zero", what lies beyond k positions.
-        dropout: probability of setting a weight of the softmax to 0.
-    Returns:
-        z (B, H, N, d), of value's dtype.
-    """
-    run, _ = choose_path(query.shape[-2])
-    return run(query, key, value, padding_mask, rows, key_rows, relative_value, window, dropout)
-
-
-# --- What the machine can do ------------------------------------------------------------------------------------------
-
-
-def choose_device(device=None, dtype=None):
-    """(torch.device, torch.dtype, reason): what to run on, and why. "auto" or None choose.
-
-    bf16 where the hardware multiplies it (CUDA from compute capability 8.0 on, CPUs with AVX512-BF16 or AMX), float32
-    everywhere else. Raises ValueError where the machine lacks what is asked for.
-    """
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    chosen = next(name for name in available if available[name]) if device in (None, "auto") else device
-    try:
-        kind, index = torch.device(chosen).type, torch.device(chosen).index or 0
-        if not available.get(kind) or index >= (torch.cuda.device_count() if kind == "cuda" else 1):
-            raise ValueError(f"this machine has no device {chosen!r} that torch can use")
-    except RuntimeError:
-        raise ValueError(f"unknown device {chosen!r}; the devices are: {', '.join(available)}") from None
-    why = "asked for" if device == chosen else f"the best of: {', '.join(n for n in available if available[n])}"
-    chosen = torch.device(chosen)
-    precision = "asked for"
-    if dtype in (None, "auto"):
-        fast = has_bf16(chosen)
-        dtype, precision = ("bf16", "multiplied by its hardware") if fast else ("fp32", "it has no fast bf16")
-    name = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else f"threads: {torch.get_num_threads()}"
-    reason = f"device {chosen} ({why}; {name}), precision {dtype} ({precision})"
-    return chosen, {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype], reason
-
-
-def has_bf16(device):
-    """Whether the device has instructions that multiply bf16, so that it is about twice as fast as float32."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    found = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch has no such function: float32
-    return device.type == "cpu" and any(found.get(name) for name in ("avx512_bf16", "amx_bf16"))
-
-
-def autocast(device, dtype):
-    """The context in which a forward pass runs: bf16 matrix products over float32 weights, or plain float32."""
-    return torch.autocast(device.type, dtype) if dtype != torch.float32 else contextlib.nullcontext()
-
-
-def keep_freed_memory():
-    """Have glibc keep what a step frees for the next one, which takes 10 to 20 % off a step on a CPU.
-
-    By default it gives large blocks back to the system, and gets them again page by page, cleared.
-    """
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another system, another library
-        libc = ctypes.CDLL(None)
-        if libc.mallopt(-3, 2 ** 31 - 1):  # M_MMAP_THRESHOLD; an older glibc refuses, and then is better left alone
-            libc.mallopt(-1, 2 ** 31 - 1)  # M_TRIM_THRESHOLD
-
-
-# --- The benchmark ----------------------------------------------------------------------------------------------------
-
-
-def fused_attention(query, key, value, padding_mask, rows):
-    """The same through torch's fused attention, which takes the map of scores as a bias."""
-    bias = band_scores(rows, key.shape[-2]) + minus_infinity(padding_mask, rows.dtype)  # (B, H, N, N)
-    return F.scaled_dot_product_attention(query, key, value, bias)
-
-
-def contenders(device, compiled):
-    """{name: function of (query, key, value, padding_mask, rows)}; the first is what the others are compared with."""
-    functions = {
-        "plain": lambda query, key, value, padding_mask, rows: whole_attention(query, key, value, padding_mask),
-        "gather": functools.partial(whole_attention, scores_of=gather_scores),
-        "reference": functools.partial(whole_attention, scores_of=relative_scores),
-        "band": whole_attention,
-        "blocks": blockwise_attention,
-        "fused": fused_attention,
-    }
-    return functions | ({"compiled": compiled_attention(device)} if compiled else {})
-
-
-def forward_backward(function, inputs, upstream):
-    """(z, gradient of each input that has one) of sum(z * upstream)."""
-    half = upstream.dtype in (torch.bfloat16, torch.float16)
-    with torch.autocast(upstream.device.type, upstream.dtype if half else None, enabled=half):
-        z = function(*inputs)
-    wanted = [x for x in inputs if x.requires_grad]
-    return z.detach(), *torch.autograd.grad(z, wanted, upstream, allow_unused=True)
-
-
-def make_inputs(B, N, device, dtype, H=4, d=64, K=17):
-    """((query, key, value, padding_mask, rows), upstream gradient) of a BERT-small layer."""
-    generator = torch.Generator().manual_seed(N)
-    query, key, value, upstream = torch.randn(4, B, H, N, d, generator=generator).to(device, dtype)
-    rows = torch.randn(B, H, N, K, generator=generator).to(device, dtype)
-    mask = (torch.arange(N) < N - N // 8).expand(B, N).to(device)  # an eighth is padding
-    return (*(x.requires_grad_() for x in (query, key, value)), mask, rows.requires_grad_()), upstream
-
-
-def memory_now(name):
-    """"VmRSS", what this process holds, or "VmHWM", its highest since it was reset, in MiB. Linux alone tells."""
-    with open("/proc/self/status", encoding="utf-8") as file:
-        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(name))
-
-
-def peak_memory(run, device):
-    """(what run() returns, MiB that it needed at its highest; nan where the system does not tell)."""
-    if device.type == "cuda":
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        result = run()
-        return result, (torch.cuda.max_memory_allocated(device) - before) / 2**20
-    try:
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not be at hand, or it would not count
-        with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
-            file.write("5")  # the highest starts anew
-        before = memory_now("VmRSS")
-    except (OSError, AttributeError, TypeError):
-        return run(), math.nan
-    return run(), memory_now("VmHWM") - before
-
-
-def errors(results, truth):
-    """The largest error of the values, and of the gradients, each as a part of the largest number there."""
-    relative = [((a.double() - b).abs().max() / b.abs().max()).item() for a, b in zip(results, truth) if b is not None]
-    return relative[0], max(relative[1:])
-
-
-def seconds(run, device):
-    wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.type, lambda: None)
-    wait()
-    start = time.perf_counter()
-    run()
-    wait()
-    return time.perf_counter() - start
-
-
-def benchmark(N, tokens, device, dtype, functions):
-    """Print the table of one length: medians of rounds in which the contenders take turns."""
-    B = max(1, tokens // N)
-    inputs, upstream = make_inputs(B, N, device, dtype)
-    exact = [x if x.dtype == torch.bool else x.detach().double().requires_grad_() for x in (x.cpu() for x in inputs)]
-    runs = {name: functools.partial(forward_backward, function, inputs, upstream)
-            for name, function in functions.items()}
-    memory, error = {}, {}
-    for name, function in functions.items():
-        runs[name]()  # the first time is not like the others
-        results, memory[name] = peak_memory(runs[name], device)
-        if name in ("plain", "gather"):  # the two definitions; all others compute what the second does
-            truth = forward_backward(function, exact, upstream.double().cpu())
-        error[name] = errors([x if x is None else x.cpu() for x in results], truth)
-        del results
-    rounds = [{name: seconds(run, device) for name, run in runs.items()} for _ in range(9 if N <= 512 else 3)]
-    for name in functions:
-        milliseconds = 1000 * statistics.median(times[name] for times in rounds)
-        ratio = statistics.median(times[name] / times["plain"] for times in rounds)
-        print(f"{N:>6} {B:>4}  {name:<10}{milliseconds:>10.2f}{ratio:>10.2f}{memory[name]:>10.0f}"
-              f"{error[name][0]:>10.1e}{error[name][1]:>12.1e}", flush=True)
-
-
-def main():
-    parser = argparse.ArgumentParser(description="Time, memory and error of attention with relative positions.",
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--max_length", type=int, default=4096, help="lengths are 64, 128, .. up to this")
-    parser.add_argument("--tokens", type=int, default=2048, help="in a batch")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), default="fp32")
-    parser.add_argument("--compile", action="store_true", help="also the band path through torch.compile")
-    args = parser.parse_args()
-    if args.max_length < 64 or args.tokens < 1:
-        parser.error(f"--max_length must be 64 or more and --tokens 1 or more, not {args.max_length} and {args.tokens}")
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[args.dtype]
-    try:
-        device = torch.empty(0, device=args.device).device
-    except (RuntimeError, AssertionError):
-        sys.exit(f"kernels.py: this machine has no device {args.device!r} that torch can use")
-    print(f"forward and backward of attention, 4 heads of 64 channels, K = 17, {args.dtype} on {device} "
-          f"({torch.get_num_threads()} threads); errors against float64, relative to the largest number")
-    print(f"{'N':>6} {'B':>4}  {'path':<10}{'ms':>10}{'to plain':>10}{'peak MiB':>10}{'z error':>10}{'grad error':>12}")
-    functions, N = contenders(device, args.compile), 64
-    try:
-        while N <= args.max_length:
-            benchmark(N, args.tokens, device, dtype, functions)
-            N *= 2
-    except (RuntimeError, MemoryError) as error:  # no memory for it, or a device that does not compute
-        sys.exit(f"kernels.py: N = {N} cannot be measured here: {str(error).splitlines()[0]}")
-
-
-if __name__ == "__main__":
-    main()
+def zeros_to_sum(x):
+    """Zeros of x's shape, in float32 or better."""
+    return torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))

@@ -1,138 +1,217 @@
-"""BERT: the embeddings, the post-norm encoder, the masked-LM head, the classifier, and a run's folder on disk.
+"""BERT: embeddings, the post-norm encoder, the masked-LM head and the classifier.
 
     python model.py RUN "the cat that chased the dogs [MASK] tired"
 
-fills in the blanks with a pre-trained model. Architecture: Devlin et al. 2019, with the factorised embedding of
-ELECTRA-small where the embedding size E differs from the hidden size C. The mixers are in attention.py; the legend of
-the shapes stands there too. V is the vocabulary size, M the number of tokens to predict.
+fills in the blanks with a pre-trained model. RUN is a folder that pretrain.py wrote.
+
+Architecture: Devlin et al. 2019, with the factorised embedding of ELECTRA-small (Clark et al. 2020)
+if the embedding size E differs from the hidden size C. The mixers, which let the tokens see each
+other, are in attention.py. The letters B, N, C, H, d and K are those of attention.py. V is the
+vocabulary size, M the number of tokens to predict.
+
+[C] is Chang, Xu, Xu, Tu 2021.
 """
 
 import argparse
-import json
-import os
-import sys
-import time
+import re
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attention import VARIANTS, make_mixer
-from kernels import WINDOWS
+from attention import VARIANTS, Mixer, make_mixer
+from kernels import BEYOND
+from support.commands import run_command
+from support.runs import load_weights, read_config, read_tokenizer, read_weights, write_run
 
-SIZES = {  # small and base: [C] table 4; tiny is what a laptop's CPU trains in minutes
+# small and base: [C] table 4. tiny is what the CPU of a laptop trains in minutes.
+SIZES = {
     "tiny": dict(layers=4, hidden_size=128, ffn_size=512, heads=4, embedding_size=128),
     "small": dict(layers=12, hidden_size=256, ffn_size=1024, heads=4, embedding_size=128),
     "base": dict(layers=12, hidden_size=768, ffn_size=3072, heads=12, embedding_size=768),
 }
+IGNORED = -100  # the label of a token that is not predicted, as in torch's cross_entropy
+
+
+# --- Configuration --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class BertConfig:
-    """Everything that fixes the shape of a model. Raises ValueError, in one line, where the numbers do not fit."""
+    """Everything that fixes the shape of a model. Raises ValueError if the numbers do not fit."""
 
-    variant: str
-    vocab_size: int
+    variant: str  # a name in attention.VARIANTS
+    vocab_size: int  # V
     layers: int
-    hidden_size: int
-    ffn_size: int
-    heads: int
-    embedding_size: int
-    max_length: int = 128  # positions
+    hidden_size: int  # C
+    ffn_size: int  # hidden size of the feed-forward network of a layer
+    heads: int  # H
+    embedding_size: int  # E
+    max_length: int = 128  # longest sequence of a model with absolute positions
     kernel_size: int | None = None  # K, odd; None: the variant's own (17, ConvBERT 9)
-    window: str = "clip"  # beyond the kernel's reach: the end weight of the side ("clip") or nothing ("zero")
-    dropout: float = 0.1  # of hidden states, attention probabilities and the kernels of LightConv and DynamicConv
-    attention_layer: int | None = None  # of a hybrid: its layer of self-attention, the first is 1; None: the last
+    beyond: str = "clip"  # beyond the reach of a kernel: its end weight ("clip") or 0 ("zero")
+    # of embeddings, hidden states, attention probabilities, kernels of LightConv and DynamicConv
+    dropout: float = 0.1
+    # of a hybrid: which layer is self-attention, counted from 1; None: the last layer
+    attention_layer: int | None = None
 
     def __post_init__(self):
         if self.variant not in VARIANTS:
-            raise ValueError(f"unknown variant {self.variant!r}; the variants are: {', '.join(VARIANTS)}")
-        if self.kernel_size is None:
-            object.__setattr__(self, "kernel_size", VARIANTS[self.variant].kernel_size)
-        if self.attention_layer is None and VARIANTS[self.variant].hybrid:
+            names = ", ".join(VARIANTS)
+            raise ValueError(f"unknown variant {self.variant!r}; the variants are: {names}")
+        self.fill_in_defaults()
+        self.check_numbers()
+        self.check_kernel()
+
+    def fill_in_defaults(self):
+        """Replace None by the variant's own value."""
+        # A frozen dataclass forbids self.x = ...; object.__setattr__ goes around this, only here.
+        variant = VARIANTS[self.variant]
+        if self.kernel_size is None and variant.has_kernel:
+            object.__setattr__(self, "kernel_size", variant.kernel_size)
+        if self.attention_layer is None and variant.hybrid:
             object.__setattr__(self, "attention_layer", self.layers)
+
+    def check_numbers(self):
+        """ValueError if a size is not a whole number above 0, or if sizes do not fit together."""
+        # The fields of type int, and those two of type int | None that are not None.
         for field in fields(self):
             value = getattr(self, field.name)
-            whole = field.type is int or field.type == int | None and value is not None
-            if whole and (type(value) is not int or value < 1):
+            optional = field.type == int | None
+            is_number = field.type is int or (optional and value is not None)
+            if is_number and (type(value) is not int or value < 1):
                 raise ValueError(f"{field.name} must be a whole number above 0, not {value!r}")
-        if self.attention_layer is not None and not VARIANTS[self.variant].hybrid:
-            raise ValueError(f"attention_layer belongs to the hybrid variants; {self.variant} has none to place")
-        if self.attention_layer is not None and self.attention_layer > self.layers:
-            raise ValueError(f"attention_layer {self.attention_layer} is beyond the model's {self.layers} layers")
+
         if self.hidden_size % self.heads:
-            raise ValueError(f"hidden_size {self.hidden_size} does not divide into {self.heads} heads")
-        if self.kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size must be odd (k tokens to each side, and itself), not {self.kernel_size}")
-        if self.window not in WINDOWS:
-            raise ValueError(f"window must be one of {', '.join(WINDOWS)}, not {self.window!r}")
+            raise ValueError(
+                f"hidden_size {self.hidden_size} cannot be divided into {self.heads} heads"
+            )
         if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), not {self.dropout!r}")
+            raise ValueError(f"dropout must be in [0, 1), not {self.dropout!r}")
+
+    def check_kernel(self):
+        """ValueError if kernel_size, beyond or attention_layer do not fit the variant."""
+        variant = VARIANTS[self.variant]
+
+        # the kernel
+        if self.kernel_size is not None and not variant.has_kernel:
+            raise ValueError(f"{self.variant} has no kernel, so it takes no kernel_size")
+        if self.kernel_size is not None and self.kernel_size % 2 == 0:
+            raise ValueError(
+                "kernel_size must be odd (k tokens to each side, and the token itself), "
+                f"not {self.kernel_size}"
+            )
+        if self.beyond not in BEYOND:
+            raise ValueError(f"beyond must be one of {', '.join(BEYOND)}, not {self.beyond!r}")
+
+        # the attention layer of a hybrid
+        if self.attention_layer is not None and not variant.hybrid:
+            raise ValueError(
+                f"attention_layer is for the hybrid variants; {self.variant} is not one of them"
+            )
+        if self.attention_layer is not None and self.attention_layer > self.layers:
+            raise ValueError(
+                f"attention_layer {self.attention_layer} is beyond the model's {self.layers} layers"
+            )
 
     @classmethod
     def from_size(cls, size, variant="composite", vocab_size=30004, **overrides):
         """The config of "tiny", "small" or "base"; overrides are any other fields."""
         if size not in SIZES:
             raise ValueError(f"unknown size {size!r}; the sizes are: {', '.join(SIZES)}")
-        unknown = set(overrides) - {field.name for field in fields(cls)}
-        if unknown:
-            raise ValueError(f"BertConfig has no field {', '.join(sorted(unknown))}")
-        return cls(**{"variant": variant, "vocab_size": vocab_size, **SIZES[size], **overrides})
+        known = {field.name for field in fields(cls)}
+        for name in overrides:
+            if name not in known:
+                raise ValueError(f"BertConfig has no field {name}")
+        settings = {"variant": variant, "vocab_size": vocab_size, **SIZES[size], **overrides}
+        return cls(**settings)
+
+
+# --- The encoder ----------------------------------------------------------------------------------
 
 
 class Embeddings(nn.Module):
-    """x_i = W (LayerNorm(token_i + type_i [+ position_i])), the sum of width E, W: E -> C only where E != C.
+    """x_i = W LayerNorm(token_i + type_i [+ position_i]), with dropout after the LayerNorm.
 
-    Positions are there for the variants marked `absolute` alone. (B, N) ids to (B, N, C).
+    The sum has width E; W: E -> C exists only if E != C. Only the variants marked `absolute` have
+    positions.
     """
 
     def __init__(self, config):
         super().__init__()
-        E, C = config.embedding_size, config.hidden_size
-        self.token = nn.Embedding(config.vocab_size, E)
-        self.token_type = nn.Embedding(2, E)
-        self.position = nn.Embedding(config.max_length, E) if VARIANTS[config.variant].absolute else None
-        self.norm = nn.LayerNorm(E, eps=1e-12)
-        self.dropout = nn.Dropout(config.dropout)
-        self.projection = nn.Linear(E, C) if E != C else nn.Identity()
+        E = config.embedding_size
+        C = config.hidden_size
         self.max_length = config.max_length
 
+        # what is added up
+        self.token = nn.Embedding(config.vocab_size, E)
+        self.token_type = nn.Embedding(2, E)
+        self.position = None
+        if VARIANTS[config.variant].absolute:
+            self.position = nn.Embedding(config.max_length, E)
+
+        # what is done with the sum
+        self.norm = nn.LayerNorm(E, eps=1e-12)
+        self.dropout = nn.Dropout(config.dropout)
+        self.projection = nn.Identity()
+        if E != C:
+            self.projection = nn.Linear(E, C)
+
     def forward(self, input_ids, token_type_ids):
+        """input_ids, token_type_ids: (B, N). Returns (B, N, C)."""
         N = input_ids.shape[1]
-        if N > self.max_length and self.position is not None:
-            raise ValueError(f"a sequence of {N} tokens does not fit a model with {self.max_length} positions")
         x = self.token(input_ids) + self.token_type(token_type_ids)  # (B, N, E)
+
+        # position i has the same vector in every sentence
         if self.position is not None:
-            x = x + self.position.weight[:N]  # (N, E), the same in every sentence
+            if N > self.max_length:
+                raise ValueError(
+                    f"a sequence of {N} tokens is too long for a model with "
+                    f"{self.max_length} positions"
+                )
+            x = x + self.position.weight[:N]  # (N, E)
+
         return self.projection(self.dropout(self.norm(x)))  # (B, N, C)
 
 
 class Layer(nn.Module):
-    """x = LayerNorm(x + mixer(x)), then x = LayerNorm(x + W2 gelu(W1 x)): the post-norm block of BERT."""
+    """The post-norm block of BERT.
+
+    x = LayerNorm(x + mixer(x))
+    x = LayerNorm(x + W2 gelu(W1 x))
+
+    with dropout of mixer(x) and of W2 gelu(W1 x).
+    """
 
     def __init__(self, config, layer):
         super().__init__()
         C = config.hidden_size
         self.mixer = make_mixer(config, layer)
         self.mixer_norm = nn.LayerNorm(C, eps=1e-12)
-        self.ffn = nn.Sequential(nn.Linear(C, config.ffn_size), nn.GELU(), nn.Linear(config.ffn_size, C))
+        self.ffn = nn.Sequential(
+            nn.Linear(C, config.ffn_size),
+            nn.GELU(),
+            nn.Linear(config.ffn_size, C),
+        )
         self.ffn_norm = nn.LayerNorm(C, eps=1e-12)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, padding_mask):
-        x = self.mixer_norm(x + self.dropout(self.mixer(x, padding_mask)))  # (B, N, C)
-        return self.ffn_norm(x + self.dropout(self.ffn(x)))  # (B, N, C)
+    def forward(self, x, attention_mask):
+        """x: (B, N, C). attention_mask: (B, N). Returns (B, N, C)."""
+        x = self.mixer_norm(x + self.dropout(self.mixer(x, attention_mask)))
+        x = self.ffn_norm(x + self.dropout(self.ffn(x)))
+        return x
 
 
 class Bert(nn.Module):
-    """The encoder: (B, N) token ids to (B, N, C) hidden states.
+    """The encoder: token ids (B, N) to hidden states (B, N, C).
 
     Args:
         input_ids: (B, N) int64.
-        padding_mask: (B, N) bool, True where a token is real; None: all are.
-        token_type_ids: (B, N), 0 for the first sentence and 1 for the second; None: all 0, as in pre-training.
+        attention_mask: (B, N) bool, True at real tokens; None if all tokens are real.
+        token_type_ids: (B, N) int64, 0 for the first sentence and 1 for the second; None for all 0,
+            as in pre-training.
     """
 
     def __init__(self, config):
@@ -140,38 +219,50 @@ class Bert(nn.Module):
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.layers))
 
-    def forward(self, input_ids, padding_mask=None, token_type_ids=None):
-        if padding_mask is None:
-            padding_mask = torch.ones_like(input_ids, dtype=torch.bool)
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None):
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids, dtype=torch.bool)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(input_ids)
+
         x = self.embeddings(input_ids, token_type_ids)  # (B, N, C)
         for layer in self.layers:
-            x = layer(x, padding_mask)  # (B, N, C)
+            x = layer(x, attention_mask)  # (B, N, C)
         return x
 
 
 def initialise(module):
-    """Linear and embedding weights normal(0, 0.02), biases 0. Norms, convolutions and tables of positions keep
-    their own start."""
+    """BERT's start: linear and embedding weights normal(0, 0.02), biases 0.
+
+    A mixer initialises itself. LayerNorms keep torch's start, weight 1 and bias 0.
+    """
+    if isinstance(module, Mixer):
+        module.initialise()
+        return
+
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
 
+    for child in module.children():
+        initialise(child)
 
-def masked_places(labels, capacity):
-    """(places, targets), both (capacity,): where labels (B * N,) is not -100, and those labels; beyond their number
-    place 0 and -100. No more than `capacity` are kept. Nothing here waits for the device.
-    """
-    chosen = labels != -100
-    slots = torch.where(chosen, chosen.cumsum(0) - 1, capacity).clamp(max=capacity)  # the last one takes all others
-    places = slots.new_zeros(capacity + 1).scatter(0, slots, torch.arange(len(labels), device=labels.device))[:capacity]
-    return places, labels[places].masked_fill(torch.arange(capacity, device=labels.device) >= chosen.sum(), -100)
+
+def parameter_count(model):
+    """Number of trainable parameters; shared ones are counted once."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+# --- The masked language model --------------------------------------------------------------------
 
 
 class BertForMaskedLM(nn.Module):
-    """The encoder and the head that names the masked tokens: C -> E, GELU, LayerNorm, the token embeddings again."""
+    """The encoder, and the head that predicts the masked tokens.
+
+    The head is Linear C -> E, GELU, LayerNorm, then the token embeddings used again as the decoder
+    E -> V, plus one bias per vocabulary item.
+    """
 
     def __init__(self, config):
         super().__init__()
@@ -180,241 +271,238 @@ class BertForMaskedLM(nn.Module):
         self.transform = nn.Linear(config.hidden_size, config.embedding_size)
         self.norm = nn.LayerNorm(config.embedding_size, eps=1e-12)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.apply(initialise)
+        initialise(self)
+
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None):
+        """Logits of every token, (B, N, V). Arguments as in `Bert`."""
+        return self.head(self.bert(input_ids, attention_mask, token_type_ids))
 
     def head(self, x):
-        """Hidden states (..., C) to logits (..., V), the decoder tied to the token embeddings."""
+        """Hidden states (..., C) to logits (..., V)."""
         x = self.norm(F.gelu(self.transform(x)))  # (..., E)
         logits = F.linear(x, self.bert.embeddings.token.weight)  # (..., E) (V, E)^T -> (..., V)
-        return logits + self.bias  # a float32 bias lifts bf16 logits to float32, which the cross-entropy needs
+        # The float32 bias turns bf16 logits into float32, which the cross-entropy needs.
+        return logits + self.bias
 
-    def forward(self, input_ids, padding_mask=None, token_type_ids=None):
-        """Logits of every token, (B, N, V). Arguments as in `Bert`."""
-        return self.head(self.bert(input_ids, padding_mask, token_type_ids))
+    def masked_logits(self, hidden, labels, pad_to_multiple_of=1, max_predictions=None):
+        """Logits of only those tokens that are to be predicted.
 
-    def masked_logits(self, input_ids, labels, padding_mask=None, token_type_ids=None, multiple=1, capacity=None):
-        """Logits (M, V) and targets (M,) of the tokens to predict alone, those where labels (B, N) is not -100.
+        The decoder is the largest matrix of a small model. Applying it to the 15 % of the tokens
+        that are masked costs about a seventh.
 
-        The decoder is the largest matrix of a small model: this spares it six tokens of seven. `multiple` rounds M up
-        with rows whose target is -100, to be ignored; `capacity` fixes M.
+        Args:
+            hidden: (B, N, C), from the encoder.
+            labels: (B, N), the token to predict, -100 where there is none.
+            pad_to_multiple_of: round M up with rows whose target is -100. Matrix products of ever
+                new shapes are slow, because libraries prepare each shape separately.
+            max_predictions: M itself. Then nothing waits for the GPU to know how many tokens are
+                masked. Tokens beyond this number are left out.
+        Returns:
+            (logits (M, V), targets (M,)).
         """
-        hidden = self.bert(input_ids, padding_mask, token_type_ids).flatten(0, 1)  # (B, N, C) -> (B * N, C)
-        labels = labels.flatten()  # (B * N,)
-        if capacity is None:
-            predicted = (labels != -100).nonzero().squeeze(-1)  # (M,)
-            spare = -len(predicted) % multiple
-            targets = F.pad(labels[predicted], (0, spare), value=-100)  # (M,)
-            predicted = F.pad(predicted, (0, spare))  # (M,)
+        hidden = hidden.flatten(0, 1)  # (B, N, C) -> (B * N, C)
+        labels = labels.flatten()  # (B, N) -> (B * N,)
+
+        if max_predictions is None:
+            indices, targets = masked_indices(labels, pad_to_multiple_of)
         else:
-            predicted, targets = masked_places(labels, capacity)
-        return self.head(hidden[predicted]), targets  # (M, C) -> (M, V), (M,)
+            indices, targets = first_masked_indices(labels, max_predictions)
+        return self.head(hidden[indices]), targets  # (M, C) -> (M, V)
 
-    def loss(self, input_ids, labels, padding_mask=None, token_type_ids=None, capacity=None):
-        """Mean cross-entropy in nats over the tokens to predict; 0 where there is none.
 
-        Their number differs in each batch. It is rounded up to a multiple of 64 because a matrix product of a new shape
-        is costly: libraries compile it and keep what they compiled. On a GPU asking for that number means to wait for
-        all the work before it: there `capacity` fixes it.
-        """
-        logits, targets = self.masked_logits(input_ids, labels, padding_mask, token_type_ids, 64, capacity)
-        return F.cross_entropy(logits, targets, reduction="sum") / (targets != -100).sum().clamp(min=1)
+def masked_indices(labels, pad_to_multiple_of=1):
+    """Where labels (B * N,) is not -100: (indices (M,), targets (M,)).
+
+    M is rounded up to a multiple of pad_to_multiple_of with index 0 and target -100.
+    """
+    indices = (labels != IGNORED).nonzero().squeeze(-1)  # (M,)
+    targets = labels[indices]  # (M,)
+
+    spare = -len(indices) % pad_to_multiple_of
+    indices = F.pad(indices, (0, spare))
+    targets = F.pad(targets, (0, spare), value=IGNORED)
+    return indices, targets
+
+
+def first_masked_indices(labels, max_predictions):
+    """The same with M = max_predictions, without waiting for the device.
+
+    Counting masked tokens on a GPU means waiting for it. Here every token writes its own index into
+    a slot instead: the m-th masked token into slot m, every other token into one more slot at the
+    end, which is thrown away. Example with max_predictions = 3:
+
+        labels      -100   7  -100  -100   9       (tokens 1 and 4 are masked)
+        slot           3   0     3     3   1
+        indices        1   4     0                 slot 2 stays 0: its target becomes -100
+    """
+    is_masked = labels != IGNORED  # (B * N,)
+    count = is_masked.sum()
+
+    # the slot of each token; masked tokens beyond max_predictions go to the last slot, too
+    slots = torch.where(is_masked, is_masked.cumsum(0) - 1, max_predictions)
+    slots = slots.clamp(max=max_predictions)
+
+    own_index = torch.arange(len(labels), device=labels.device)
+    indices = slots.new_zeros(max_predictions + 1).scatter(0, slots, own_index)
+    indices = indices[:max_predictions]  # (M,)
+
+    # slots that no token wrote into
+    is_empty = torch.arange(max_predictions, device=labels.device) >= count
+    targets = labels[indices].masked_fill(is_empty, IGNORED)  # (M,)
+    return indices, targets
+
+
+def masked_lm_loss(logits, targets):
+    """Mean cross-entropy in nats over the tokens to predict; 0 if there are none.
+
+    logits (M, V), targets (M,) with -100 in rows to ignore.
+    """
+    total = F.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORED)
+    return total / (targets != IGNORED).sum().clamp(min=1)
+
+
+# --- The classifier -------------------------------------------------------------------------------
 
 
 class BertForClassification(nn.Module):
-    """The encoder, then on the first token: Linear C -> C, tanh (the pooler), dropout, Linear C -> labels."""
+    """The encoder, and on its first token: Linear C -> C, tanh (the pooler), dropout, Linear."""
 
-    def __init__(self, config, labels):
+    def __init__(self, config, num_labels):
         super().__init__()
         self.config = config
         self.bert = Bert(config)
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.hidden_size, labels)
-        self.apply(initialise)
+        self.classifier = nn.Linear(config.hidden_size, num_labels)
+        initialise(self)
 
-    def forward(self, input_ids, padding_mask=None, token_type_ids=None):
-        """Scores (B, labels). Arguments as in `Bert`."""
-        first = self.bert(input_ids, padding_mask, token_type_ids)[:, 0]  # (B, N, C) -> (B, C)
-        return self.classifier(self.dropout(torch.tanh(self.pooler(first))))  # (B, labels)
-
-
-def parameter_count(model):
-    """Trainable numbers, shared ones counted once."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None):
+        """Scores (B, num_labels). Arguments as in `Bert`."""
+        hidden = self.bert(input_ids, attention_mask, token_type_ids)  # (B, N, C)
+        pooled = torch.tanh(self.pooler(hidden[:, 0]))  # (B, C)
+        return self.classifier(self.dropout(pooled))
 
 
-def compile_encoder(model, input_ids, precision):
-    """torch.compile the encoder in place, after a trial; where the machine cannot, say so in a line and run uncompiled.
-
-    On a GPU as a whole; on a CPU layer by layer, as layers alike are compiled once and the first step comes three
-    times sooner. Each width of a batch is compiled by itself, that of the trial's input_ids (B, N) here, the others
-    when they are met. torch keeps what it compiled on disk, for the next start. precision: the context of a forward
-    pass. Returns whether it is compiled.
-    """
-    start, parts = time.perf_counter(), [model.bert] if input_ids.device.type == "cuda" else list(model.bert.layers)
-    try:
-        torch._dynamo.reset()  # the graphs of the run before
-        torch._dynamo.config.recompile_limit = 128  # a graph for each of the few batch widths, training and evaluating
-        for part in parts:
-            part.compile(dynamic=False)
-        with precision:
-            x = model.bert(input_ids, input_ids == input_ids)  # (B, N, C)
-        x.float().sum().backward()
-        print(f"  first step: {time.perf_counter() - start:.0f} s to compile batches of {len(input_ids)} x "
-              f"{input_ids.shape[1]} (--no-compile starts at once); each other width takes its own time when first met")
-    except Exception as error:  # no compiler, an unsupported GPU: whatever it is, the plain code computes the same
-        print(f"  torch.compile does not work here ({type(error).__name__}); running uncompiled")
-        for part in parts:
-            part._compiled_call_impl = None
-    model.zero_grad()
-    return parts[0]._compiled_call_impl is not None
-
-
-# --- A run's folder: config.json, tokenizer.json, model.pt (and what pretrain.py adds) --------------------------------
-
-
-def write_whole(path, write):
-    """Let `write(temporary_path)` make a file, then move it to `path`: a kill leaves the old file or the new one."""
-    path = Path(path)
-    temporary = path.with_name(path.name + ".part")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def write_text(text, path):
-    """`text` to `path`, whole or not at all, the same bytes on every system."""
-    write_whole(path, lambda part: part.write_text(text, encoding="utf-8", newline="\n"))
-
-
-def save_file(value, path):
-    """torch.save to `path`, whole or not at all. A disk that fills up is an OSError, as for any other file."""
-
-    def write(part):
-        with open(part, "wb") as file:  # torch turns a failed write into a RuntimeError unless the file is Python's own
-            torch.save(value, file)
-
-    try:
-        write_whole(path, write)
-    except RuntimeError as error:
-        raise OSError(f"could not write {path}: {error.__context__ or 'is the disk full?'}") from None
+# --- A run on disk --------------------------------------------------------------------------------
 
 
 def save_run(folder, model, tokenizer):
-    """Write what `load_run` reads: the config, the tokenizer and the weights."""
-    folder = Path(folder)
-    write_text(json.dumps(asdict(model.config), indent=2) + "\n", folder / "config.json")
-    write_text(tokenizer.to_str(), folder / "tokenizer.json")
-    save_file(model.state_dict(), folder / "model.pt")
-
-
-def load_file(path):
-    """What torch.save wrote to `path`, tensors and plain values only: a hostile file executes nothing.
-
-    Raises ValueError, in one line, where the file is damaged or something else.
-    """
-    with open(path, "rb") as file:
-        try:
-            return torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises half a dozen kinds, with pages of advice; the cause is the same
-            kind = type(error).__name__
-            raise ValueError(f"{path} is damaged or is not a checkpoint of this project ({kind})") from None
-
-
-def load_weights(model, state, path, **options):
-    """Load a state_dict, or say in one line (ValueError) that it belongs to another model."""
-    try:
-        model.load_state_dict(state, **options)
-    except (RuntimeError, TypeError, AttributeError):
-        raise ValueError(
-            f"{path} holds the weights of another model than {model.config.variant} with hidden size "
-            f"{model.config.hidden_size}, {model.config.layers} layers and {model.config.vocab_size} vocabulary items"
-        ) from None
+    """Write the config, the tokenizer and the weights, from which `load_run` makes the model."""
+    write_run(folder, asdict(model.config), model.state_dict(), tokenizer)
 
 
 def load_config(folder):
-    """The BertConfig of a run's folder. Raises ValueError, in one line, where there is none."""
-    path = Path(folder) / "config.json"
-    if not path.is_file():
-        raise ValueError(f"{folder} is not a run: it has no config.json (python pretrain.py makes one)")
+    """The BertConfig of a run. Raises ValueError if the folder is not a run of this project."""
+    values = read_config(folder)
     try:
-        return BertConfig(**json.loads(path.read_text(encoding="utf-8")))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged or of another project: {error}") from None
+        return BertConfig(**values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{folder}/config.json does not describe a model: {error}") from None
 
 
 def load_run(folder):
-    """The masked-LM model, in evaluation mode, and the tokenizer of a run's folder.
+    """The masked-LM model of a run, in evaluation mode, and its tokenizer.
 
-    Raises ValueError, in one line, where the folder is not a run, or a file in it is damaged or foreign.
+    Raises ValueError if the folder is not a run, or a file in it is damaged or does not fit.
     """
-    from tokenizers import Tokenizer
-
-    folder = Path(folder)
     config = load_config(folder)
-    for name in ("model.pt", "tokenizer.json"):
-        if not (folder / name).is_file():
-            raise ValueError(f"{folder} is not a whole run: it has no {name}")
+
+    # On the device "meta" a model has shapes but no numbers, so a wrong config costs no memory.
     try:
-        with torch.device("meta"):  # shapes alone, however large a damaged config may say they are
+        with torch.device("meta"):
             model = BertForMaskedLM(config)
     except RuntimeError:
-        raise ValueError(f"{folder / 'config.json'} describes a model too large for any machine") from None
-    load_weights(model, load_file(folder / "model.pt"), folder / "model.pt", assign=True)
-    try:
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # tokenizers raises a bare Exception
-        raise ValueError(f"{folder / 'tokenizer.json'} is damaged: {error}") from None
-    absent = [name for name in ("[CLS]", "[SEP]", "[MASK]") if tokenizer.token_to_id(name) is None]
-    if absent or tokenizer.get_vocab_size() != config.vocab_size:
-        lacks = f" and lacks {absent[0]}" if absent else ""
-        raise ValueError(f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} vocabulary items{lacks}; "
-                         f"the model was trained with {config.vocab_size}")
+        raise ValueError(f"{folder}/config.json describes a model that is too large") from None
+
+    load_weights(model, read_weights(folder), f"{folder}/model.pt", assign=True)
+    tokenizer = read_tokenizer(folder, config.vocab_size)
     return model.eval(), tokenizer
 
 
-# --- Fill in the blank ------------------------------------------------------------------------------------------------
+# --- Fill in the blank ----------------------------------------------------------------------------
 
 
 def fill_in(model, tokenizer, text, best=5):
-    """For each [MASK] in `text`, the `best` likeliest pieces as (piece, probability) pairs.
+    """The `best` most likely pieces for each [MASK] in `text`, as lists of (piece, probability).
 
-    Text without an end gets a full stop: the model was trained on whole sentences, and takes the end for a word else.
+    A text without an end mark gets a full stop: the model was trained on complete sentences.
     """
+    # A terminal may pass bytes that are not text.
+    text = text.encode("utf-8", "replace").decode().rstrip()
+    if not text.endswith((".", "?", "!", "[SEP]")):
+        text += "."
+
     cls, sep, mask = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]", "[MASK]"))
-    text = text.encode("utf-8", "replace").decode().rstrip()  # a terminal may hand over bytes that are no text
-    text += "" if text.endswith((".", "?", "!", "[SEP]")) else "."
     ids = [cls, *tokenizer.encode(text, add_special_tokens=False).ids, sep]
     if mask not in ids:
-        raise ValueError('the text has no blank: write [MASK] for the word to guess, as in "the dog [MASK] tired"')
+        raise ValueError(
+            "the text has no blank: write [MASK] for the word to guess, "
+            'as in "the dog [MASK] tired"'
+        )
     if len(ids) > model.config.max_length:
-        raise ValueError(f"the text has {len(ids)} tokens, the model takes {model.config.max_length}")
-    ids = torch.tensor([ids])  # (1, N)
+        raise ValueError(
+            f"the text has {len(ids)} tokens, the model takes {model.config.max_length}"
+        )
+
+    # predict the tokens at the blanks
+    input_ids = torch.tensor([ids])  # (1, N)
+    labels = torch.where(input_ids == mask, input_ids, IGNORED)  # (1, N)
     with torch.inference_mode():
-        logits, _ = model.masked_logits(ids, torch.where(ids == mask, ids, -100))  # (M, V)
+        logits, _ = model.masked_logits(model.bert(input_ids), labels)  # (M, V)
     top = logits.softmax(dim=-1).topk(min(best, logits.shape[-1]))  # (M, best)
-    return [
-        [(tokenizer.id_to_token(i).replace("\u2581", " ").strip() or "(space)", p) for i, p in zip(row_i, row_p)]
-        for row_i, row_p in zip(top.indices.tolist(), top.values.tolist())
-    ]
+
+    answers = []
+    for indices, probabilities in zip(top.indices.tolist(), top.values.tolist(), strict=True):
+        pieces = [readable_piece(tokenizer, i) for i in indices]
+        answers.append(list(zip(pieces, probabilities, strict=True)))
+    return answers
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Fill in the [MASK] of a text with a pre-trained model.")
+def readable_piece(tokenizer, token_id):
+    """A piece of the vocabulary as text. In the vocabulary, "▁" is the space before a word."""
+    return tokenizer.id_to_token(token_id).replace("▁", " ").strip() or "(space)"
+
+
+def unknown_words(tokenizer, text):
+    """The words of `text` that the model has not learned as words, each once.
+
+    Such a word has no piece in the vocabulary, or its only pieces are single letters.
+    """
+    unk = tokenizer.token_to_id("[UNK]")
+    without_marks = re.sub(r"\[[A-Z]+\]", " ", text)  # [MASK] and the like are not words
+
+    unknown = []
+    for word in re.findall(r"\w+", without_marks):
+        ids = tokenizer.encode(word, add_special_tokens=False).ids
+        pieces = [readable_piece(tokenizer, i) for i in ids]
+        letters = [piece for piece in pieces if len(piece) == 1]
+        is_spelled = len(word) > 1 and len(letters) == len(word)
+        if (unk in ids or is_spelled) and word not in unknown:
+            unknown.append(word)
+    return unknown
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        description="Fill in the [MASK] of a text with a pre-trained model."
+    )
     parser.add_argument("run", help="folder that pretrain.py wrote")
-    parser.add_argument("text", help='text with one or more [MASK], e.g. "the cat that chased the dogs [MASK] tired"')
-    args = parser.parse_args()
-    sys.stdout.reconfigure(errors="replace")  # a console without Unicode shows a ? rather than failing
-    try:
-        blanks = fill_in(*load_run(args.run), args.text)
-    except (ValueError, OSError) as error:
-        sys.exit(f"model.py: {error}")
-    for number, words in enumerate(blanks, 1):
-        print(f"[MASK] {number}:  " + "   ".join(f"{word} {100 * p:.1f}%" for word, p in words))
+    parser.add_argument(
+        "text",
+        help='text with one or more [MASK], e.g. "the cat that chased the dogs [MASK] tired"',
+    )
+    args = parser.parse_args(arguments)
+
+    # answer first, so that an error is the only line
+    model, tokenizer = load_run(args.run)
+    answers = fill_in(model, tokenizer, args.text)
+    for word in unknown_words(tokenizer, args.text):
+        print(f'"{word}" is unknown to this model, so its answer may mean little')
+    for number, answer in enumerate(answers, 1):
+        words = "   ".join(f"{piece} {100 * p:.1f}%" for piece, p in answer)
+        print(f"[MASK] {number}:  {words}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    run_command("model.py", main)

@@ -1,32 +1,114 @@
-"""Lets `pytest`, started from anywhere, find the project's modules, which lie one folder up, and run on one thread.
+"""What several test files share.
 
-The models of the tests are so small that threads would only wait for one another, most of all on a busy machine.
+Import paths: the project's modules and the helpers next to this file can be imported from any
+test, wherever pytest is started. One thread: the models of the tests are so small that several
+threads only wait for each other, most of all on a busy machine.
+
+Fixtures:
+
+    small_text     a text of 80 short documents, and a folder for its token ids
+    run_program    calls a main() in this process: (exit code, standard output, standard error)
+    serve          a web server of this machine
 """
 
 import http.server
 import os
+import random
+import signal
 import sys
 import threading
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is first imported, here and in the programs that tests start
-sys.path.insert(0, str(Path(__file__).parent.parent))
+# Read when torch is first imported, here and in the programs that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(ROOT))
+
+
+# --- A small text ---------------------------------------------------------------------------------
+
+
+class SmallText(NamedTuple):
+    file: Path  # 80 documents of 12 short sentences about five people
+    cache: Path  # an empty folder, for the token ids
+
+
+@pytest.fixture(scope="session")
+def small_text(tmp_path_factory):
+    """A SmallText, the same for all tests of a session: it is prepared only once."""
+    folder = tmp_path_factory.mktemp("small_text")
+    pick = random.Random(0).choice
+    names = ["ann", "ben", "cleo", "dan", "eve"]
+    verbs = ["sees", "hears", "finds", "asks", "thanks"]
+
+    lines = []
+    for _ in range(80):
+        for _ in range(6):
+            first = f"{pick(names).title()} {pick(verbs)} {pick(names)}."
+            second = f"{pick(names).title()} {pick(verbs)} {pick(names)} too."
+            lines.append(f"{first} {second}")
+        lines.append("")  # the end of a document
+
+    file = folder / "corpus.txt"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return SmallText(file, folder / "cache")
+
+
+# --- A program in this process --------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    code: int  # exit code
+    out: str  # standard output
+    error: str  # standard error
+
+
+@pytest.fixture
+def run_program(capsys):
+    """run_program("pretrain.py", pretrain.main, "--steps", 5) -> Outcome(code, out, error).
+
+    It does what `python pretrain.py --steps 5` does, without starting another Python. The arguments
+    may be strings, numbers and paths.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+
+    def call(program, main, *arguments):
+        # Imported here: this file must set the number of threads before torch is imported.
+        from support.commands import run_command
+
+        with pytest.raises(SystemExit) as stop:
+            run_command(program, main, [str(argument) for argument in arguments])
+        out, error = capsys.readouterr()
+        return Outcome(stop.value.code, out, error)
+
+    yield call
+    # run_command installs a handler that ends the program.
+    signal.signal(signal.SIGTERM, before)
+
+
+# --- A web server ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def serve(monkeypatch):
-    """serve(Handler) starts a web server of this machine's own; it ends with the test.
+    """serve(Handler) starts a web server of this machine; it ends with the test.
 
-    Its handler may note requests in the server's `asked`, and stall until the end by waiting for `released`.
+    Its handler may add requests to the list `server.asked`, and may stall until the end of the test
+    by waiting for the event `server.released`.
     """
     monkeypatch.setenv("no_proxy", "*")
     started = []
 
     def start(handler):
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        server.asked, server.released = [], threading.Event()
+        server.asked = []
+        server.released = threading.Event()
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         started.append((server, thread))

@@ -1,228 +1,401 @@
-"""Every equation of the project again, as plain loops over single positions: slow, and simple enough to check by eye.
+"""Every equation of the project again, as plain loops over single positions.
 
-The tests compare the fast modules with these. Tensors are float64 and carry gradients, so autograd through the loops
-gives an independent gradient as well. `weights` is a mixer's state_dict: parameter names to tensors.
+These loops are slow, and simple enough to check by eye next to the paper. The tests compare the
+fast code with them. Tensors are float64 and carry gradients, so autograd through the loops gives
+independent gradients, too.
 
-    B batch   N length   C hidden size   H heads   d = C / H head size   K = 2k + 1 taps   i query   j key   r = j - i
-    x (B, N, C)   padding_mask (B, N) bool, True where a token is real   heads are contiguous blocks of d channels
+Nothing here calls a function of the fast code. From attention.py comes only the table VARIANTS,
+which says what terms and what mixer a variant has. If you add a term or a mixer to attention.py,
+write its equation here and add it to SCORE_TERMS, VALUE_TERMS or MIXERS.
 
-Positions of padding have no output of meaning; every mixer here returns zeros for them.
+Letters as in attention.py, and t for the column of r in a row of K weights: t = r + k within the
+window. Arguments that most functions share:
+
+    x               (B, N, C), the input of a mixer
+    attention_mask  (B, N) bool, True at real tokens
+    weights         the state_dict of a mixer: parameter names to tensors
+    config          .variant, .heads, .kernel_size, .beyond and .attention_layer of the model
+
+At padding, where the output of a mixer has no meaning, all functions here return 0.
 """
 
 import math
 
 import torch
 
+import attention
 
-def column(r, taps, window):
-    """Column of relative position r in a table whose column t holds r = t - k; None where a "zero" window has ended."""
-    k = taps // 2
+# --- Relative positions ---------------------------------------------------------------------------
+
+
+def column(r, K, beyond):
+    """The column of relative position r in a row of K weights; None if r meets no weight."""
+    k = K // 2
+
+    # within the window
     if -k <= r <= k:
         return r + k
-    if window == "zero":
+
+    # beyond it: no weight, or the end weight of this side
+    if beyond == "zero":
         return None
-    return 0 if r < -k else 2 * k  # "clip": everything farther than k takes the end weight of its side
+    if r < -k:
+        return 0
+    return K - 1
 
 
-def relative_scores(rows, length, window):
-    """out[b, h, i, j] = rows[b, h, i, clip(j - i) + k], or 0 beyond a "zero" window.  (B, H, N, K) -> (B, H, N, N)"""
-    entries = [row.unbind(-1) for row in rows.unbind(2)]  # entries[i][t] (B, H)
-    scores = []
+def relative_scores(rows, length, beyond):
+    """scores[b, h, i, j] = the weight of rows[b, h, i] for j - i: (B, H, N, K) -> (B, H, N, N)."""
+    K = rows.shape[-1]
+    queries = []
     for i in range(length):
+        row = rows[:, :, i].unbind(-1)  # K tensors (B, H)
+        scores = []
         for j in range(length):
-            t = column(j - i, rows.shape[-1], window)
-            scores.append(torch.zeros_like(entries[i][0]) if t is None else entries[i][t])
-    return torch.stack(scores, dim=-1).reshape(*rows.shape[:2], length, length)
+            t = column(j - i, K, beyond)
+            if t is None:
+                scores.append(torch.zeros_like(row[0]))
+            else:
+                scores.append(row[t])
+        queries.append(torch.stack(scores, dim=-1))  # (B, H, N)
+    return torch.stack(queries, dim=-2)  # (B, H, N, N)
 
 
-# --- score terms, one pair (i, j) ---
+# --- The terms of the score, for one query i and one key j of head h ------------------------------
+
 
 def content_score(q_i, k_j):
-    """a_ij = q_i k_j^T / sqrt(d)  [Chang et al. 2021, eq. 1]"""
-    return sum(q_i * k_j) / math.sqrt(len(q_i))
+    """q_i . k_j / sqrt(d). [C] eq. 1"""
+    d = len(q_i)
+    return sum(q_i * k_j) / math.sqrt(d)
 
 
-def fixed_score(beta, i, j, window):
-    """beta_{j-i}, not scaled  [eq. 4].  beta (K,) of this head."""
-    t = column(j - i, len(beta), window)
-    return 0 if t is None else beta[t]
+def fixed_score(weights, q_i, k_j, i, j, h, config):
+    """beta_(j-i), one scalar per head, not scaled. [C] eq. 4"""
+    beta = weights["terms.fixed.beta"]  # (H, K)
+    t = column(j - i, config.kernel_size, config.beyond)
+    if t is None:
+        return 0
+    return beta[h, t]
 
 
-def dynamic_score(q_i, w, i, j, window):
-    """q_i w_{j-i}^T / sqrt(d): the query makes the kernel  [eq. 5; Shaw et al. 2018].  w (d, K), shared."""
-    t = column(j - i, w.shape[1], window)
-    return 0 if t is None else sum(q_i * w[:, t]) / math.sqrt(len(q_i))
+def dynamic_score(weights, q_i, k_j, i, j, h, config):
+    """q_i . w_(j-i) / sqrt(d), one table for all heads. [C] eq. 5; Shaw et al. 2018"""
+    w = weights["terms.dynamic.w"]  # (d, K)
+    t = column(j - i, config.kernel_size, config.beyond)
+    if t is None:
+        return 0
+    d = len(q_i)
+    return sum(q_i * w[:, t]) / math.sqrt(d)
 
 
-def key_dynamic_score(k_j, u, i, j, window):
-    """k_j u_{i-j}^T / sqrt(d): the key makes the kernel, seen from the key  [Huang et al. 2020].  u (d, K), shared."""
-    t = column(i - j, u.shape[1], window)
-    return 0 if t is None else sum(k_j * u[:, t]) / math.sqrt(len(k_j))
+def key_dynamic_score(weights, q_i, k_j, i, j, h, config):
+    """k_j . u_(i-j) / sqrt(d): the key's kernel, read at the query. Huang et al. 2020"""
+    u = weights["terms.key_dynamic.u"]  # (d, K)
+    t = column(i - j, config.kernel_size, config.beyond)
+    if t is None:
+        return 0
+    d = len(k_j)
+    return sum(k_j * u[:, t]) / math.sqrt(d)
+
+
+def relative_value(weights, q_i, k_j, i, j, h, config):
+    """s_(j-i), a vector (d,) that is added to the value of key j. Shaw et al. 2018"""
+    s = weights["terms.relative_value.s"]  # (d, K)
+    t = column(j - i, config.kernel_size, config.beyond)
+    if t is None:
+        return 0
+    return s[:, t]
+
+
+# Every function: (weights, q_i, k_j, i, j, h, config) -> what the term adds to the score.
+SCORE_TERMS = {
+    "fixed": fixed_score,
+    "dynamic": dynamic_score,
+    "key_dynamic": key_dynamic_score,
+}
+
+# The same arguments -> what the term adds to the value.
+VALUE_TERMS = {"relative_value": relative_value}
+
+
+def check_terms(variant):
+    """Stop with a clear sentence if a term of the variant is not described above."""
+    for name in variant.terms:
+        if name not in SCORE_TERMS and name not in VALUE_TERMS:
+            raise NotImplementedError(
+                f"tests/references.py has no loop reference of the term {name!r}: "
+                "add it to SCORE_TERMS or VALUE_TERMS"
+            )
+
+
+def score(weights, q_i, k_j, i, j, h, config, variant):
+    """The score a_ij: content, plus all terms that the variant names."""
+    total = content_score(q_i, k_j)
+    for name in variant.terms:
+        if name in SCORE_TERMS:
+            total = total + SCORE_TERMS[name](weights, q_i, k_j, i, j, h, config)
+    return total
+
+
+def value_at(weights, q_i, k_j, v_j, i, j, h, config, variant):
+    """The value of key j as query i sees it: v_j, plus all terms that the variant names."""
+    total = v_j
+    for name in variant.terms:
+        if name in VALUE_TERMS:
+            total = total + VALUE_TERMS[name](weights, q_i, k_j, i, j, h, config)
+    return total
 
 
 def softmax(scores):
-    """p_j = exp(s_j) / sum_m exp(s_m), over a list of scalars."""
+    """p_j = exp(s_j) / sum_m exp(s_m), for a list of scalars."""
     exponentials = [torch.exp(score) for score in scores]
     total = sum(exponentials)
     return [exponential / total for exponential in exponentials]
 
 
-# --- projections and convolutions, all i ---
+# --- Projections and convolutions, for all positions ----------------------------------------------
 
-def zero_padding(x, padding_mask):
-    """x_i where token i is real, else 0."""
-    return x * padding_mask.unsqueeze(-1)  # (B, N, C)
+
+def zero_padding(x, attention_mask):
+    """x_i if token i is real, otherwise 0."""
+    return x * attention_mask[:, :, None]  # (B, N, C)
 
 
 def linear(x, weights, name):
-    """y_i = W x_i + b.  (B, N, in) -> (B, N, out)"""
-    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
-    return torch.stack([torch.stack([weight @ x_i + bias for x_i in sequence]) for sequence in x])
+    """y_i = W x_i [+ b]: (B, N, in) -> (B, N, out)."""
+    weight = weights[f"{name}.weight"]  # (out, in)
+    bias = weights.get(f"{name}.bias", 0)  # (out,)
+    sentences = []
+    for sentence in x:
+        sentences.append(torch.stack([weight @ x_i + bias for x_i in sentence]))
+    return torch.stack(sentences)
 
 
 def depthwise_convolution(x, weights, name):
-    """y_{i,c} = b_c + sum_{-k <= r <= k} w_{c,r} x_{i+r,c}, with x = 0 beyond the ends.  (B, N, C) -> (B, N, C)"""
-    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]  # (C, 1, K), (C,)
-    length, k = x.shape[1], weight.shape[-1] // 2
+    """y_i,c = b_c + sum_r w_c,r x_(i+r),c, with x = 0 beyond the ends. [C] eq. 2"""
+    weight = weights[f"{name}.weight"]  # (C, 1, K)
+    bias = weights[f"{name}.bias"]  # (C,)
+    N = x.shape[1]
+    k = weight.shape[-1] // 2
     y = []
-    for sequence in x:
-        for i in range(length):
+    for sentence in x:
+        for i in range(N):
             y_i = bias
             for r in range(-k, k + 1):
-                if 0 <= i + r < length:
-                    y_i = y_i + weight[:, 0, r + k] * sequence[i + r]
+                if 0 <= i + r < N:
+                    y_i = y_i + weight[:, 0, r + k] * sentence[i + r]
             y.append(y_i)
-    return torch.stack(y).reshape(x.shape)
+    return torch.stack(y).reshape(x.shape)  # (B * N, C) -> (B, N, C)
 
 
-def half_convolution(x, padding_mask, weights, name):
-    """[pointwise(depthwise(x)), linear(x)]: half of the heads convolves, half projects.  (B, N, C) -> same"""
-    x = zero_padding(x, padding_mask)
-    convolved = linear(depthwise_convolution(x, weights, f"{name}.depthwise"), weights, f"{name}.pointwise")
-    return torch.cat([convolved, linear(x, weights, f"{name}.linear")], dim=-1)  # (B, N, C/2 + C/2)
+def half_convolution(x, attention_mask, weights, name):
+    """[pointwise(depthwise(x)), linear(x)]: half of the heads each. [C] sec. 5"""
+    x = zero_padding(x, attention_mask)
+    convolved = depthwise_convolution(x, weights, f"{name}.depthwise")  # (B, N, C)
+    convolved = linear(convolved, weights, f"{name}.pointwise")  # (B, N, C/2)
+    projected = linear(x, weights, f"{name}.linear")  # (B, N, C/2)
+    return torch.cat([convolved, projected], dim=-1)  # (B, N, C)
 
 
-def projection(x, padding_mask, weights, name):
-    """Query, key or value: a linear map, or half convolutional where the weights say so.  (B, N, C) -> same"""
-    if f"{name}.weight" in weights:
-        return linear(x, weights, name)
-    return half_convolution(x, padding_mask, weights, name)
+def projection(x, attention_mask, weights, name, variant):
+    """The query, key or value: linear, or half convolutional if the variant says so."""
+    if name in variant.convolutional:
+        return half_convolution(x, attention_mask, weights, name)
+    return linear(x, weights, name)
 
 
-def attend(queries, keys, values, padding_mask, score, relative_value=None, window="clip"):
-    """y_i = sum_j p_ij (v_j + s_{j-i}), p_i = softmax over real j of score(q_i, k_j, i, j); relative_value s (d, K) or none.
-    One head of one sequence: (N, d)"""
+def convolve_at(kernel, values, i):
+    """z_i = sum_r softmax(kernel)_r v_(i+r), for one query of one head of one sentence.
+
+    kernel (K,), values (N, d). Beyond the ends v is 0, but the weight keeps its share of the
+    softmax.
+    """
+    k = len(kernel) // 2
+    p = softmax(list(kernel))
+    z_i = torch.zeros_like(values[0])
+    for r in range(-k, k + 1):
+        if 0 <= i + r < len(values):
+            z_i = z_i + p[r + k] * values[i + r]
+    return z_i
+
+
+# --- Mixers ---------------------------------------------------------------------------------------
+
+
+def attention_head(q, k, v, real, weights, h, config, variant):
+    """z_i = sum_j softmax_j(a_ij) (v_j [+ s_(j-i)]) over the real tokens j, for one head.
+
+    q, k, v (N, d) of one sentence, real (N,) bool. Returns (N, d).
+    """
+    keys = [j for j in range(len(k)) if real[j]]
     outputs = []
-    for i in range(len(queries)):
-        y_i = torch.zeros_like(values[0])
-        if padding_mask[i]:
-            real = [j for j in range(len(keys)) if padding_mask[j]]
-            for j, p_ij in zip(real, softmax([score(queries[i], keys[j], i, j) for j in real])):
-                y_i = y_i + p_ij * values[j]
-                t = None if relative_value is None else column(j - i, relative_value.shape[1], window)
-                if t is not None:
-                    y_i = y_i + p_ij * relative_value[:, t]
-        outputs.append(y_i)
+    for i in range(len(q)):
+        z_i = torch.zeros_like(v[0])
+        if real[i]:
+            p = softmax([score(weights, q[i], k[j], i, j, h, config, variant) for j in keys])
+            for p_ij, j in zip(p, keys, strict=True):
+                z_i = z_i + p_ij * value_at(weights, q[i], k[j], v[j], i, j, h, config, variant)
+        outputs.append(z_i)
     return torch.stack(outputs)
 
 
-# --- whole mixers ---
+def self_attention(x, attention_mask, weights, variant, config, layer):
+    """output(attention [+ depthwise(v)]), with the terms of the variant. [C] eq. 1, 4 - 7"""
+    check_terms(variant)
+    d = x.shape[-1] // config.heads
 
-def self_attention(x, padding_mask, weights, heads, window):
-    """y = Wo (concat_h sum_j softmax_j(content + fixed + dynamic + key-based dynamic) v_j + depthwise(v)): a term
-    whose table is not in the weights is left out  [eq. 1, 4, 5, 6, 7].  (B, N, C) -> (B, N, C)"""
-    q, k, v = (projection(x, padding_mask, weights, name) for name in ("query", "key", "value"))  # (B, N, C) each
-    d = x.shape[-1] // heads
-    sequences = []
+    # projections, (B, N, C) each
+    q = projection(x, attention_mask, weights, "query", variant)
+    k = projection(x, attention_mask, weights, "key", variant)
+    v = projection(x, attention_mask, weights, "value", variant)
+
+    # attention, one sentence and one head at a time: head h has the channels h*d .. h*d + d - 1
+    sentences = []
     for b in range(len(x)):
-        outputs = []
-        for h in range(heads):
-            block = slice(h * d, (h + 1) * d)
+        heads = []
+        for h in range(config.heads):
+            own = slice(h * d, (h + 1) * d)
+            q_h, k_h, v_h = q[b, :, own], k[b, :, own], v[b, :, own]  # (N, d) each
+            z_h = attention_head(q_h, k_h, v_h, attention_mask[b], weights, h, config, variant)
+            heads.append(z_h)
+        sentences.append(torch.cat(heads, dim=-1))  # (N, C)
+    z = torch.stack(sentences)  # (B, N, C)
 
-            def score(q_i, k_j, i, j):
-                total = content_score(q_i, k_j)
-                if "fixed" in weights:
-                    total = total + fixed_score(weights["fixed"][h], i, j, window)
-                if "dynamic" in weights:
-                    total = total + dynamic_score(q_i, weights["dynamic"], i, j, window)
-                if "key_dynamic" in weights:
-                    total = total + key_dynamic_score(k_j, weights["key_dynamic"], i, j, window)
-                return total
-
-            outputs.append(attend(q[b, :, block], k[b, :, block], v[b, :, block], padding_mask[b], score,
-                                  weights.get("relative_value"), window))  # (N, d)
-        sequences.append(torch.cat(outputs, dim=-1))  # (N, C)
-    mixed = torch.stack(sequences)  # (B, N, C)
-    if "depthwise.weight" in weights:
-        mixed = mixed + depthwise_convolution(zero_padding(v, padding_mask), weights, "depthwise")
-    return zero_padding(linear(mixed, weights, "output"), padding_mask)
+    # a convolution of the values next to attention
+    if variant.depthwise:
+        z = z + depthwise_convolution(zero_padding(v, attention_mask), weights, "depthwise")
+    return zero_padding(linear(z, weights, "output"), attention_mask)
 
 
-def span_convolution(kernel, values, padding_mask, i):
-    """sum_r softmax(kernel)_r v_{i+r}: taps on padding or beyond the ends hold zeros, and still share in the softmax.
-    kernel (K,), values (N, d) of one head of one sequence."""
-    k, y_i = len(kernel) // 2, torch.zeros_like(values[0])
-    for r, p_r in zip(range(-k, k + 1), softmax(list(kernel))):
-        if 0 <= i + r < len(values) and padding_mask[i + r]:
-            y_i = y_i + p_r * values[i + r]
-    return y_i
+def convbert_kernels(x, attention_mask, weights):
+    """kernel(c_i * q_i), c = pointwise(depthwise(x)): (B, N, H/2 * K). Jiang et al. 2020"""
+    x = zero_padding(x, attention_mask)
+    q = linear(x, weights, "query")  # (B, N, C/2)
+    c = depthwise_convolution(x, weights, "depthwise")  # (B, N, C)
+    c = linear(c, weights, "pointwise")  # (B, N, C/2)
+    return linear(c * q, weights, "kernel")
 
 
-def convbert(x, padding_mask, weights, heads):
-    """H/2 heads of plain attention, then H/2 heads whose kernel each position makes from its query and its neighbours:
-    kernel_i = Wk (q_i * s_i), s = pointwise(depthwise(x))  [Jiang et al. 2020].  (B, N, C) -> (B, N, C)"""
-    half, d = heads // 2, x.shape[-1] // heads
-    q, k, v = (linear(x, weights, name) for name in ("query", "key", "value"))  # (B, N, C/2) twice, (B, N, C)
-    s = linear(depthwise_convolution(zero_padding(x, padding_mask), weights, "depthwise"), weights, "pointwise")
-    kernels = linear(q * s, weights, "kernel")  # (B, N, (H/2) K), tap t of head h at h * K + t
-    taps = kernels.shape[-1] // half
-    sequences = []
+def convbert(x, attention_mask, weights, variant, config, layer):
+    """H/2 heads of attention, then H/2 heads of dynamic convolution. Jiang et al. 2020"""
+    half = config.heads // 2
+    d = x.shape[-1] // config.heads
+    K = config.kernel_size
+    q = linear(x, weights, "query")  # (B, N, C/2)
+    k = linear(x, weights, "key")  # (B, N, C/2)
+    v = zero_padding(linear(x, weights, "value"), attention_mask)  # (B, N, C)
+    kernels = convbert_kernels(x, attention_mask, weights)  # (B, N, H/2 * K)
+
+    sentences = []
     for b in range(len(x)):
-        outputs = []
+        heads = []
+
+        # attention heads: the first half of the values
         for h in range(half):
-            block = slice(h * d, (h + 1) * d)
-            plain = lambda q_i, k_j, i, j: content_score(q_i, k_j)
-            outputs.append(attend(q[b, :, block], k[b, :, block], v[b, :, block], padding_mask[b], plain))  # (N, d)
+            own = slice(h * d, (h + 1) * d)
+            q_h, k_h, v_h = q[b, :, own], k[b, :, own], v[b, :, own]  # (N, d) each
+            z_h = attention_head(q_h, k_h, v_h, attention_mask[b], weights, h, config, variant)
+            heads.append(z_h)
+
+        # convolution heads: the second half of the values
         for h in range(half):
-            head_values = v[b, :, (half + h) * d:(half + h + 1) * d]  # the second half of the values
-            head_kernels = kernels[b, :, h * taps:(h + 1) * taps]
-            outputs.append(torch.stack([span_convolution(head_kernels[i], head_values, padding_mask[b], i)
-                                        for i in range(x.shape[1])]))  # (N, d)
-        sequences.append(torch.cat(outputs, dim=-1))  # (N, C)
-    return zero_padding(linear(torch.stack(sequences), weights, "output"), padding_mask)
+            v_h = v[b, :, (half + h) * d : (half + h + 1) * d]  # (N, d)
+            kernel_h = kernels[b, :, h * K : (h + 1) * K]  # (N, K)
+            z_h = [convolve_at(kernel_h[i], v_h, i) for i in range(len(v_h))]
+            heads.append(torch.stack(z_h))
+        sentences.append(torch.cat(heads, dim=-1))  # (N, C)
+    return zero_padding(linear(torch.stack(sentences), weights, "output"), attention_mask)
 
 
-def gated(x, padding_mask, weights):
-    """g_{i,c} = a_{i,c} / (1 + exp(-b_{i,c})), (a, b) the halves of the input projection; 0 at padding  [Wu et al. 2019]"""
+def gate(x, attention_mask, weights):
+    """g = a / (1 + exp(-b)) with a, b = input(x), and 0 at padding. Wu et al. 2019"""
+    C = x.shape[-1]
     projected = linear(x, weights, "input")  # (B, N, 2C)
-    C = projected.shape[-1] // 2
-    return zero_padding(projected[..., :C] / (1 + torch.exp(-projected[..., C:])), padding_mask)  # (B, N, C)
+    a = projected[..., :C]
+    b = projected[..., C:]
+    return zero_padding(a / (1 + torch.exp(-b)), attention_mask)  # (B, N, C)
 
 
-def light_convolution(x, padding_mask, weights, heads, dilation):
-    """z_{i,c} = sum_r softmax(w_h)_r g_{i + r D, c}, h the head of channel c; a tap beyond the ends adds nothing.
-    (B, N, C) -> (B, N, C)"""
-    g = gated(x, padding_mask, weights)
-    kernels = [softmax(list(row)) for row in weights["weight"]]  # kernels[h][t]
-    k, d, z = len(kernels[0]) // 2, x.shape[-1] // heads, []
-    for sequence in g:
-        for i in range(len(sequence)):
-            for c in range(x.shape[-1]):
-                taps = [kernels[c // d][r + k] * sequence[i + r * dilation, c]
-                        for r in range(-k, k + 1) if 0 <= i + r * dilation < len(sequence)]
-                z.append(sum(taps))
-    return zero_padding(linear(torch.stack(z).reshape(x.shape), weights, "output"), padding_mask)
+def light_convolution(x, attention_mask, weights, variant, config, layer):
+    """z_i,c = sum_r softmax(weight_h)_r g_(i + r*D),c with the head h of channel c. Wu et al. 2019
 
+    Layer l takes the l-th dilation D of the variant, and starts again after the last one.
+    """
+    g = gate(x, attention_mask, weights)  # (B, N, C)
+    N, C = g.shape[1:]
+    d = C // config.heads
+    k = config.kernel_size // 2
+    D = variant.dilations[layer % len(variant.dilations)]
+    p = [softmax(list(row)) for row in weights["weight"]]  # p[h][r + k]
 
-def dynamic_convolution(x, padding_mask, weights, heads):
-    """The same, D = 1, with kernels of each position: w_{i,h} = the h-th K rows of the kernel projection times g_i."""
-    g = gated(x, padding_mask, weights)
-    taps, d = len(weights["kernel.weight"]) // heads, x.shape[-1] // heads
     z = []
-    for sequence in g:
-        for i in range(len(sequence)):
-            logits = weights["kernel.weight"] @ sequence[i]  # (H K,)
-            everywhere = torch.ones(len(sequence), dtype=torch.bool)  # g is 0 at padding already
-            z += [span_convolution(logits[h * taps:(h + 1) * taps], sequence[:, h * d:(h + 1) * d], everywhere, i)
-                  for h in range(heads)]
-    return zero_padding(linear(torch.stack(z).reshape(x.shape), weights, "output"), padding_mask)
+    for sentence in g:
+        for i in range(N):
+            for c in range(C):
+                z_ic = torch.zeros_like(sentence[0, 0])
+                for r in range(-k, k + 1):
+                    if 0 <= i + r * D < N:
+                        z_ic = z_ic + p[c // d][r + k] * sentence[i + r * D, c]
+                z.append(z_ic)
+    z = torch.stack(z).reshape(g.shape)  # (B * N * C,) -> (B, N, C)
+    return zero_padding(linear(z, weights, "output"), attention_mask)
+
+
+def dynamic_convolution(x, attention_mask, weights, variant, config, layer):
+    """z_i = sum_r softmax(kernel(g_i))_r g_(i+r), K weights per token and head. Wu et al. 2019"""
+    g = gate(x, attention_mask, weights)  # (B, N, C)
+    d = g.shape[-1] // config.heads
+    K = config.kernel_size
+    kernels = linear(g, weights, "kernel")  # (B, N, H * K)
+
+    z = []
+    for b in range(len(g)):
+        for i in range(g.shape[1]):
+            for h in range(config.heads):
+                kernel = kernels[b, i, h * K : (h + 1) * K]  # (K,)
+                z.append(convolve_at(kernel, g[b, :, h * d : (h + 1) * d], i))  # (d,)
+    z = torch.stack(z).reshape(g.shape)  # (B * N * H, d) -> (B, N, C)
+    return zero_padding(linear(z, weights, "output"), attention_mask)
+
+
+def local_mean(x, attention_mask, weights, variant, config, layer):
+    """z_i = mean of v_j over the real tokens j with |j - i| <= k: the example in README.md."""
+    v = linear(x, weights, "value")  # (B, N, C)
+    k = config.kernel_size // 2
+    z = torch.zeros_like(v)
+    for b in range(len(v)):
+        for i in range(len(v[b])):
+            near = []
+            for j in range(len(v[b])):
+                if attention_mask[b, j] and abs(j - i) <= k:
+                    near.append(v[b, j])
+            if attention_mask[b, i]:
+                z[b, i] = sum(near) / len(near)
+    return z
+
+
+# By the name of the class in attention.py. Every function: (x, attention_mask, weights, variant,
+# config, layer) -> the output of the mixer, (B, N, C).
+MIXERS = {
+    "SelfAttention": self_attention,
+    "ConvBert": convbert,
+    "LightConv": light_convolution,
+    "DynamicConv": dynamic_convolution,
+    "LocalMean": local_mean,
+}
+
+
+def mixer(x, attention_mask, weights, config, layer):
+    """The output of layer 0, 1, ... of a variant, (B, N, C), whatever its mixer is."""
+    # one layer of a hybrid is plain self-attention; attention_layer counts from 1
+    variant = attention.VARIANTS[config.variant]
+    if variant.hybrid and layer == config.attention_layer - 1:
+        variant = attention.VARIANTS["none"]
+
+    name = variant.mixer.__name__
+    if name not in MIXERS:
+        raise NotImplementedError(
+            f"tests/references.py has no loop reference of the mixer {name}: add it to MIXERS"
+        )
+    return MIXERS[name](x, attention_mask, weights, variant, config, layer)

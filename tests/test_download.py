@@ -1,4 +1,4 @@
-"""data.download against our own server on this machine: it truncates, corrupts, stalls, answers 404, ignores ranges."""
+"""support/downloads.py against a server of our own, which fails in many ways."""
 
 import hashlib
 import http.server
@@ -8,55 +8,95 @@ import socket
 
 import pytest
 
-import data
+from support import downloads
+from support.downloads import download
 
 CONTENT = random.Random(0).randbytes(700_001)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-PIECE = 200_000  # what comes before a server truncates or stalls
+PIECE = 200_000  # bytes that are sent before a server breaks off or stalls
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers by the first word of the path; what was asked, and from which byte, stands in the server's `asked`."""
+    """Answers in the way that the first word of the address says.
+
+        good              the file, from the byte asked for
+        whole             the file from its start, whatever was asked for
+        truncates         the first answer breaks off after PIECE bytes
+        truncates-whole   both of the last two
+        corrupts          the last byte is wrong
+        page              another, shorter file
+        absent            404, there is no such file
+        stalls            PIECE bytes, then nothing
+        silent            not a single byte
+
+    The server's list `asked` gets each request: (way, the first byte asked for).
+    """
 
     def do_GET(self):
         way = self.path.strip("/").split("/")[0]
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "bytes=0-"))
-        start = int(asked[1])
+        start = self.first_byte_asked_for()
+        is_first_request = way not in [name for name, _ in self.server.asked]
         self.server.asked.append((way, start))
         assert not self.headers["User-Agent"].startswith("Python")
+
         if way == "absent":
-            return self.send_error(404)
-        first = [name for name, _ in self.server.asked].count(way) == 1
-        ranges = way not in ("whole", "truncates-whole")
-        body = CONTENT[start:] if ranges else CONTENT
-        if way == "corrupts":
-            body = body[:-1] + bytes([body[-1] ^ 1])
-        if way == "page":
-            body = b"<html>please log in</html>"
-        partial = ranges and start > 0 and way != "page"
-        self.send_response(206 if partial else 200)
-        if partial:
-            self.send_header("Content-Range", f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if way in ("truncates", "truncates-whole") and first or way == "stalls":
-            self.wfile.write(body[:PIECE])
-            if way == "stalls":
-                self.server.released.wait(20)
-        elif way == "silent":
+            self.send_error(404)
+            return
+
+        body = self.body(way, start)
+        knows_ranges = way not in ("whole", "truncates-whole", "page")
+        self.send_headers(start, len(body), is_partial=knows_ranges and start > 0)
+
+        breaks_off = way in ("truncates", "truncates-whole") and is_first_request
+        if way == "silent":
             self.server.released.wait(20)
+        elif way == "stalls":
+            self.wfile.write(body[:PIECE])
+            self.server.released.wait(20)
+        elif breaks_off:
+            self.wfile.write(body[:PIECE])
         else:
             self.wfile.write(body)
         self.close_connection = True
 
+    def first_byte_asked_for(self):
+        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "bytes=0-"))
+        return int(match[1])
+
+    def body(self, way, start):
+        """What this way of answering sends."""
+        if way == "page":
+            return b"<html>please log in</html>"
+        if way in ("whole", "truncates-whole"):
+            return CONTENT
+        if way == "corrupts":
+            wrong_byte = bytes([CONTENT[-1] ^ 1])
+            return CONTENT[start:-1] + wrong_byte
+        return CONTENT[start:]
+
+    def send_headers(self, start, length, is_partial):
+        """Send the status and the headers of an answer."""
+        if is_partial:
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
     def log_message(self, *_):
-        pass
+        """Print nothing."""
 
 
 @pytest.fixture
 def server(serve):
+    """A running server; `urls(ways)` are its addresses for some ways of answering."""
     server = serve(Handler)
-    server.url = lambda *ways: tuple(f"http://127.0.0.1:{server.server_port}/{way}/file.bin" for way in ways)
+
+    def urls(ways):
+        return [f"http://127.0.0.1:{server.server_port}/{way}/file.bin" for way in ways]
+
+    server.urls = urls
     return server
 
 
@@ -65,120 +105,155 @@ def path(tmp_path):
     return tmp_path / "downloads" / "file.bin"
 
 
-def fetched(server, path, *ways, timeout=10):
-    """Download by these mirrors: the result is whole, and no part is left. Returns what the server was asked."""
-    assert data.download(server.url(*ways), path, len(CONTENT), SHA256, timeout) == path
-    assert path.read_bytes() == CONTENT and list(path.parent.iterdir()) == [path]
+def requests_of_download(server, path, *ways, timeout=10):
+    """Download from these mirrors with success. Returns what the server was asked."""
+    result = download(server.urls(ways), path, len(CONTENT), SHA256, timeout)
+    assert result == path
+    assert path.read_bytes() == CONTENT
+    assert list(path.parent.iterdir()) == [path]  # no part is left
     return server.asked
 
 
-def refused(server, path, *ways, timeout=10):
-    """Download in vain: nothing under the final name, one line. Returns the line."""
+def message_of_failure(server, path, *ways, timeout=10):
+    """Download from these mirrors without success. Returns the error message."""
     with pytest.raises(OSError) as caught:
-        data.download(server.url(*ways), path, len(CONTENT), SHA256, timeout)
-    assert not path.exists() and "\n" not in str(caught.value)
+        download(server.urls(ways), path, len(CONTENT), SHA256, timeout)
+    assert not path.exists()
+    assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def part_of(path, content):
+def write_part(path, content):
+    """Write the file that an earlier download would have left."""
     path.parent.mkdir()
     part = path.with_name("file.bin.part")
     part.write_bytes(content)
     return part
 
 
-def test_a_file_is_brought_once_and_its_folder_made(server, path):
-    assert fetched(server, path, "good") == [("good", 0)]
-    assert fetched(server, path, "good") == [("good", 0)]
+# --- Success --------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_breaks_is_taken_up_where_it_broke(server, path):
-    assert fetched(server, path, "truncates") == [("truncates", 0), ("truncates", PIECE)]
+def test_a_file_is_downloaded_once_and_its_folder_made(server, path):
+    assert requests_of_download(server, path, "good") == [("good", 0)]
+    assert requests_of_download(server, path, "good") == [("good", 0)]
+
+
+def test_a_connection_that_breaks_is_resumed_where_it_broke(server, path):
+    requests = requests_of_download(server, path, "truncates")
+    assert requests == [("truncates", 0), ("truncates", PIECE)]
 
 
 def test_a_part_left_by_an_earlier_run_is_completed(server, path):
-    part_of(path, CONTENT[:1234])
-    assert fetched(server, path, "good") == [("good", 1234)]
+    write_part(path, CONTENT[:1234])
+    assert requests_of_download(server, path, "good") == [("good", 1234)]
 
 
-def test_a_complete_part_is_checked_and_not_asked_for_again(server, path):
-    part_of(path, CONTENT)
-    assert fetched(server, path, "good") == []
+def test_a_complete_part_is_checked_and_not_downloaded_again(server, path):
+    write_part(path, CONTENT)
+    assert requests_of_download(server, path, "good") == []
 
 
 def test_a_server_that_ignores_ranges_sends_the_file_from_its_start(server, path):
-    part_of(path, b"x" * 1234)
-    assert fetched(server, path, "whole") == [("whole", 1234)]
-    path.unlink()
-    server.asked.clear()
-    assert fetched(server, path, "truncates-whole") == [("truncates-whole", 0), ("truncates-whole", PIECE)]
+    write_part(path, b"x" * 1234)
+    assert requests_of_download(server, path, "whole") == [("whole", 1234)]
+
+
+def test_a_broken_connection_to_a_server_that_ignores_ranges_is_repaired(server, path):
+    requests = requests_of_download(server, path, "truncates-whole")
+    assert requests == [("truncates-whole", 0), ("truncates-whole", PIECE)]
 
 
 @pytest.mark.parametrize("content", [b"x" * 1234, CONTENT[:-1] + b"x", CONTENT + b"more"])
-def test_a_part_of_another_file_is_thrown_away_and_the_file_fetched_anew(server, path, content):
-    part_of(path, content)
-    assert fetched(server, path, "good")[-1] == ("good", 0)
+def test_a_part_of_another_file_is_deleted_and_the_file_downloaded_again(server, path, content):
+    write_part(path, content)
+    requests = requests_of_download(server, path, "good")
+    assert requests[-1] == ("good", 0)
 
 
 @pytest.mark.parametrize("way", ["absent", "corrupts", "page"])
 def test_the_next_mirror_is_asked_when_one_fails(server, path, way):
-    assert fetched(server, path, way, "good") == [(way, 0), ("good", 0)]
+    assert requests_of_download(server, path, way, "good") == [(way, 0), ("good", 0)]
 
 
-def test_the_next_mirror_goes_on_where_a_stalled_one_stopped(server, path):
-    assert fetched(server, path, "stalls", "good", timeout=0.3) == [
-        *(("stalls", start) for start in (0, PIECE, 2 * PIECE)), ("good", 3 * PIECE)]
+def test_the_next_mirror_continues_where_a_stalled_one_stopped(server, path):
+    assert requests_of_download(server, path, "stalls", "good", timeout=0.3) == [
+        ("stalls", 0),
+        ("stalls", PIECE),
+        ("stalls", 2 * PIECE),
+        ("good", 3 * PIECE),
+    ]
 
 
-def test_a_mirror_that_says_nothing_is_left_after_one_timeout(server, path):
-    assert fetched(server, path, "silent", "good", timeout=0.3) == [("silent", 0), ("good", 0)]
+def test_a_mirror_that_sends_nothing_is_given_up_after_one_timeout(server, path):
+    requests = requests_of_download(server, path, "silent", "good", timeout=0.3)
+    assert requests == [("silent", 0), ("good", 0)]
 
 
-def test_a_wrong_checksum_deletes_what_came_and_says_so(server, path):
-    message = refused(server, path, "corrupts")
-    assert "wrong SHA-256" in message and "deleted" in message and list(path.parent.iterdir()) == []
+# --- Failure --------------------------------------------------------------------------------------
 
 
-def test_a_page_in_place_of_the_file_is_not_taken_for_a_part_of_it(server, path):
-    part = part_of(path, CONTENT[:1234])
-    assert "has 26 bytes, not 700,001" in refused(server, path, "page")
+def test_a_wrong_checksum_deletes_the_file_and_says_so(server, path):
+    message = message_of_failure(server, path, "corrupts")
+    assert "wrong SHA-256" in message
+    assert "deleted" in message
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_page_in_place_of_the_file_is_not_appended_to_its_part(server, path):
+    part = write_part(path, CONTENT[:1234])
+    message = message_of_failure(server, path, "page")
+    assert "has 26 bytes, not 700,001" in message
     assert part.read_bytes() == CONTENT[:1234]
 
 
-def test_when_all_mirrors_fail_the_line_names_file_addresses_reasons_and_where_to_put_it(server, path):
-    message = refused(server, path, "absent", "page")
-    assert message.startswith("cannot download file.bin") and "404" in message and "by hand" in message
-    assert all(text in message for text in (*server.url("absent", "page"), str(path)))
+def test_when_all_mirrors_fail_the_message_has_file_addresses_reasons_and_what_to_do(server, path):
+    message = message_of_failure(server, path, "absent", "page")
+    assert message.startswith("cannot download file.bin")
+    assert "404" in message
+    assert "by hand" in message
+    assert str(path) in message
+    for url in server.urls(["absent", "page"]):
+        assert url in message
 
 
-def test_without_a_network_the_line_is_the_same_and_nothing_is_left(path):
-    with socket.socket() as closed:  # bound, but nobody listens
+def test_without_a_network_the_message_is_the_same_and_nothing_is_left(path):
+    with socket.socket() as closed:
+        # The port is taken, but nobody listens.
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/file.bin"
         with pytest.raises(OSError, match="cannot download file.bin") as caught:
-            data.download([url], path, len(CONTENT), SHA256, timeout=2)
-    assert url in str(caught.value) and str(path) in str(caught.value) and list(path.parent.iterdir()) == []
+            download([url], path, len(CONTENT), SHA256, timeout=2)
+    assert url in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert list(path.parent.iterdir()) == []
 
 
-def test_a_file_put_there_by_hand_is_taken_when_right_and_never_replaced_when_wrong(server, path):
+def test_a_correct_file_that_was_put_there_by_hand_is_used(server, path):
     path.parent.mkdir()
     path.write_bytes(CONTENT)
-    assert fetched(server, path, "good") == []
-    path.write_bytes(CONTENT[:-1] + b"x")
+    assert requests_of_download(server, path, "good") == []
+
+
+def test_a_wrong_file_that_was_put_there_by_hand_is_never_replaced(server, path):
+    path.parent.mkdir()
+    wrong = CONTENT[:-1] + b"x"
+    path.write_bytes(wrong)
     with pytest.raises(ValueError, match="not the published file"):
-        data.download(server.url("good"), path, len(CONTENT), SHA256)
-    assert path.read_bytes() == CONTENT[:-1] + b"x" and server.asked == []
+        download(server.urls(["good"]), path, len(CONTENT), SHA256)
+    assert path.read_bytes() == wrong
+    assert server.asked == []
 
 
-def test_a_second_process_writing_the_same_part_is_noticed(server, path, monkeypatch):
-    def intruding(part, mode, **settings):
-        file = open(part, mode, **settings)
-        if "b" in mode and part.suffix == ".part" and mode != "rb":
+def test_a_second_process_that_writes_the_same_part_is_noticed(server, path, monkeypatch):
+    def open_and_intrude(part, mode, **settings):
+        file = open(part, mode, **settings)  # noqa: SIM115 (the caller closes it)
+        if part.suffix == ".part" and mode in ("ab", "wb"):
             with open(part, "ab") as other:
                 other.write(b"x")
         return file
 
-    monkeypatch.setattr(data, "open", intruding, raising=False)
+    monkeypatch.setattr(downloads, "open", open_and_intrude, raising=False)
     with pytest.raises(ValueError, match="another process is downloading"):
-        data.download(server.url("good"), path, len(CONTENT), SHA256)
+        download(server.urls(["good"]), path, len(CONTENT), SHA256)
     assert not path.exists()

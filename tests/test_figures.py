@@ -1,4 +1,4 @@
-"""figures.py: what is drawn is what the model holds, kernels in words follow their rules, mistakes get one line."""
+"""lab/figures.py: figures show what the model contains, words follow rules, errors get a line."""
 
 import json
 import math
@@ -10,279 +10,561 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-import figures
 from attention import split_heads
+from lab import figures
 from model import BertConfig, BertForMaskedLM, save_run
 
-WORDS = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "the", "dog", "barks", "cat", "sleeps", "and", "."]
+MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = MARKS + ["the", "dog", "barks", "cat", "sleeps", "and", "."]
 SENTENCE = "the dog barks and the cat sleeps ."
-K = 5
+N = 10  # tokens of the sentence, [CLS] and [SEP] included
+H = 2
+K = 5  # k = 2
+C = 8
+SIZES = {
+    "layers": 2,
+    "hidden_size": C,
+    "ffn_size": 8,
+    "heads": H,
+    "embedding_size": 8,
+    "max_length": 16,
+}
+LOG = [
+    {"settings": {}},
+    {"step": 1, "loss": 3.0},
+    {"step": 2, "loss": 2.0},
+    {"step": 2, "held_out_loss": 2.5},
+]
 
 
-def a_run(folder, variant, **overrides):
-    """A run's folder with an untrained model whose kernels are random, and a tokenizer of whole words."""
+def write_run(folder, variant, **overrides):
+    """Write the folder of a run. Returns its (model, tokenizer).
+
+    The model is not trained, but all its weights are random. Each word is a token.
+    """
     torch.manual_seed(0)
-    sizes = dict(layers=2, hidden_size=8, ffn_size=8, heads=2, embedding_size=8, max_length=16, kernel_size=K)
-    model = BertForMaskedLM(BertConfig(variant=variant, vocab_size=len(WORDS), **{**sizes, **overrides})).eval()
+    if variant != "none":
+        overrides = {"kernel_size": K, **overrides}
+    config = BertConfig(variant=variant, vocab_size=len(WORDS), **{**SIZES, **overrides})
+    model = BertForMaskedLM(config).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+
+    ids = {word: i for i, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+
     folder.mkdir(parents=True)
     save_run(folder, model, tokenizer)
-    records = {"settings": {}}, {"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "held_out_loss": 2.5}
-    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    lines = [json.dumps(record) for record in LOG]
+    (folder / "log.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return model, tokenizer
 
 
-def call(capsys, *arguments):
-    """(exit code, standard output, standard error) of the command line."""
-    with pytest.raises(SystemExit) as stop:
-        figures.main([str(a) for a in arguments])
-    return stop.value.code, *capsys.readouterr()
+def write_lengths(path, kib=12_280.0):
+    """Write a file as `python -m lab.bench lengths` does, with two lengths of one variant."""
+    rows = [
+        {"N": 64, "variant": "none", "ms": 4.87, "ratio": 1.0, "gflop": 1.769, "kib": kib},
+        {"N": 128, "variant": "none", "ms": 7.09, "ratio": 1.0, "gflop": 1.966, "kib": kib},
+    ]
+    path.write_text(json.dumps({"rows": rows}), encoding="utf-8")
+    return path
 
 
-# --- what is drawn ---
+@pytest.fixture
+def figure(run_program):
+    """figure("fixed", RUN, ...) runs the command line: (exit code, output, error)."""
 
-def test_the_map_of_attention_is_the_one_that_the_mixer_uses(tmp_path):
-    """Put back into the equation with the values and the output projection, the heads' maps give what the mixer gave."""
-    model, tokenizer = a_run(tmp_path / "run", "composite-key")
-    ids, pieces = figures.encode(model, tokenizer, SENTENCE)
-    assert pieces == ["[CLS]", *SENTENCE.split(), "[SEP]"]
-    for layer in (1, 2):
-        mixer = model.bert.layers[layer - 1].mixer
-        x, expected = figures.seen_by(model, ids, mixer)  # (1, N, C) both
-        maps = np.stack([figures.attention_maps(model, ids, layer, head)[0] for head in (1, 2)])  # (H, N, N)
-        assert np.allclose(maps.sum(-1), 1, atol=1e-5)
-        z = torch.from_numpy(maps) @ split_heads(mixer.value(x), 2)[0]  # (H, N, d)
-        got = mixer.output(z.transpose(0, 1).flatten(1))  # (N, H, d) -> (N, C)
-        torch.testing.assert_close(got, expected[0], atol=1e-4, rtol=1e-4)
+    def call(*arguments):
+        return run_program("lab.figures", figures.main, *arguments)
+
+    return call
 
 
-def test_the_map_of_the_kernel_has_the_same_weight_wherever_the_relative_position_is_the_same(tmp_path):
-    """The fixed term alone depends on j - i; a row's weights are in the ratios of exp(beta)."""
-    model, tokenizer = a_run(tmp_path / "run", "fixed")
-    ids, _ = figures.encode(model, tokenizer, SENTENCE)
-    _, kernel = figures.attention_maps(model, ids, 1, 2)
-    beta = model.bert.layers[0].mixer.fixed[1].detach().numpy()
-    for i in range(2, 8):
-        window = kernel[i, i - 2:i + 3]  # (K,)
-        assert np.allclose(np.log(window) - np.log(window[0]), beta - beta[0], atol=1e-4)
+@pytest.fixture
+def matplotlib():
+    pytest.importorskip("matplotlib", reason="matplotlib is optional and not installed")
 
 
-@pytest.mark.parametrize("window", ["clip", "zero"])
-def test_the_map_of_the_kernel_has_every_position_term_and_no_content(tmp_path, window):
-    """Of composite-key, by loops: a_ij = beta_r + q_i . w_r / sqrt(d) + k_j . u_(i-j) / sqrt(d)."""
-    model, tokenizer = a_run(tmp_path / "run", "composite-key", window=window)
-    ids, _ = figures.encode(model, tokenizer, SENTENCE)
-    mixer, head, k, N = model.bert.layers[1].mixer, 1, K // 2, ids.shape[1]
+def what_the_mixer_gets_and_gives(model, ids, layer):
+    """(x, attention_mask, y) of the mixer of a layer, noted while the model reads ids."""
+    noted = []
+
+    def note(mixer, inputs, output):
+        x, attention_mask = inputs
+        noted.append((x, attention_mask, output))
+
+    hook = model.bert.layers[layer - 1].mixer.register_forward_hook(note)
     with torch.no_grad():
-        x, _ = figures.seen_by(model, ids, mixer)
-        q, key = (split_heads(f(x), 2)[0, head] for f in (mixer.query, mixer.key))  # (N, d)
+        model.bert(ids)
+    hook.remove()
+    return noted[0]
+
+
+# --- What is drawn --------------------------------------------------------------------------------
+
+
+def test_a_sentence_becomes_ids_and_pieces(tmp_path):
+    model, tokenizer = write_run(tmp_path / "run", "none")
+    ids, pieces = figures.encode(model, tokenizer, SENTENCE)
+    assert ids.shape == (1, N)
+    assert pieces == ["[CLS]", *SENTENCE.split(), "[SEP]"]
+    assert [WORDS[i] for i in ids[0].tolist()] == pieces
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+def test_the_input_of_a_mixer_is_what_the_model_gives_it(tmp_path, layer):
+    model, tokenizer = write_run(tmp_path / "run", "composite")
+    ids, _ = figures.encode(model, tokenizer, SENTENCE)
+    with torch.no_grad():
+        x, attention_mask = figures.input_of_mixer(model, ids, layer)
+    expected_x, expected_mask, _ = what_the_mixer_gets_and_gives(model, ids, layer)
+    assert torch.equal(x, expected_x)
+    assert torch.equal(attention_mask, expected_mask)
+
+
+@pytest.mark.parametrize("variant", ["composite-key", "composite-conv-qk"])
+@pytest.mark.parametrize("layer", [1, 2])
+def test_the_map_of_attention_is_the_one_that_the_mixer_uses(tmp_path, layer, variant):
+    """The heads' maps, times the values, through the output layer, give what the mixer gives."""
+    model, tokenizer = write_run(tmp_path / "run", variant)
+    ids, _ = figures.encode(model, tokenizer, SENTENCE)
+    mixer = model.bert.layers[layer - 1].mixer
+    x, _, expected = what_the_mixer_gets_and_gives(model, ids, layer)  # (1, N, C)
+
+    maps = []
+    for head in (1, 2):
+        attention_map, _ = figures.attention_maps(model, ids, layer, head)
+        maps.append(attention_map)
+    maps = np.stack(maps)  # (H, N, N)
+    assert np.allclose(maps.sum(-1), 1, atol=1e-5)
+
+    values = split_heads(mixer.value(x), H)[0]  # (H, N, d)
+    z = torch.from_numpy(maps) @ values  # (H, N, d)
+    result = mixer.output(z.transpose(0, 1).flatten(1))  # (N, H, d) -> (N, C)
+    torch.testing.assert_close(result, expected[0], atol=1e-4, rtol=1e-4)
+
+
+def test_the_map_of_a_fixed_kernel_has_the_same_ratios_in_every_row(tmp_path):
+    """The fixed term depends on j - i alone: the weights of a row have the ratios of exp(beta)."""
+    model, tokenizer = write_run(tmp_path / "run", "fixed")
+    ids, _ = figures.encode(model, tokenizer, SENTENCE)
+    _, kernel = figures.attention_maps(model, ids, layer=1, head=2)
+
+    beta = model.bert.layers[0].mixer.terms["fixed"].beta[1].detach().numpy()  # (K,)
+    for i in range(2, 8):
+        window = kernel[i, i - 2 : i + 3]  # (K,)
+        log_ratios = np.log(window) - np.log(window[0])
+        assert np.allclose(log_ratios, beta - beta[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("beyond", ["clip", "zero"])
+def test_the_map_of_the_kernel_has_every_position_term_and_no_content(tmp_path, beyond):
+    """Of composite-key, by loops: a_ij = beta_r + q_i . w_r / sqrt(d) + k_j . u_(i-j) / sqrt(d)."""
+    model, tokenizer = write_run(tmp_path / "run", "composite-key", beyond=beyond)
+    ids, _ = figures.encode(model, tokenizer, SENTENCE)
+    mixer = model.bert.layers[1].mixer
+    head = 1
+    k = K // 2
+
+    with torch.no_grad():
+        x, _, _ = what_the_mixer_gets_and_gives(model, ids, layer=2)
+        q = split_heads(mixer.query(x), H)[0, head]  # (N, d)
+        keys = split_heads(mixer.key(x), H)[0, head]  # (N, d)
+        beta = mixer.terms["fixed"].beta[head]  # (K,)
+        w = mixer.terms["dynamic"].w  # (d, K)
+        u = mixer.terms["key_dynamic"].u  # (d, K)
+
         a = torch.zeros(N, N)
         for i in range(N):
             for j in range(N):
-                if window == "clip" or abs(j - i) <= k:
+                if beyond == "clip" or abs(j - i) <= k:
                     r = max(-k, min(k, j - i))
-                    a[i, j] = mixer.fixed[head, r + k] + (
-                        q[i] @ mixer.dynamic[:, r + k] + key[j] @ mixer.key_dynamic[:, -r + k]) / math.sqrt(q.shape[-1])
-    _, kernel = figures.attention_maps(model, ids, 2, head + 1)
+                    products = q[i] @ w[:, r + k] + keys[j] @ u[:, -r + k]
+                    a[i, j] = beta[r + k] + products / math.sqrt(q.shape[-1])
+
+    _, kernel = figures.attention_maps(model, ids, layer=2, head=head + 1)
     assert np.allclose(kernel, a.softmax(dim=-1).numpy(), atol=1e-6)
 
 
-def test_fixed_kernels_are_the_softmax_of_beta_and_of_a_lightconv_s_weights(tmp_path):
-    for variant, name in (("composite", "fixed"), ("lightconv", "weight")):
-        model, _ = a_run(tmp_path / variant, variant)
-        kernels = figures.fixed_kernels(model)
-        assert list(kernels) == [1, 2]
-        for layer, p in kernels.items():
-            expected = getattr(model.bert.layers[layer - 1].mixer, name).detach().exp()
-            assert np.allclose(p, expected / expected.sum(-1, keepdim=True), atol=1e-6) and p.shape == (2, K)
-    model, _ = a_run(tmp_path / "hybrid", "lightconv-hybrid", attention_layer=1)
-    assert list(figures.fixed_kernels(model)) == [2]  # the other layer is attention without positions
+@pytest.mark.parametrize("variant", ["composite", "lightconv"])
+def test_fixed_kernels_are_the_softmax_of_beta_or_of_the_weights_of_lightconv(tmp_path, variant):
+    model, _ = write_run(tmp_path / "run", variant)
+    kernels = figures.fixed_kernels(model)
+    assert list(kernels) == [1, 2]
+    for layer, p in kernels.items():
+        mixer = model.bert.layers[layer - 1].mixer
+        if variant == "composite":
+            logits = mixer.terms["fixed"].beta
+        else:
+            logits = mixer.weight
+        expected = logits.detach().exp()  # (H, K)
+        assert p.shape == (H, K)
+        assert np.allclose(p, expected / expected.sum(-1, keepdim=True), atol=1e-6)
 
 
-@pytest.mark.parametrize("variant, heads", [("dynamic", 2), ("composite", 2), ("shaw", 2), ("dynamicconv", 2),
-                                            ("convbert", 1)])
-def test_dynamic_kernels_are_those_of_each_token_and_head_without_the_fixed_term(tmp_path, variant, heads):
-    model, tokenizer = a_run(tmp_path / "run", variant)
+def test_fixed_kernels_of_a_hybrid_leave_out_its_attention_layer(tmp_path):
+    model, _ = write_run(tmp_path / "run", "lightconv-hybrid", attention_layer=1)
+    assert list(figures.fixed_kernels(model)) == [2]
+
+
+@pytest.mark.parametrize("variant", ["dynamic", "composite", "shaw"])
+def test_dynamic_kernels_of_attention_are_made_by_the_query_without_the_fixed_term(
+    tmp_path, variant
+):
+    """softmax over r of q_i . w_r / sqrt(d), d = 4 channels per head."""
+    model, tokenizer = write_run(tmp_path / "run", variant)
     ids, _ = figures.encode(model, tokenizer, SENTENCE)
-    mixer, p = model.bert.layers[1].mixer, figures.dynamic_kernels(model, ids, 2)
-    assert p.shape == (heads, 10, K)
+    p = figures.dynamic_kernels(model, ids, layer=2)
+    assert p.shape == (H, N, K)
+
+    mixer = model.bert.layers[1].mixer
+    x, _, _ = what_the_mixer_gets_and_gives(model, ids, layer=2)
     with torch.no_grad():
-        for i in range(10):
-            for head in range(heads):
-                if heads == 2 and variant != "dynamicconv":  # q_i . w_r / sqrt(d), d = 4 channels a head
-                    x, _ = figures.seen_by(model, ids, mixer)
-                    q = mixer.query(x)[0, i, 4 * head:4 * head + 4]  # (d,)
-                    expected = (q @ mixer.dynamic / 2).softmax(dim=-1)
-                else:  # K outputs of a linear layer
-                    _, logits = figures.seen_by(model, ids, mixer.kernel)
-                    expected = logits[0, i, K * head:K * head + K].softmax(dim=-1)
+        for i in range(N):
+            for head in range(H):
+                q = mixer.query(x)[0, i, 4 * head : 4 * head + 4]  # (d,)
+                expected = (q @ mixer.terms["dynamic"].w / 2).softmax(dim=-1)
                 assert np.allclose(p[head, i], expected, atol=1e-6)
 
 
-def test_channels_are_sorted_by_the_place_of_their_largest_weight():
+@pytest.mark.parametrize("variant, heads", [("dynamicconv", 2), ("convbert", 1)])
+def test_dynamic_kernels_of_convolutions_are_the_outputs_of_their_linear_layer(
+    tmp_path, variant, heads
+):
+    model, tokenizer = write_run(tmp_path / "run", variant)
+    ids, _ = figures.encode(model, tokenizer, SENTENCE)
+    p = figures.dynamic_kernels(model, ids, layer=2)
+    assert p.shape == (heads, N, K)
+
+    # what the linear layer gives while the model reads the sentence
+    noted = []
+    model.bert.layers[1].mixer.kernel.register_forward_hook(
+        lambda module, inputs, output: noted.append(output)
+    )
+    with torch.no_grad():
+        model.bert(ids)
+    for i in range(N):
+        for head in range(heads):
+            expected = noted[0][0, i, K * head : K * head + K].softmax(dim=-1)
+            assert np.allclose(p[head, i], expected, atol=1e-6)
+
+
+def test_channels_are_sorted_by_the_position_of_their_largest_weight():
     weight = np.array([[0, 0, 9], [1, -8, 0], [0, 0, 3], [5, 0, 0], [0, 2, 1]])
     assert figures.channel_order(weight).tolist() == [3, 1, 4, 2, 0]
 
 
-@pytest.mark.parametrize("variant, places", [
-    ("depthwise", {"the values": "depthwise"}), ("convbert", {"the input": "depthwise"}),
-    ("conv-qkv", {f"the input, for {name}": f"{name}.depthwise" for name in ("query", "key", "value")}),
-])
-def test_depthwise_kernels_are_those_of_the_layer_sorted_and_named_by_what_they_convolve(tmp_path, variant, places):
-    model, _ = a_run(tmp_path / "run", variant)
-    found = figures.depthwise_kernels(model, 2)
-    assert set(found) == set(places)
-    for name, module in places.items():
-        weight = model.bert.layers[1].mixer.get_submodule(module).weight.detach()[:, 0].numpy()  # (C, K)
-        assert weight.shape == (8, K) and np.array_equal(found[name], weight[figures.channel_order(weight)])
+@pytest.mark.parametrize(
+    "variant, modules",
+    [
+        ("depthwise", {"of the values": "depthwise"}),
+        ("convbert", {"of the input": "depthwise"}),
+        (
+            "conv-qkv",
+            {
+                "for the query": "query.depthwise",
+                "for the key": "key.depthwise",
+                "for the value": "value.depthwise",
+            },
+        ),
+    ],
+)
+def test_depthwise_kernels_are_those_of_the_layer_sorted_and_named_by_what_they_convolve(
+    tmp_path, variant, modules
+):
+    model, _ = write_run(tmp_path / "run", variant)
+    found = figures.depthwise_kernels(model, layer=2)
+    assert set(found) == set(modules)
+    for name, module in modules.items():
+        convolution = model.bert.layers[1].mixer.get_submodule(module)
+        weight = convolution.weight.detach()[:, 0].numpy()  # (C, K)
+        assert weight.shape == (C, K)
+        assert np.array_equal(found[name], weight[figures.channel_order(weight)])
 
 
-def test_every_layer_and_head_of_the_fixed_kernels_is_named(tmp_path):
-    pytest.importorskip("matplotlib", reason="matplotlib is optional and not installed")
-    model, _ = a_run(tmp_path / "run", "fixed")
-    figure = figures.draw_fixed(model)
-    heads, layers = range(1, model.config.heads + 1), range(1, model.config.layers + 1)
-    assert [axis.get_title() for axis in figure.axes if axis.get_title()] == [f"head {head}" for head in heads]
-    assert [axis.get_ylabel() for axis in figure.axes if axis.get_ylabel()] == [f"layer {layer}" for layer in layers]
+def test_every_layer_and_head_of_the_fixed_kernels_is_labelled(matplotlib, tmp_path):
+    model, _ = write_run(tmp_path / "run", "fixed")
+    axes = figures.draw_fixed(model).axes
+    titles = [axis.get_title() for axis in axes if axis.get_title()]
+    labels = [axis.get_ylabel() for axis in axes if axis.get_ylabel()]
+    assert titles == ["head 1", "head 2"]
+    assert labels == ["layer 1", "layer 2"]
 
 
-# --- in words ---
+# --- In words -------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("words, weights", [
-    ("everything alike", [10, 11, 9, 10, 12, 9, 10, 11, 10]),
-    ("previous token", [1, 1, 1, 8, 1, 1, 1, 1, 1]),
-    ("next token", [1, 1, 1, 2, 1, 9, 1, 1, 1]),
-    ("the token itself", [1, 1, 1, 1, 9, 1, 1, 1, 1]),
-    ("the token at -3", [1, 9, 1, 1, 1, 1, 1, 1, 1]),
-    ("away from neighbours", [5, 5, 4, 1, 1, 1, 4, 5, 5]),
-    ("backward", [6, 7, 8, 9, 3, 2, 2, 1, 1]),
-    ("forward", [1, 1, 2, 2, 3, 8, 8, 7, 6]),
-    ("near", [1, 1, 4, 6, 5, 6, 4, 1, 1]),
-    ("mixed", [9, 1, 1, 8, 1, 8, 1, 1, 9]),
-])
-def test_a_kernel_in_words_follows_the_stated_rules(words, weights):
+MIRRORED = {
+    "previous token": "next token",
+    "next token": "previous token",
+    "backward": "forward",
+    "forward": "backward",
+    "the token at -3": "the token at +3",
+}
+
+
+@pytest.mark.parametrize(
+    "words, weights",
+    [
+        ("nearly uniform", [10, 11, 9, 10, 12, 9, 10, 11, 10]),
+        ("previous token", [1, 1, 1, 8, 1, 1, 1, 1, 1]),
+        ("next token", [1, 1, 1, 2, 1, 9, 1, 1, 1]),
+        ("the token itself", [1, 1, 1, 1, 9, 1, 1, 1, 1]),
+        ("the token at -3", [1, 9, 1, 1, 1, 1, 1, 1, 1]),
+        ("away from neighbours", [5, 5, 4, 1, 1, 1, 4, 5, 5]),
+        ("backward", [6, 7, 8, 9, 3, 2, 2, 1, 1]),
+        ("forward", [1, 1, 2, 2, 3, 8, 8, 7, 6]),
+        ("near", [1, 1, 4, 6, 5, 6, 4, 1, 1]),
+        ("mixed", [9, 1, 1, 8, 1, 8, 1, 1, 9]),
+    ],
+)
+def test_a_kernel_in_words_follows_the_rules(words, weights):
     p = np.array(weights) / sum(weights)
-    got, numbers = figures.describe(p)
+    found, numbers = figures.describe(p)
     mirrored, _ = figures.describe(p[::-1])
-    swap = {"previous token": "next token", "backward": "forward", "the token at -3": "the token at +3"}
-    assert got == words and mirrored == {**swap, **{b: a for a, b in swap.items()}}.get(words, words)
+    assert found == words
+    assert mirrored == MIRRORED.get(words, words)
     assert f"{p.max() * 9:.2f} of the mean" in numbers
 
 
-def test_the_ends_of_a_clipped_kernel_stand_for_all_that_is_beyond():
+def test_the_ends_of_a_clipped_kernel_are_for_all_tokens_farther_away():
     p = np.array([9, 1, 1, 1, 1, 1, 1, 1, 1]) / 17
-    assert [figures.describe(p)[0], figures.describe(p, clipped=True)[0]] == ["the token at -4", "4 or more back"]
+    assert figures.describe(p)[0] == "the token at -4"
+    assert figures.describe(p, clipped=True)[0] == "4 or more back"
     assert figures.describe(p[::-1], clipped=True)[0] == "4 or more ahead"
     assert figures.describe(np.array([0.8, 0.1, 0.1]), clipped=True)[0] == "1 or more back"
 
 
-@pytest.mark.parametrize("variant, window, ends", [
-    ("composite", "clip", ["\u2264-2", "0", "\u22652"]), ("composite", "zero", ["-2", "0", "+2"]),
-    ("lightconv", "clip", ["-2", "0", "+2"]),
-])
-def test_the_axis_of_a_kernel_says_whether_its_ends_stand_for_all_that_is_beyond(variant, window, ends):
-    model = SimpleNamespace(config=SimpleNamespace(variant=variant, window=window))
-    named = []
-    axis = SimpleNamespace(set_xticks=lambda places, names: named.append((places, names)))
-    figures.relative_axis(axis, 5, figures.clips(model), label=False)
-    figures.relative_axis(axis, 1, figures.clips(model), label=False)
-    assert named == [([0, 2, 4], ends), ([0], ["0"])]
+@pytest.mark.parametrize(
+    "variant, beyond, ends",
+    [
+        ("composite", "clip", ["\u2264-2", "0", "\u22652"]),
+        ("composite", "zero", ["-2", "0", "+2"]),
+        ("lightconv", "clip", ["-2", "0", "+2"]),
+    ],
+)
+def test_the_axis_of_a_kernel_says_whether_its_ends_are_for_all_tokens_farther_away(
+    variant, beyond, ends
+):
+    model = SimpleNamespace(config=SimpleNamespace(variant=variant, beyond=beyond))
+    ticks = []
+    axis = SimpleNamespace(set_xticks=lambda positions, labels: ticks.append((positions, labels)))
+    figures.relative_axis(axis, 5, figures.is_clipped(model))
+    figures.relative_axis(axis, 1, figures.is_clipped(model))
+    assert ticks == [([0, 2, 4], ends), ([0], ["0"])]
 
 
-def test_two_neighbours_alike_are_near_and_neither_alone():
+def test_two_equal_neighbours_are_near_and_neither_is_the_peak():
     assert figures.describe(np.array([0, 0, 0, 0.5, 0, 0.5, 0, 0, 0]))[0] == "near"
 
 
 def test_kernels_of_one_and_three_weights_have_words_too():
-    assert figures.describe(np.array([1.0]))[0] == "everything alike"
+    assert figures.describe(np.array([1.0]))[0] == "nearly uniform"
     assert figures.describe(np.array([0.8, 0.1, 0.1]))[0] == "previous token"
 
 
-def test_describe_prints_a_line_for_each_layer_and_head(tmp_path, capsys):
-    a_run(tmp_path / "run", "composite")
-    code, out, _ = call(capsys, "fixed", tmp_path / "run", "--describe")
-    assert code == 0 and [line[:18] for line in out.splitlines()] == [
-        f"layer  {layer}, head  {head}:" for layer in (1, 2) for head in (1, 2)]
-    code, out, _ = call(capsys, "dynamic", tmp_path / "run", SENTENCE, "--layer", 2, "--describe")
-    assert code == 0 and out.count("layer  2, head") == 2
+def test_describe_prints_a_line_for_each_layer_and_head(tmp_path, figure):
+    write_run(tmp_path / "run", "composite")
+    code, out, _ = figure("fixed", tmp_path / "run", "--describe")
+    assert code == 0
+    assert [line[:18] for line in out.splitlines()] == [
+        "layer  1, head  1:",
+        "layer  1, head  2:",
+        "layer  2, head  1:",
+        "layer  2, head  2:",
+    ]
+
+    code, out, _ = figure("dynamic", tmp_path / "run", SENTENCE, "--layer", 2, "--describe")
+    assert code == 0
+    assert out.count("layer  2, head") == 2
 
 
-def test_describe_counts_the_channels_of_depthwise_kernels_by_the_place_of_their_largest_weight(tmp_path, capsys):
-    model, tokenizer = a_run(tmp_path / "run", "depthwise")
+def test_describe_counts_the_channels_of_depthwise_kernels_by_the_position_of_their_largest_weight(
+    tmp_path, figure
+):
+    model, tokenizer = write_run(tmp_path / "run", "depthwise")
+    # (r, weight) of the only weight of each channel that is not 0
+    largest = [(-1, 3), (-1, -2), (0, 1), (2, -1), (-1, 1), (1, 5), (1, 1), (1, -9)]
     with torch.no_grad():
         weight = model.bert.layers[1].mixer.depthwise.weight.zero_()  # (C, 1, K)
-        for channel, (r, value) in enumerate([(-1, 3), (-1, -2), (0, 1), (2, -1), (-1, 1), (1, 5), (1, 1), (1, -9)]):
+        for channel, (r, value) in enumerate(largest):
             weight[channel, 0, r + K // 2] = value
     save_run(tmp_path / "run", model, tokenizer)
-    code, out, _ = call(capsys, "depthwise", tmp_path / "run", "--layer", 2, "--describe")
-    assert code == 0 and out.endswith("convolution of the values: largest weight of 8 channels at r = "
-                                      "-1 in 3, 0 in 1, +1 in 3, +2 in 1\n")
+
+    code, out, _ = figure("depthwise", tmp_path / "run", "--layer", 2, "--describe")
+    assert code == 0
+    assert out.endswith(
+        "convolution of the values: largest weight of 8 channels at r = "
+        "-1 in 3, 0 in 1, +1 in 3, +2 in 1\n"
+    )
 
 
-# --- every figure, and every mistake ---
+# --- Every figure ---------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("figure", ["attention", "fixed", "depthwise", "dynamic", "loss", "lengths"])
-def test_every_figure_is_a_png_and_an_svg(figure, tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="matplotlib is optional and not installed")
-    run = tmp_path / "run"
-    a_run(run, "composite-depthwise")
-    if figure == "lengths":
-        run = tmp_path / "lengths.txt"
-        run.write_text("one mixer\n     N  variant ms\n    64  none  4.87 1.00 1.769 12,280 461\n"
-                       "   128  none  7.09 1.00 1.966 14,819 469\n")
-    sentence = [SENTENCE] if figure in ("attention", "dynamic") else []
-    code, out, error = call(capsys, figure, run, *sentence, "--out", tmp_path / "deep/v1.5 figure")
+
+def assert_is_png(path):
+    assert path.read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("name", ["attention", "fixed", "depthwise", "dynamic", "loss", "lengths"])
+def test_every_figure_is_a_png_and_an_svg_file(matplotlib, name, tmp_path, figure):
+    source = tmp_path / "run"
+    write_run(source, "composite-depthwise")
+    if name == "lengths":
+        source = write_lengths(tmp_path / "lengths.json")
+    sentence = []
+    if name in ("attention", "dynamic"):
+        sentence = [SENTENCE]
+
+    out_path = tmp_path / "deep" / "v1.5 figure"
+    code, out, error = figure(name, source, *sentence, "--out", out_path)
     assert code == 0, error
-    png, svg = (tmp_path / "deep" / f"v1.5 figure{suffix}" for suffix in (".png", ".svg"))
-    assert out.split("\n")[:2] == [str(png), str(svg)]
-    assert png.read_bytes()[:4] == b"\x89PNG" and "<svg" in svg.read_text(encoding="utf-8")
+    png = tmp_path / "deep" / "v1.5 figure.png"
+    svg = tmp_path / "deep" / "v1.5 figure.svg"
+    assert out.splitlines() == [str(png), str(svg)]
+    assert_is_png(png)
+    assert "<svg" in svg.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("variant, arguments, message", [
-    ("none", ["fixed", "RUN"], "none has no fixed kernels"),
-    ("none", ["attention", "RUN", SENTENCE], "no position terms"),
-    ("lightconv", ["attention", "RUN", SENTENCE], "no self-attention"),
-    ("fixed", ["dynamic", "RUN", SENTENCE], "makes no dynamic kernels"),
-    ("composite", ["depthwise", "RUN"], "no depthwise convolution"),
-    ("composite", ["dynamic", "RUN", SENTENCE, "--layer", "3"], "there is no layer 3: the model has 2"),
-    ("composite", ["attention", "RUN", SENTENCE, "--head", "3"], "there is no head 3: the model has 2"),
-    ("convbert", ["dynamic", "RUN", SENTENCE, "--head", "2"], "no convolution head 2"),
-    ("composite", ["attention", "RUN", "the dog " * 8], "the sentence has 18 tokens, the model takes 16"),
-    ("composite", ["attention", "RUN"], "give one after RUN"),
-    ("composite", ["fixed", "RUN/absent"], "is not a run"),
-    ("composite", ["loss", "RUN", "RUN/absent"], "no log.jsonl"),
-    ("composite", ["lengths", "RUN/config.json"], "no table"),
-    ("composite", ["lengths", "RUN/absent"], "not a file"),
-    ("composite", ["loss", "RUN", "BROKEN"], "log.jsonl is damaged"),
-    ("composite", ["fixed", "RUN", "--out", "RUN/config.json/figure"], ""),
-])
-def test_a_mistake_gets_one_line(variant, arguments, message, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "arguments, files",
+    [
+        (["fixed", "RUN"], "run/figures/fixed"),
+        (["loss", "RUN", "RUN"], "run/figures/loss"),
+        (["lengths", "LENGTHS"], "lengths"),
+        (["fixed", "RUN", "--out", "RUN"], "run/fixed"),
+    ],
+)
+def test_a_figure_goes_to_the_folder_of_its_run_or_next_to_its_file_or_to_out(
+    matplotlib, arguments, files, tmp_path, figure
+):
+    write_run(tmp_path / "run", "fixed")
+    write_lengths(tmp_path / "lengths.json")
+    places = {"RUN": tmp_path / "run", "LENGTHS": tmp_path / "lengths.json"}
+    arguments = [places.get(argument, argument) for argument in arguments]
+    code, _, error = figure(*arguments)
+    assert code == 0, error
+    assert (tmp_path / f"{files}.png").is_file()
+    assert (tmp_path / f"{files}.svg").is_file()
+
+
+def test_lengths_are_drawn_where_the_system_does_not_say_its_memory(matplotlib, tmp_path, figure):
+    path = write_lengths(tmp_path / "lengths.json", kib=None)
+    assert figure("lengths", path).code == 0
+    assert_is_png(tmp_path / "lengths.png")
+
+
+def test_the_idea_is_drawn_as_a_small_png_file(matplotlib, tmp_path, figure):
+    code, out, error = figure("idea", "--out", tmp_path / "idea")
+    assert code == 0, error
+    assert out.splitlines() == [str(tmp_path / "idea.png")]
+    assert_is_png(tmp_path / "idea.png")
+    assert (tmp_path / "idea.png").stat().st_size <= 80_000
+
+
+def test_the_idea_shows_each_weight_of_the_kernel_on_its_diagonal(matplotlib):
+    """5 tokens: 5 on the main diagonal, 4 on each side; 1 each in the kernel and in the window."""
+    (axis,) = figures.draw_idea(figures.load_pyplot()).axes
+    texts = [text.get_text() for text in axis.texts]
+
+    # the kernel, and the map of scores
+    assert texts.count("\u03b2\u2080") == 1 + 5  # beta_0
+    assert texts.count("\u03b2\u208b\u2081") == 1 + 4  # beta_-1
+    assert texts.count("\u03b2\u2081") == 1 + 4  # beta_1
+
+    # the window of the convolution
+    assert texts.count("p\u2080") == 1  # p_0
+    assert texts.count("p\u208b\u2081") == 1  # p_-1
+    assert texts.count("p\u2081") == 1  # p_1
+    assert "p = softmax(\u03b2)" in texts
+
+
+# --- Every error ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "variant, arguments, message",
+    [
+        ("none", ["fixed", "RUN"], "none has no fixed kernels"),
+        ("none", ["attention", "RUN", SENTENCE], "no position terms"),
+        ("lightconv", ["attention", "RUN", SENTENCE], "no self-attention"),
+        ("fixed", ["dynamic", "RUN", SENTENCE], "makes no dynamic kernels"),
+        ("composite", ["depthwise", "RUN"], "no depthwise convolution"),
+        (
+            "composite",
+            ["dynamic", "RUN", SENTENCE, "--layer", "3"],
+            "there is no layer 3: the model has 2",
+        ),
+        (
+            "composite",
+            ["attention", "RUN", SENTENCE, "--head", "3"],
+            "there is no head 3: a layer of the model has 2",
+        ),
+        ("convbert", ["dynamic", "RUN", SENTENCE, "--head", "2"], "no convolution head 2"),
+        (
+            "composite",
+            ["attention", "RUN", "the dog " * 8],
+            "the sentence has 18 tokens, the model takes 16",
+        ),
+        ("composite", ["attention", "RUN", " "], "give one after RUN"),
+        ("composite", ["fixed", "RUN/absent"], "is not a run"),
+        ("composite", ["loss", "RUN", "RUN/absent"], "no log.jsonl"),
+        ("composite", ["lengths", "RUN/config.json"], "was not written by python -m lab.bench"),
+        ("composite", ["lengths", "RUN/log.jsonl"], "was not written by python -m lab.bench"),
+        ("composite", ["lengths", "RUN/absent"], "not a file"),
+        ("composite", ["loss", "RUN", "BROKEN"], "log.jsonl is damaged"),
+        ("composite", ["fixed", "RUN", "--out", "RUN/config.json/figure"], ""),
+    ],
+)
+def test_an_error_gets_one_line(variant, arguments, message, tmp_path, figure):
     if "--out" in arguments:
         pytest.importorskip("matplotlib", reason="matplotlib is optional and not installed")
-    a_run(tmp_path / "run", variant)
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken/log.jsonl").write_text('{"step": 1, "loss": {"a": 1}}', encoding="utf-8")
-    places = {"RUN": str(tmp_path / "run"), "BROKEN": str(tmp_path / "broken")}
-    arguments = [places.get(a, a.replace("RUN/", places["RUN"] + "/")) for a in arguments]
-    code, out, error = call(capsys, *arguments)
-    assert code == 2 and message in error and error.startswith("figures.py: ") and error.count("\n") == 1 and not out
+    run = tmp_path / "run"
+    write_run(run, variant)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "log.jsonl").write_text('{"step": 1, "loss": {"a": 1}}', encoding="utf-8")
+
+    completed = []
+    for argument in arguments:
+        if argument.startswith("RUN"):
+            argument = str(run) + argument.removeprefix("RUN")
+        if argument == "BROKEN":
+            argument = str(broken)
+        completed.append(argument)
+
+    code, out, error = figure(*completed)
+    assert code == 2
+    assert message in error
+    assert error.startswith("lab.figures: ") and error.count("\n") == 1
+    assert not out
 
 
-def test_without_matplotlib_one_line_says_what_to_install(monkeypatch, tmp_path, capsys):
-    a_run(tmp_path / "run", "fixed")
+def test_without_matplotlib_one_line_says_what_to_install(monkeypatch, tmp_path, figure):
+    write_run(tmp_path / "run", "fixed")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    code, _, error = call(capsys, "fixed", tmp_path / "run")
-    assert code == 2 and "pip install matplotlib" in error and error.count("\n") == 1
-    assert call(capsys, "fixed", tmp_path / "run", "--describe")[0] == 0
+    code, _, error = figure("fixed", tmp_path / "run")
+    assert code == 2
+    assert "pip install matplotlib" in error and error.count("\n") == 1
+    assert figure("fixed", tmp_path / "run", "--describe").code == 0
 
 
-@pytest.mark.parametrize("arguments", [
-    ["loss", "RUN", "--describe"], ["fixed", "RUN", "--layer", "2"], ["fixed", "RUN", "a", "sentence"],
-    ["attention", "RUN", "a", "b"],
-])
-def test_options_that_do_not_fit_are_refused(arguments, capsys):
-    code, _, error = call(capsys, *arguments)
-    assert code == 2 and ": error: " in error
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["loss", "RUN", "--describe"], "--describe"),
+        (["fixed", "RUN", "--layer", "2"], "--layer"),
+        (["fixed", "RUN", "a", "sentence"], "a sentence"),
+        (["attention", "RUN", "a", "b"], "unrecognized arguments: b"),
+        (["attention", "RUN"], "sentence"),
+        (["depthwise", "RUN", "--head", "2"], "--head"),
+        (["dynamic", "RUN", "a", "--head", "2", "--describe"], "--describe"),
+        (["idea", "RUN"], "RUN"),
+        (["dynamic", "RUN", "a", "--layer", "0"], "'0' is not a whole number above 0"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(arguments, words, figure):
+    code, _, error = figure(*arguments)
+    assert code == 2
+    assert ": error: " in error
+    assert words in error.splitlines()[-1]

@@ -1,7 +1,5 @@
-"""glue.py: batches, the classifier's input, settings and starts, what survives a kill, tables, submissions, bad input."""
+"""glue.py: batches, fine-tuning, the protocol, results that survive a kill, what users do wrong."""
 
-import csv
-import io
 import json
 import os
 import random
@@ -20,51 +18,79 @@ import pytest
 import torch
 
 import glue
-import tasks
-import toy
 from data import CLS, PAD, SEP, train_tokenizer
-from glue import Encoded, FineTuning, classify, predict
+from glue import LabelledPairs, Trainer, classify, evaluate, fine_tune, predict
+from glue_helpers import failure, run_glue, with_equal_rows, write_lines
 from model import SIZES, BertConfig, BertForClassification, BertForMaskedLM, save_run
-from tasks import SUBMISSION, TASKS, Examples
+from support.glue_format import FORMATS, Examples, read_task
+from support.glue_metrics import scores
+from support.glue_submission import SUBMISSION
+from toy import glue as toy_glue
+from toy import language as toy_language
 
-ROWS = 24  # of every file of the small toy tasks
+CPU = torch.device("cpu")
+ROWS = 24  # in every file of the small toy tasks
+
+
+# --- Small things to train on ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    sample = [sentence for document in toy.documents(0, 5000) for sentence in document]
-    return train_tokenizer([re.sub(r" ([.,?])", r"\1", sentence) for sentence in sample], 2000, lambda line: None)
+    """The tokenizer of a small part of the toy language."""
+    sample = []
+    for document in toy_language.documents(0, 5000):
+        for sentence in document:
+            sample.append(toy_language.spell(sentence))
+    return train_tokenizer(sample, 2000, log=ignore)
 
 
-def config_of(tokenizer, variant="composite", **options):
-    return BertConfig(variant, tokenizer.get_vocab_size(), layers=1, hidden_size=16, ffn_size=32, heads=2,
-                      embedding_size=16, max_length=64, **options)
+def ignore(line):
+    """A log whose lines do not matter."""
+
+
+def small_config(tokenizer):
+    """A model that trains in no time."""
+    return BertConfig(
+        "composite",
+        tokenizer.get_vocab_size(),
+        layers=1,
+        hidden_size=16,
+        ffn_size=32,
+        heads=2,
+        embedding_size=16,
+        max_length=64,
+    )
 
 
 @pytest.fixture(scope="session")
-def whole_glue(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("toy") / "glue"
-    toy.write_glue(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def small_glue(whole_glue, tmp_path_factory):
-    """The first rows of every file of the toy tasks."""
+def small_glue(tmp_path_factory):
+    """A folder with the first rows of every file of the toy tasks."""
     folder = tmp_path_factory.mktemp("small") / "glue"
-    shutil.copytree(whole_glue, folder)
+    toy_glue.write_glue(folder)
     for path in folder.rglob("*.tsv"):
-        headed = path.parts[-2:] not in (("CoLA", "train.tsv"), ("CoLA", "dev.tsv"))
+        count = ROWS
+        if (path.parent.name, path.name) not in (("CoLA", "train.tsv"), ("CoLA", "dev.tsv")):
+            count += 1  # the header line
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        path.write_text("".join(lines[:ROWS + headed]), encoding="utf-8", newline="\n")
+        path.write_text("".join(lines[:count]), encoding="utf-8", newline="\n")
     return folder
+
+
+def small_glue_rows():
+    """The row counts of `small_glue`, in the form of toy.glue.GLUE_ROWS."""
+    return {name: dict.fromkeys(rows, ROWS) for name, rows in toy_glue.GLUE_ROWS.items()}
 
 
 @pytest.fixture
 def small_toy(small_glue, monkeypatch):
-    """--data_dir toy stands for these few rows."""
-    monkeypatch.setattr(toy, "write_glue", lambda folder: shutil.copytree(small_glue, folder))
-    monkeypatch.setattr(toy, "GLUE_ROWS", {name: dict.fromkeys(rows, ROWS) for name, rows in toy.GLUE_ROWS.items()})
+    """Lets `--data_dir toy` mean these few rows."""
+
+    def copy_small_glue(folder):
+        shutil.copytree(small_glue, folder)
+
+    monkeypatch.setattr(toy_glue, "write_glue", copy_small_glue)
+    monkeypatch.setattr(toy_glue, "GLUE_ROWS", small_glue_rows())
 
 
 @pytest.fixture
@@ -73,716 +99,970 @@ def run(tokenizer, tmp_path):
     torch.manual_seed(0)
     folder = tmp_path / "composite"
     folder.mkdir()
-    save_run(folder, BertForMaskedLM(config_of(tokenizer)), tokenizer)
+    save_run(folder, BertForMaskedLM(small_config(tokenizer)), tokenizer)
     return folder
 
 
-def main(capsys, *arguments):
-    """(exit code, standard output, standard error) of glue.py with these arguments."""
-    with pytest.raises(SystemExit) as stop:
-        glue.main([str(argument) for argument in arguments])
-    return stop.value.code, *capsys.readouterr()
+def toy_options(run):
+    """The toy tasks, in float32 on the CPU."""
+    cache = run.parent / "cache"
+    return ["--data_dir", "toy", "--cache_dir", cache, "--dtype", "fp32", "--device", "cpu"]
 
 
-def tune(capsys, run, *arguments):
-    """Fine-tune on the small toy tasks, one epoch unless told otherwise; returns what was printed."""
-    options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--dtype", "fp32", "--device", "cpu"]
-    epochs = [] if "--epochs" in arguments else ["--epochs", 1]
-    code, output, error = main(capsys, run, *options, *epochs, "--batch_size", 8, *arguments)
-    assert code == 0, error
-    return output
-
-
-def failure(capsys, *arguments):
-    code, _, error = main(capsys, *arguments)
-    lines = [line for line in error.splitlines() if line.startswith("glue.py: ")]
-    assert code == 2 and len(lines) == 1 and error.endswith(lines[0] + "\n")
-    return lines[0]
+def tune(run_program, run, *arguments):
+    """Fine-tune on the small toy tasks, one epoch unless given otherwise. Returns the output."""
+    if "--epochs" not in arguments:
+        arguments = [*arguments, "--epochs", 1]
+    outcome = run_glue(run_program, run, *toy_options(run), "--batch_size", 8, *arguments)
+    assert outcome.code == 0, outcome.error
+    return outcome.out
 
 
 def results(run, name="glue"):
-    """The records of results.jsonl without what differs between two equal runs: the seconds."""
-    lines = (run / name / "results.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
+    """The records of results.jsonl, without the seconds, which differ between two equal runs."""
+    records = []
+    for line in (run / name / "results.jsonl").read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        del record["seconds"]
+        records.append(record)
+    return records
 
 
 def labelled(name, a, b, labels, split="train"):
-    return Examples(TASKS[name], split, a, b, labels, None, False, ())
+    """Examples of a task."""
+    return Examples(FORMATS[name], split, a, b, labels, None, False, ())
 
 
-def encoded(tokenizer, count=40, name="mrpc", seq_len=64):
-    """Made pairs of 1 to 12 words."""
+def made_pairs(tokenizer, count=40, name="mrpc"):
+    """LabelledPairs of 1 to 12 words each; the labels alternate."""
     rng = random.Random(0)
-    a, b = ([" ".join(["the dog", "cats"][rng.random() < 0.5] for _ in range(rng.randint(1, 12))) for _ in range(count)]
-            for _ in range(2))
-    return Encoded(labelled(name, a, b, [i % 2 for i in range(count)]), tokenizer, seq_len)
+
+    def text():
+        words = [rng.choice(["the dog", "cats"]) for _ in range(rng.randint(1, 12))]
+        return " ".join(words)
+
+    a = [text() for _ in range(count)]
+    b = [text() for _ in range(count)]
+    labels = [index % 2 for index in range(count)]
+    return LabelledPairs(labelled(name, a, b, labels), tokenizer, 64)
 
 
-def small_settings(**options):
-    return dict(seed=42, batch_size=8, steps=10, warmup_steps=1, lr=1e-3, dropout=0.1, weight_decay=0.0) | options
-
-
-def fine_tuning(tokenizer, folder, train, dev=None, **options):
+def new_trainer(tokenizer, folder, train, **options):
+    """A Trainer of a small classifier on a random encoder; `options` change the settings."""
+    settings = {
+        "seed": 42,
+        "batch_size": 8,
+        "steps": 10,
+        "warmup_steps": 1,
+        "lr": 1e-3,
+        "dropout": 0.1,
+        "weight_decay": 0.0,
+    }
+    settings |= options
     torch.manual_seed(1)
-    start = BertForMaskedLM(config_of(tokenizer)).state_dict()
-    return FineTuning(folder, small_settings(**options), train, dev or {}, config_of(tokenizer), start,
-                      torch.device("cpu"), torch.float32)
+    encoder = BertForMaskedLM(small_config(tokenizer)).state_dict()
+    num_labels = glue.label_count(train.examples.task)
+    model = glue.make_classifier(small_config(tokenizer), num_labels, encoder, settings)
+    return Trainer(model, settings, folder / "train_state.pt", CPU, torch.float32)
 
 
-# --- batches ---
+def note_losses(trainer, monkeypatch):
+    """A list that gets the loss of every step."""
+    losses = []
+    update = trainer.update
 
-def test_an_epoch_holds_every_row_once_but_for_a_remainder_and_another_order_the_next_time(tokenizer):
-    data = encoded(tokenizer, 43)
-    first, second = ([data.numbers(7, step, 8).tolist() for step in range(start, start + 5)] for start in (0, 5))
+    def note_loss(loss):
+        losses.append(loss.item())
+        update(loss)
+
+    monkeypatch.setattr(trainer, "update", note_loss)
+    return losses
+
+
+def assert_equal_weights(one, other):
+    for name, weight in one.state_dict().items():
+        assert torch.equal(weight, other.state_dict()[name]), name
+
+
+# --- Batches --------------------------------------------------------------------------------------
+
+
+def test_an_epoch_holds_every_row_once_but_for_a_remainder_and_the_next_has_another_order(
+    tokenizer,
+):
+    data = made_pairs(tokenizer, 43)
+    first = [data.batch_indices(7, step, 8).tolist() for step in range(5)]
+    second = [data.batch_indices(7, step, 8).tolist() for step in range(5, 10)]
     for epoch in (first, second):
         rows = [row for batch in epoch for row in batch]
-        assert len(rows) == len(set(rows)) == 40 and set(rows) <= set(range(43))
-    assert first != second and data.numbers(8, 0, 8).tolist() != first[0]
+        assert len(rows) == len(set(rows)) == 40
+        assert set(rows) <= set(range(43))
+    assert first != second
+    assert data.batch_indices(8, 0, 8).tolist() != first[0]
 
 
 def test_the_batch_of_a_step_is_a_function_of_seed_and_step(tokenizer):
-    data, again = encoded(tokenizer), encoded(tokenizer)
+    data = made_pairs(tokenizer)
+    again = made_pairs(tokenizer)
     expected = [data.batch(42, step, 8) for step in range(12)]
     for step in (11, 3, 7, 0):
         assert torch.equal(again.batch(42, step, 8), expected[step])
 
 
-def test_batches_join_rows_of_like_length(tokenizer):
-    data = encoded(tokenizer, 400)
-    spread = np.mean([np.ptp(data.lengths[data.numbers(0, step, 8)]) for step in range(50)])
-    assert spread < np.ptp(data.lengths) / 8  # rows drawn at random span most of the range
+def test_batches_join_rows_of_similar_length(tokenizer):
+    data = made_pairs(tokenizer, 400)
+    spreads = [np.ptp(data.lengths[data.batch_indices(0, step, 8)]) for step in range(50)]
+    # rows drawn at random would span most of the range
+    assert np.mean(spreads) < np.ptp(data.lengths) / 8
 
 
 def test_a_row_is_cls_a_sep_b_sep_and_its_length_is_known(tokenizer):
-    data = Encoded(labelled("rte", ["the dog [SEP] slept.", "anna"], ["the cats were tired.", "tom"], [0, 1]), tokenizer, 64)
+    a = ["the dog [SEP] slept.", "anna"]
+    b = ["the cats were tired.", "tom"]
+    data = LabelledPairs(labelled("rte", a, b, [0, 1]), tokenizer, 64)
     ids = data.rows([0, 1])
-    assert (ids[:, 0] == CLS).all() and ((ids == SEP).sum(axis=1) == 2).all()  # "[SEP]" in a text is text
-    assert ids[1].tolist()[:5] == [CLS, tokenizer.token_to_id("▁anna"), SEP, tokenizer.token_to_id("▁tom"), SEP]
+    assert (ids[:, 0] == CLS).all()
+    assert ((ids == SEP).sum(axis=1) == 2).all()  # "[SEP]" in a text is text
+    anna = tokenizer.token_to_id("▁anna")
+    tom = tokenizer.token_to_id("▁tom")
+    assert ids[1].tolist()[:5] == [CLS, anna, SEP, tom, SEP]
     assert data.lengths.tolist() == (ids != PAD).sum(axis=1).tolist()
 
 
 def test_single_sentences_have_no_second_part_and_long_ones_are_cut(tokenizer):
-    data = Encoded(labelled("sst-2", ["the film was good. " * 30], None, [1]), tokenizer, 16)
+    examples = labelled("sst-2", ["the film was good. " * 30], None, [1])
+    data = LabelledPairs(examples, tokenizer, 16)
     ids = data.rows([0])
-    assert ids.shape == (1, 16) and ids[0, -1] == SEP and (ids == SEP).sum() == 1 and data.lengths.tolist() == [16]
+    assert ids.shape == (1, 16)
+    assert ids[0, -1] == SEP
+    assert (ids == SEP).sum() == 1
+    assert data.lengths.tolist() == [16]
+
+
+# --- From token ids to answers --------------------------------------------------------------------
 
 
 def test_token_types_are_1_for_the_second_sentence_and_the_mask_leaves_padding_out():
     seen = {}
 
-    def model(input_ids, padding_mask, token_type_ids):
-        seen.update(mask=padding_mask, types=token_type_ids)
+    def model(input_ids, attention_mask, token_type_ids):
+        seen["mask"] = attention_mask.tolist()
+        seen["types"] = token_type_ids.tolist()
 
-    classify(model, torch.tensor([[CLS, 9, 9, SEP, 8, SEP], [CLS, 9, SEP, PAD, PAD, PAD], [CLS, 9, SEP, 8, SEP, PAD]]))
-    assert seen["types"].tolist() == [[0, 0, 0, 0, 1, 1], [0] * 6, [0, 0, 0, 1, 1, 0]]
-    assert seen["mask"].tolist() == [[True] * 6, [True] * 3 + [False] * 3, [True] * 5 + [False]]
+    batch = [
+        [CLS, 9, 9, SEP, 8, SEP],
+        [CLS, 9, SEP, PAD, PAD, PAD],
+        [CLS, 9, SEP, 8, SEP, PAD],
+    ]
+    classify(model, torch.tensor(batch))
+    assert seen["types"] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0]]
+    assert seen["mask"] == [
+        [True, True, True, True, True, True],
+        [True, True, True, False, False, False],
+        [True, True, True, True, True, False],
+    ]
 
 
-@pytest.mark.parametrize("name, labels", [("mrpc", 2), ("mnli", 3), ("sts-b", 1)])
-def test_predictions_are_those_of_each_row_alone(tokenizer, name, labels):
-    data = encoded(tokenizer, 21, name)
+@pytest.mark.parametrize("name, num_labels", [("mrpc", 2), ("mnli", 3), ("sts-b", 1)])
+@torch.no_grad()
+def test_predictions_are_those_of_each_row_alone(tokenizer, name, num_labels):
+    data = made_pairs(tokenizer, 21, name)
     torch.manual_seed(0)
-    model = BertForClassification(config_of(tokenizer), labels)
+    model = BertForClassification(small_config(tokenizer), num_labels).eval()
     for weight in model.parameters():
         torch.nn.init.normal_(weight)
-    with torch.no_grad():  # as many answers of each kind as there can be
-        model.classifier.bias -= classify(model.eval(), torch.from_numpy(data.rows(range(21)))).mean(dim=0)
-    got = predict(model, data, torch.device("cpu"), torch.float32, batch_size=4)
-    with torch.no_grad():
-        alone = [classify(model.eval(), torch.from_numpy(data.rows([row])))[0] for row in range(21)]
-    expected = [row.argmax().item() if labels > 1 else row[0].item() for row in alone]
+
+    # move the mean of the scores to 0, so that there are answers of every kind
+    together = classify(model, torch.from_numpy(data.rows(range(21))))
+    model.classifier.bias -= together.mean(dim=0)
+
+    predicted = predict(model, data, CPU, torch.float32, batch_size=4)
+    expected = []
+    for row in range(21):
+        alone = classify(model.eval(), torch.from_numpy(data.rows([row])))[0]
+        expected.append(alone.argmax().item() if num_labels > 1 else alone[0].item())
     assert len(set(expected)) > 1
-    np.testing.assert_allclose(got, expected, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(predicted, expected, atol=1e-5, rtol=0)
 
 
-# --- training ---
+# --- Fine-tuning ----------------------------------------------------------------------------------
+
 
 def test_a_word_that_tells_the_class_is_learnt(tokenizer, tmp_path):
     a = [f"the {word} slept near the house." for word in ("dog", "cat") * 32]
-    data = Encoded(labelled("sst-2", a, None, [0, 1] * 32), tokenizer, 64)
-    run = fine_tuning(tokenizer, tmp_path / "r", data, {"dev": data}, steps=60, batch_size=16, lr=1e-2)
-    assert run.train(1000, 60) == 0
-    assert run.result["score"] == 100.0 and not run.result["collapsed"] and not run.result["partial"]
+    data = LabelledPairs(labelled("sst-2", a, None, [0, 1] * 32), tokenizer, 64)
+    trainer = new_trainer(tokenizer, tmp_path, data, steps=60, batch_size=16, lr=1e-2)
+    assert fine_tune(trainer, data, {"dev": data}, ("accuracy",)) == 0
+    assert trainer.result["score"] == 100.0
+    assert not trainer.result["constant_prediction"]
+    assert not trainer.result["partial"]
 
 
-def test_numbers_are_learnt_by_squared_error(tokenizer, tmp_path):
-    data = Encoded(labelled("sts-b", ["the dog slept.", "anna ran."], ["the dog slept.", "tom ate."], [5.0, 0.5]), tokenizer, 64)
-    run = fine_tuning(tokenizer, tmp_path, data, batch_size=2, dropout=0.0)
-    numbers = data.numbers(42, 0, 2)
+def test_numbers_are_learnt_by_squared_error(tokenizer, tmp_path, monkeypatch):
+    a = ["the dog slept.", "anna ran."]
+    b = ["the dog slept.", "tom ate."]
+    numbers = [5.0, 0.5]
+    data = LabelledPairs(labelled("sts-b", a, b, numbers), tokenizer, 64)
+    trainer = new_trainer(tokenizer, tmp_path, data, steps=1, batch_size=2, dropout=0.0)
+
+    # the squared errors before the first step
+    indices = data.batch_indices(42, 0, 2)
     with torch.no_grad():
-        outputs = classify(run.model, torch.from_numpy(data.rows(numbers)))[:, 0].tolist()
-    expected = np.mean([(output - [5.0, 0.5][number]) ** 2 for output, number in zip(outputs, numbers)])
-    assert run.batch_loss().item() == pytest.approx(expected, abs=1e-5)
+        outputs = classify(trainer.model, torch.from_numpy(data.rows(indices)))[:, 0].tolist()
+    errors = [(output - numbers[row]) ** 2 for output, row in zip(outputs, indices, strict=True)]
+
+    losses = note_losses(trainer, monkeypatch)
+    fine_tune(trainer, data, {}, ("pearson",))
+    assert losses == [pytest.approx(np.mean(errors), abs=1e-5)]
 
 
-def test_one_answer_to_everything_is_marked(tokenizer, tmp_path):
-    data = encoded(tokenizer)
-    run = fine_tuning(tokenizer, tmp_path, data, {"dev": data})
-    run.model.classifier.bias.data[:] = torch.tensor([9.0, 0.0])
-    run.evaluate()
-    assert run.result["collapsed"] and run.result["scores"]["dev"]["accuracy"] == 50.0
+def test_dropout_is_drawn_again_in_each_step_and_from_the_seed(tokenizer, tmp_path, monkeypatch):
+    # with one row and a learning rate of almost 0, the losses differ by dropout alone
+    data = LabelledPairs(labelled("sst-2", ["the dog slept."], None, [1]), tokenizer, 64)
+
+    def losses_with(**options):
+        options = {"steps": 4, "batch_size": 1, "dropout": 0.5, "lr": 1e-12} | options
+        trainer = new_trainer(tokenizer, tmp_path, data, **options)
+        losses = note_losses(trainer, monkeypatch)
+        fine_tune(trainer, data, {}, ("accuracy",))
+        return losses
+
+    losses = losses_with()
+    assert len(set(losses)) == 4
+    assert losses_with() == losses
+    assert np.ptp(losses_with(dropout=0.0)) < 1e-6
 
 
-def test_accuracy_by_kind_is_counted_on_each_kind(tokenizer, tmp_path):
-    dev = replace(labelled("cola", ["the dog slept."] * 4, None, [0, 1, 0, 0], "dev"), kinds=["x", "x", "y", "y"])
-    data = Encoded(dev, tokenizer, 64)
-    run = fine_tuning(tokenizer, tmp_path, data, {"dev": data})
-    run.model.classifier.bias.data[:] = torch.tensor([9.0, 0.0])
-    run.evaluate()
-    assert run.result["by_kind"] == {"x": 50.0, "y": 100.0}
+def test_the_tokens_of_an_epoch_are_those_of_its_rows_without_padding(tokenizer, tmp_path):
+    data = made_pairs(tokenizer, 40)
+    trainer = new_trainer(tokenizer, tmp_path, data, steps=5)
+    fine_tune(trainer, data, {}, ("accuracy",))
+    real_tokens = sum((data.rows([row]) != PAD).sum() for row in range(40))
+    assert trainer.tokens == real_tokens
 
 
-def test_a_run_taken_up_again_equals_an_unbroken_one_to_the_bit(tokenizer, tmp_path):
-    data = encoded(tokenizer)
-    whole = fine_tuning(tokenizer, tmp_path / "whole", data)
-    for _ in range(10):
-        whole.train_step()
-    broken = fine_tuning(tokenizer, tmp_path / "broken", data)
-    for _ in range(4):
-        broken.train_step()
-    broken.collect(1.0)
-    broken.save()
-    resumed = fine_tuning(tokenizer, tmp_path / "broken", data)
-    resumed.resume()
+def test_the_same_answer_for_all_rows_is_marked(tokenizer, tmp_path):
+    data = made_pairs(tokenizer)
+    model = new_trainer(tokenizer, tmp_path, data).model
+    model.classifier.bias.data[:] = torch.tensor([9.0, 0.0])
+    result = evaluate(model, {"dev": data}, ("accuracy", "f1"), CPU, torch.float32)
+    assert result["constant_prediction"]
+    assert result["scores"]["dev"]["accuracy"] == 50.0
+
+
+def test_accuracy_by_phenomenon_is_counted_on_each_phenomenon(tokenizer, tmp_path):
+    examples = labelled("cola", ["the dog slept."] * 4, None, [0, 1, 0, 0], "dev")
+    examples = replace(examples, phenomena=["x", "x", "y", "y"])
+    data = LabelledPairs(examples, tokenizer, 64)
+    model = new_trainer(tokenizer, tmp_path, data).model
+    model.classifier.bias.data[:] = torch.tensor([9.0, 0.0])
+    result = evaluate(model, {"dev": data}, ("matthews",), CPU, torch.float32)
+    assert result["by_phenomenon"] == {"x": 50.0, "y": 100.0}
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tokenizer, tmp_path, monkeypatch):
+    data = made_pairs(tokenizer)
+    dev = {"dev": data}
+    metrics = ("accuracy", "f1")
+    uninterrupted = new_trainer(tokenizer, tmp_path / "uninterrupted", data)
+    fine_tune(uninterrupted, data, dev, metrics)
+
+    # a kill in step 7; the last checkpoint is that of step 4
+    monkeypatch.setattr(glue, "SAVE_EVERY", 4)
+    interrupted = new_trainer(tokenizer, tmp_path / "interrupted", data)
+    update = interrupted.update
+
+    def update_until_the_kill(loss):
+        if interrupted.step == 6:
+            raise KeyboardInterrupt
+        update(loss)
+
+    monkeypatch.setattr(interrupted, "update", update_until_the_kill)
+    with pytest.raises(KeyboardInterrupt):
+        fine_tune(interrupted, data, dev, metrics)
+
+    resumed = new_trainer(tokenizer, tmp_path / "interrupted", data)
+    resumed.resume("--name")
     assert resumed.step == 4
-    for _ in range(6):
-        resumed.train_step()
-    for name, weight in whole.model.state_dict().items():
-        assert torch.equal(weight, resumed.model.state_dict()[name]), name
+    fine_tune(resumed, data, dev, metrics)
+    assert_equal_weights(uninterrupted.model, resumed.model)
+    assert resumed.result == uninterrupted.result
+    assert resumed.tokens == uninterrupted.tokens
 
 
-# --- settings and starts ---
+# --- Settings -------------------------------------------------------------------------------------
 
-def settings_of(tokenizer, name, size, rows, **options):
-    args = glue.parse_arguments(["RUN", *[str(part) for option in options.items() for part in option]])
-    train = Encoded(labelled(name, ["the dog slept."] * rows, None, [0] * rows), tokenizer, 128)
+
+def test_the_published_settings_are_those_of_the_paper():
+    table = {  # metrics; epochs, batch size, learning rate (small, base), start, released steps
+        "cola": ("matthews", 3, 32, 3e-4, 1e-4, None, 851),
+        "sst-2": ("accuracy", 3, 32, 3e-4, 1e-4, None, 6409),
+        "mrpc": ("accuracy f1", 3, 32, 3e-4, 1e-4, "mnli", 343),
+        "sts-b": ("pearson spearman", 10, 32, 3e-4, 1e-4, "mnli", 1836),
+        "qqp": ("accuracy f1", 4, 128, 3e-4, 1e-4, None, 11200),
+        "mnli": ("accuracy", 4, 128, 3e-4, 1e-4, None, 12121),
+        "qnli": ("accuracy", 3, 32, 1e-4, 1e-4, None, 9835),
+        "rte": ("accuracy", 10, 32, 3e-4, 1e-4, "mnli", 777),
+        "wnli": ("accuracy", 5, 32, 3e-4, 1e-4, None, 100),
+    }
+    found = {}
+    for name, task in glue.TASKS.items():
+        found[name] = (
+            " ".join(task.metrics),
+            task.epochs,
+            task.batch_size,
+            task.lr or glue.LEARNING_RATES["small"],
+            task.lr or glue.LEARNING_RATES["base"],
+            task.start,
+            task.released_steps,
+        )
+    assert found == table
+    assert list(glue.TASKS) == list(FORMATS)
+    assert glue.SEEDS == (42, 97, 834, 622, 329, 75, 213, 101, 123, 57)
+    assert (glue.WARMUP_SHARE, glue.WEIGHT_DECAY, glue.DROPOUT, glue.SEQ_LEN) == (
+        0.1,
+        0.0,
+        0.1,
+        128,
+    )
+
+
+def test_released_steps_are_close_to_the_epochs_of_each_task():
+    for name, task in glue.TASKS.items():
+        steps = task.epochs * (FORMATS[name].rows["train"] // task.batch_size)
+        assert abs(steps / task.released_steps - 1) < 0.06, name
+
+
+def settings_of(tokenizer, name, size, rows, *options):
+    """The settings of a run on so many rows, with these options on the command line."""
+    args = glue.parse_arguments(["RUN", *[str(option) for option in options]])
+    train = labelled(name, ["the dog slept."] * rows, None, [0] * rows)
+    data = glue.encode_task({"train": train}, tokenizer, 128)
     config = BertConfig.from_size(size, "composite", 300)
-    return glue.task_settings(name, 42, {"train": train}, args, config, "", torch.float32)
+    given = glue.given_settings(args)
+    settings = glue.settings_for(name, 42, data, config, given, torch.float32)
+    return settings | {"start": glue.start_of(name, args)}
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", glue.TASKS)
 def test_settings_of_a_run_are_the_published_ones(tokenizer, name, size):
     epochs = {"rte": 10, "sts-b": 10, "mnli": 4, "qqp": 4, "wnli": 5}.get(name, 3)
     batch_size = 128 if name in ("mnli", "qqp") else 32
+    steps = epochs * (300 // batch_size)
+    expected = {
+        "lr": 1e-4 if size == "base" or name == "qnli" else 3e-4,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "dropout": 0.1,
+        "weight_decay": 0.0,
+        "steps": steps,
+        "warmup_steps": -(-steps // 10),
+        "seq_len": 128,
+        "start": "mnli" if name in ("rte", "sts-b", "mrpc") else None,
+    }
     settings = settings_of(tokenizer, name, size, 300)
-    expected = dict(lr=1e-4 if size == "base" or name == "qnli" else 3e-4, epochs=epochs, batch_size=batch_size, dropout=0.1,
-                    weight_decay=0.0, steps=epochs * (300 // batch_size), seq_len=128,
-                    start="mnli" if name in ("rte", "sts-b", "mrpc") else None)
-    expected["warmup_steps"] = -(-expected["steps"] // 10)
     assert {key: settings[key] for key in expected} == expected
 
 
-def test_every_setting_can_be_overridden(tokenizer):
-    given = {"--lr": 0.5, "--epochs": 7, "--batch_size": 3, "--dropout": 0.25, "--weight_decay": 0.125, "--warmup_share": 0.5}
-    settings = settings_of(tokenizer, "mrpc", "small", 30, **given)
-    assert {f"--{name}": settings[name] for name in
-            ("lr", "epochs", "batch_size", "dropout", "weight_decay", "warmup_share")} == given
-    assert settings["steps"] == 70 and settings["warmup_steps"] == 35
+def test_every_setting_can_be_changed(tokenizer):
+    given = {
+        "lr": 0.5,
+        "epochs": 7,
+        "batch_size": 3,
+        "dropout": 0.25,
+        "weight_decay": 0.125,
+        "warmup_share": 0.5,
+    }
+    options = []
+    for name, value in given.items():
+        options += [f"--{name}", value]
+    settings = settings_of(tokenizer, "mrpc", "small", 30, *options)
+    assert {name: settings[name] for name in given} == given
+    assert settings["steps"] == 70
+    assert settings["warmup_steps"] == 35
 
 
-def test_as_many_optimizer_steps_are_taken_as_the_settings_say(run, small_toy, capsys, monkeypatch):
-    taken, step = [], torch.optim.AdamW.step
-    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, *args: taken.append(self.param_groups[0]["lr"]) or step(self))
-    tune(capsys, run, "--task", "cola", "--seeds", "1", "--epochs", 4)
-    assert len(taken) == 4 * ROWS // 8 == 12
-    expected = [3e-4 * min((i + 1) / 2, (12 - i) / 10) for i in range(12)]  # warm-up over ceil(1.2) steps, then to 0
-    assert taken == pytest.approx(expected, rel=1e-9)
+def test_as_many_optimizer_steps_are_taken_as_the_settings_say(
+    run, small_toy, run_program, monkeypatch
+):
+    rates = []
+    step = torch.optim.AdamW.step
+
+    def note_rate(self, *arguments):
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", note_rate)
+    tune(run_program, run, "--task", "cola", "--seeds", 1, "--epochs", 4)
+    assert len(rates) == 4 * ROWS // 8 == 12
+    # warm-up over ceil(1.2) = 2 steps, then linearly to 0
+    expected = [3e-4 * min((index + 1) / 2, (12 - index) / 10) for index in range(12)]
+    assert rates == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("words, seeds", [((), tasks.SEEDS), (("--seeds", "3"), (42, 97, 834)), (("--seeds", "57"), (57,)),
-                                          (("--seeds", "5", "6", "5"), (5, 6))])
-def test_seeds_are_a_count_of_the_released_ones_or_a_list(words, seeds):
-    assert glue.parse_arguments(["RUN", *words]).seeds == seeds
+@pytest.mark.parametrize(
+    "words, seeds",
+    [
+        ([], glue.SEEDS),
+        (["--seeds", "3"], (42, 97, 834)),
+        (["--seeds", "57"], (57,)),
+        (["--seeds", "5", "6", "5"], (5, 6)),
+    ],
+)
+def test_seeds_are_a_count_of_the_published_ones_or_a_list(words, seeds):
+    args = glue.parse_arguments(["RUN", *words])
+    assert glue.chosen_seeds(args.seeds) == seeds
 
 
-def test_rte_starts_from_the_mnli_encoder_of_its_seed_trained_once(run, small_toy, capsys, monkeypatch):
-    starts = {}
-    make_model = FineTuning.make_model
-    monkeypatch.setattr(FineTuning, "make_model", lambda self: starts.setdefault(self.name, self.start) and make_model(self))
-    tune(capsys, run, "--task", "rte", "--seeds", "2", "--lr", "0.01")
-    assert list(starts) == ["MNLI, seed 42", "RTE, seed 42", "MNLI, seed 97", "RTE, seed 97"]
+# --- Where a task starts --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def starts(monkeypatch):
+    """{(task, seed): the encoder it started from}, filled in while a test trains."""
+    found = {}
+    make_classifier = glue.make_classifier
+
+    def note_start(config, num_labels, encoder, settings):
+        found[settings["task"], settings["seed"]] = encoder
+        return make_classifier(config, num_labels, encoder, settings)
+
+    monkeypatch.setattr(glue, "make_classifier", note_start)
+    return found
+
+
+def test_rte_starts_from_the_mnli_encoder_of_its_seed_trained_once(
+    run, small_toy, run_program, starts
+):
+    tune(run_program, run, "--task", "rte", "--seeds", 2, "--lr", 0.01)
+    assert list(starts) == [("mnli", 42), ("rte", 42), ("mnli", 97), ("rte", 97)]
+
     pretrained = torch.load(run / "model.pt", weights_only=True)
+    embeddings = "bert.embeddings.token.weight"
     for seed in (42, 97):
-        saved, start = torch.load(run / "glue" / f"mnli-seed{seed}.pt", weights_only=True), starts[f"RTE, seed {seed}"]
-        assert all(torch.equal(saved[name], start[name]) for name in start) and "pooler.weight" in start
+        saved = torch.load(run / "glue" / f"mnli-seed{seed}.pt", weights_only=True)
+        start = starts["rte", seed]
+        assert all(torch.equal(saved[name], start[name]) for name in start)
+        assert "pooler.weight" in start
         assert not any(name.startswith("classifier") for name in start)
-        assert not torch.equal(start["bert.embeddings.token.weight"], pretrained["bert.embeddings.token.weight"])
-    assert [record["settings"]["lr"] for record in results(run)] == [3e-4, 0.01, 3e-4, 0.01]  # RTE alone was asked for
+        assert not torch.equal(start[embeddings], pretrained[embeddings])
+
+    # the learning rate was given for RTE alone
+    rates = [record["settings"]["lr"] for record in results(run)]
+    assert rates == [3e-4, 0.01, 3e-4, 0.01]
+
+    # another task starts from the same encoders
     starts.clear()
-    tune(capsys, run, "--task", "mrpc", "--seeds", "2")
-    assert list(starts) == ["MRPC, seed 42", "MRPC, seed 97"]
+    tune(run_program, run, "--task", "mrpc", "--seeds", 2)
+    assert list(starts) == [("mrpc", 42), ("mrpc", 97)]
 
 
-def test_no_intermediate_starts_every_task_from_the_pretrained_encoder(run, small_toy, capsys):
-    output = tune(capsys, run, "--task", "rte", "--seeds", "1", "--no-intermediate")
-    assert [(record["task"], record["settings"]["start"]) for record in results(run)] == [("rte", None)]
+def test_an_mnli_encoder_of_another_model_is_not_used(run, small_toy, tokenizer, run_program):
+    tune(run_program, run, "--task", "rte", "--seeds", 1)
+    torch.manual_seed(5)
+    save_run(run, BertForMaskedLM(small_config(tokenizer)), tokenizer)
+    options = [*toy_options(run), "--task", "mrpc", "--seeds", 1]
+    assert "has mnli, seed 42, with other settings (model is" in failure(run_program, run, *options)
+
+
+def test_no_intermediate_starts_every_task_from_the_pretrained_encoder(run, small_toy, run_program):
+    output = tune(run_program, run, "--task", "rte", "--seeds", 1, "--no-intermediate")
+    [record] = results(run)
+    assert record["task"] == "rte"
+    assert record["settings"]["start"] is None
     assert "mnli" not in output
 
 
-def test_the_encoder_of_a_new_run_is_the_start_and_the_classifier_is_drawn_from_the_seed(tokenizer, tmp_path):
-    data = encoded(tokenizer)
-    one, same, other = (fine_tuning(tokenizer, tmp_path, data, seed=seed) for seed in (1, 1, 2))
-    for name, weight in one.start.items():
-        assert name not in one.model.state_dict() or torch.equal(one.model.state_dict()[name], weight)
-    assert torch.equal(one.model.classifier.weight, same.model.classifier.weight)
-    assert not torch.equal(one.model.classifier.weight, other.model.classifier.weight)
+def test_the_encoder_is_the_start_and_the_classifier_is_drawn_from_the_seed(tokenizer):
+    torch.manual_seed(1)
+    encoder = BertForMaskedLM(small_config(tokenizer)).state_dict()
+
+    def classifier(seed):
+        settings = {"seed": seed, "dropout": 0.1}
+        return glue.make_classifier(small_config(tokenizer), 2, encoder, settings)
+
+    one, same, other = classifier(1), classifier(1), classifier(2)
+    for name, weight in one.state_dict().items():
+        if name.startswith("bert."):
+            assert torch.equal(weight, encoder[name])
+    assert torch.equal(one.classifier.weight, same.classifier.weight)
+    assert not torch.equal(one.classifier.weight, other.classifier.weight)
 
 
-# --- results that survive ---
-
-def test_the_same_command_again_trains_nothing_and_changes_nothing(run, small_toy, capsys, monkeypatch):
-    tune(capsys, run, "--task", "mrpc", "--seeds", "2")
-    before = (run / "glue" / "results.jsonl").read_bytes()
-    monkeypatch.setattr(FineTuning, "train_step", None)  # not callable
-    tune(capsys, run, "--task", "mrpc", "--seeds", "2")
-    assert (run / "glue" / "results.jsonl").read_bytes() == before
+def test_an_encoder_without_some_weights_is_refused(tokenizer):
+    encoder = BertForMaskedLM(small_config(tokenizer)).state_dict()
+    del encoder["bert.embeddings.token.weight"]
+    settings = {"seed": 1, "dropout": 0.1}
+    with pytest.raises(ValueError, match="has no bert.embeddings.token.weight: delete its file"):
+        glue.make_classifier(small_config(tokenizer), 2, encoder, settings)
 
 
-def test_more_seeds_or_tasks_add_what_is_missing(run, small_toy, capsys):
-    tune(capsys, run, "--task", "cola", "--seeds", "1")
-    tune(capsys, run, "--task", "cola", "--seeds", "3")
-    tune(capsys, run, "--task", "sst-2", "--seeds", "1")
-    assert [(record["task"], record["seed"]) for record in results(run)] == [
-        ("cola", 42), ("cola", 97), ("cola", 834), ("sst-2", 42)]
+# --- Results that survive -------------------------------------------------------------------------
 
 
-def test_a_record_tells_task_seed_scores_settings_code_and_seconds(run, small_toy, capsys):
-    tune(capsys, run, "--task", "mnli", "--seeds", "1")
+def test_the_same_command_again_trains_nothing_and_changes_nothing(
+    run, small_toy, run_program, monkeypatch
+):
+    tune(run_program, run, "--task", "mrpc", "--seeds", 2)
+    path = run / "glue" / "results.jsonl"
+    before = path.read_bytes()
+    monkeypatch.setattr(Trainer, "update", None)  # not callable
+    tune(run_program, run, "--task", "mrpc", "--seeds", 2)
+    assert path.read_bytes() == before
+
+
+def test_the_word_finetune_and_its_short_form_mean_the_same(
+    run, small_toy, run_program, monkeypatch
+):
+    tune(run_program, run, "--task", "cola", "--seeds", 1)
+    monkeypatch.setattr(Trainer, "update", None)
+    options = ["--task", "cola", "--seeds", 1, "--epochs", 1, "--batch_size", 8]
+    outcome = run_glue(run_program, "finetune", run, *toy_options(run), *options)
+    assert outcome.code == 0, outcome.error
+
+
+def test_more_seeds_or_tasks_add_what_is_missing(run, small_toy, run_program):
+    tune(run_program, run, "--task", "cola", "--seeds", 1)
+    tune(run_program, run, "--task", "cola", "--seeds", 3)
+    tune(run_program, run, "--task", "sst-2", "--seeds", 1)
+    done = [(record["task"], record["seed"]) for record in results(run)]
+    assert done == [("cola", 42), ("cola", 97), ("cola", 834), ("sst-2", 42)]
+
+
+def test_a_record_has_task_seed_scores_settings_code_and_seconds(run, small_toy, run_program):
+    tune(run_program, run, "--task", "mnli", "--seeds", 1)
     record = json.loads((run / "glue" / "results.jsonl").read_text(encoding="utf-8"))
-    assert set(record) == {"task", "seed", "result", "settings", "code", "seconds"} and record["seconds"] > 0
-    assert record["result"]["score"] == pytest.approx(
-        np.mean([record["result"]["scores"][split]["accuracy"] for split in ("dev_matched", "dev_mismatched")]), abs=1e-9)
-    assert re.fullmatch("[0-9a-f]{12}", record["code"]) and record["settings"]["epochs"] == 1
+    assert set(record) == {"task", "seed", "result", "settings", "code", "seconds"}
+    assert record["seconds"] > 0
+    accuracies = []
+    for split in ("dev_matched", "dev_mismatched"):
+        accuracies.append(record["result"]["scores"][split]["accuracy"])
+    assert record["result"]["score"] == pytest.approx(np.mean(accuracies), abs=1e-9)
+    assert re.fullmatch("[0-9a-f]{12}", record["code"])
+    assert record["settings"]["epochs"] == 1
 
 
+# The arguments: the project's folder, the small tasks' folder, their rows; then those of glue.py.
 PROGRAM = """
 import shutil, sys
 sys.path.insert(0, sys.argv[1])
-import glue, toy
-toy.write_glue = lambda folder: shutil.copytree(sys.argv[2], folder)
-toy.GLUE_ROWS = {name: dict.fromkeys(rows, int(sys.argv[3])) for name, rows in toy.GLUE_ROWS.items()}
-glue.main(sys.argv[4:])
+import glue
+from support.commands import run_command
+from toy import glue as toy_glue
+
+def copy_small_glue(folder):
+    shutil.copytree(sys.argv[2], folder)
+
+toy_glue.write_glue = copy_small_glue
+rows = int(sys.argv[3])
+toy_glue.GLUE_ROWS = {name: dict.fromkeys(old, rows) for name, old in toy_glue.GLUE_ROWS.items()}
+run_command("glue.py", glue.main, sys.argv[4:])
 """
 
 
+def count_best(run):
+    """How many tasks have the weights of a best run."""
+    return len(list((run / "glue").glob("best-*")))
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM or SIGKILL to send")
-def test_killed_at_random_and_started_again_it_ends_with_the_results_of_an_unbroken_run(run, small_glue, small_toy, capsys):
-    """SIGKILL and SIGTERM in turn, each soon after another result or state was written."""
-    unbroken = run.with_name("unbroken")
-    shutil.copytree(run, unbroken)
-    tune(capsys, unbroken, "--seeds", "1", "--epochs", 8)
-    command = [sys.executable, "-c", PROGRAM, Path(glue.__file__).parent, small_glue, ROWS, run, "--data_dir", "toy",
-               "--cache_dir", run.parent / "cache", "--dtype", "fp32", "--device", "cpu", "--seeds", 1, "--epochs", 8,
-               "--batch_size", 8]
-    rng, kills, seen = random.Random(0), 0, 0
-    for attempt in range(20):
-        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def test_killed_at_random_and_started_again_it_ends_with_the_results_of_an_uninterrupted_run(
+    run, small_glue, small_toy, run_program
+):
+    """SIGKILL and SIGTERM in turn, each soon after another result was written."""
+    uninterrupted = run.with_name("uninterrupted")
+    shutil.copytree(run, uninterrupted)
+    tune(run_program, uninterrupted, "--seeds", 1, "--epochs", 8)
+
+    project = Path(glue.__file__).parent
+    options = [*toy_options(run), "--seeds", 1, "--epochs", 8, "--batch_size", 8]
+    command = [sys.executable, "-c", PROGRAM, project, small_glue, ROWS, run, *options]
+    command = [str(word) for word in command]
+    rng = random.Random(0)
+    kills = 0
+    seen = 0
+    for _ in range(20):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if kills < 3:
-            while process.poll() is None and seen == len(list((run / "glue").glob("best-*"))):
+            # wait for the next result, and a short time more
+            while process.poll() is None and count_best(run) == seen:
                 time.sleep(0.005)
             time.sleep(rng.random() / 20)
             process.send_signal([signal.SIGKILL, signal.SIGTERM][kills % 2])
         code = process.wait(60)
-        kills, seen = kills + (code != 0), len(list((run / "glue").glob("best-*")))
+        seen = count_best(run)
         if code == 0:
             break
-    assert code == 0 and kills >= 2
-    assert results(run) == results(unbroken) and len(results(run)) == len(TASKS)
+        kills += 1
+
+    assert code == 0
+    assert kills >= 2
+    assert results(run) == results(uninterrupted)
+    assert len(results(run)) == len(glue.TASKS)
     assert not list((run / "glue").glob("running-*"))
 
 
-def test_a_mid_run_state_is_taken_up_and_removed_in_the_end(run, small_toy, capsys, monkeypatch):
-    train, taken = FineTuning.train, []
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
+def test_a_run_stopped_by_a_signal_is_resumed_and_its_checkpoint_removed_in_the_end(
+    run, small_toy, run_program, monkeypatch
+):
+    # a signal after the first step
+    update = Trainer.update
 
-    def interrupted(self, **options):
-        self.train_step()
-        self.collect(1.0)
-        self.save()
-        return signal.SIGTERM
+    def update_and_stop(self, loss):
+        update(self, loss)
+        signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(FineTuning, "train", interrupted)
-    code, output, _ = main(capsys, run, "--data_dir", "toy", "--cache_dir", run.parent / "cache", "--task", "cola",
-                           "--seeds", 1, "--epochs", 1, "--batch_size", 8, "--dtype", "fp32", "--device", "cpu")
-    assert code == 128 + signal.SIGTERM and "SIGTERM" in output and (run / "glue" / "running-cola-seed42").is_dir()
-    monkeypatch.setattr(FineTuning, "train", lambda self, **options: taken.append(self.step) or train(self, **options))
-    tune(capsys, run, "--task", "cola", "--seeds", "1")
-    assert taken == [1] and not (run / "glue" / "running-cola-seed42").exists()
+    running = run / "glue" / "running-cola-seed42"
+    options = ["--task", "cola", "--seeds", 1, "--epochs", 1, "--batch_size", 8]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "update", update_and_stop)
+        outcome = run_glue(run_program, run, *toy_options(run), *options)
+    assert outcome.code == 128 + signal.SIGTERM
+    assert "SIGTERM" in outcome.out
+    assert running.is_dir()
+
+    # the same command again
+    steps = []
+    train = glue.fine_tune
+
+    def note_step(trainer, *arguments):
+        steps.append(trainer.step)
+        return train(trainer, *arguments)
+
+    monkeypatch.setattr(glue, "fine_tune", note_step)
+    tune(run_program, run, "--task", "cola", "--seeds", 1)
+    assert steps == [1]
+    assert not running.exists()
 
 
-def test_other_settings_data_or_weights_under_one_name_are_refused_and_another_name_helps(run, small_toy, tokenizer, capsys):
-    tune(capsys, run, "--task", "cola", "--seeds", "1")
-    options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--task", "cola", "--seeds", 1, "--batch_size", 8,
-               "--dtype", "fp32", "--device", "cpu"]
-    error = failure(capsys, run, *options, "--epochs", 2)
-    assert "epochs 1 there, 2 here" in error and "--name" in error
-    tune(capsys, run, "--task", "cola", "--seeds", "1", "--epochs", 2, "--name", "two")
+def test_other_settings_or_weights_under_one_name_are_refused_and_another_name_helps(
+    run, small_toy, tokenizer, run_program
+):
+    tune(run_program, run, "--task", "cola", "--seeds", 1)
+    options = [run, *toy_options(run), "--task", "cola", "--seeds", 1, "--batch_size", 8]
+    error = failure(run_program, *options, "--epochs", 2)
+    assert "epochs is 1 there and 2 here" in error
+    assert "--name" in error
+
+    tune(run_program, run, "--task", "cola", "--seeds", 1, "--epochs", 2, "--name", "two")
     assert results(run, "two")[0]["settings"]["epochs"] == 2
+
     torch.manual_seed(5)
-    save_run(run, BertForMaskedLM(config_of(tokenizer)), tokenizer)
-    assert "model " in failure(capsys, run, *options, "--epochs", 1)
+    save_run(run, BertForMaskedLM(small_config(tokenizer)), tokenizer)
+    assert "model is " in failure(run_program, *options, "--epochs", 1)
 
 
-# --- tables ---
+def test_another_seed_with_other_settings_is_refused_under_the_same_name(
+    run, small_toy, run_program
+):
+    tune(run_program, run, "--task", "cola", "--seeds", 42)
+    options = ["--task", "cola", "--seeds", 97, "--epochs", 1, "--batch_size", 4]
+    error = failure(run_program, run, *toy_options(run), *options)
+    assert "batch_size is 8 there and 4 here" in error
 
-def write_results(folder, scores_by_task, variant="composite", settings={}, **marks):
-    """A run with a results.jsonl of {task: [score of each seed]}."""
-    (folder / "glue").mkdir(parents=True)
-    config = BertConfig.from_size("tiny", variant, 300)
-    (folder / "config.json").write_text(json.dumps(vars(config)), encoding="utf-8")
-    lines = []
-    for name, values in scores_by_task.items():
-        for seed, value in zip(tasks.SEEDS, values):
-            splits = [split for split in TASKS[name].rows if split.startswith("dev")]
-            result = dict(score=value, scores={split: {"score": value + i} for i, split in enumerate(splits)},
-                          collapsed=False, partial=False) | marks.get(name.replace("-", "_"), {})
-            lines.append(json.dumps(dict(task=name, seed=seed, result=result, settings=settings)) + "\n")
-    (folder / "glue" / "results.jsonl").write_text("".join(lines), encoding="utf-8")
-    return folder
 
-
-ALL = {"cola": [10, 20, 30], "mnli": [70, 70, 70], "mrpc": [80, 80, 80], "qnli": [80, 80, 80], "qqp": [80, 80, 80],
-       "rte": [60, 60, 60], "sst-2": [80, 80, 80], "sts-b": [80, 80, 80], "wnli": [50, 50, 50]}
-
-
-def table(capsys, *arguments):
-    code, output, error = main(capsys, "--table", *arguments)
-    assert code == 0, error
-    return output
-
-
-def test_the_table_has_means_standard_errors_and_the_overall_score_of_each_seed(tmp_path, capsys):
-    """CoLA 10, 20, 30: 20 +- 10 / sqrt(3). GLUE: (CoLA + 70 + 71 + 4 x 80 + 60 + 80) / 9 each seed; WNLI stays out."""
-    folder = write_results(tmp_path / "a", ALL)
-    header, row = table(capsys, folder).splitlines()
-    assert header.split() == "run variant runs CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST STS GLUE".split()
-    assert row.split() == [str(folder), *"composite 3 20.0+-5.8 70.0+-0.0 71.0+-0.0 80.0+-0.0 80.0+-0.0 80.0+-0.0 60.0+-0.0 "
-                           "80.0+-0.0 80.0+-0.0 69.0+-0.6".split()]
-
-
-def test_the_overall_score_takes_only_seeds_with_every_task(tmp_path, capsys):
-    folder = write_results(tmp_path / "a", ALL | {"rte": [60]})
-    assert table(capsys, folder, "--format", "csv").splitlines()[1].endswith(",60.0,80.0+-0.0,80.0+-0.0,67.9")
-    other = write_results(tmp_path / "b", {name: ALL[name] for name in ("cola", "rte")})
-    assert "GLUE" not in table(capsys, other)
-
-
-def test_partial_and_collapsed_runs_are_marked_and_the_marks_explained(tmp_path, capsys):
-    folder = write_results(tmp_path / "a", ALL, cola={"collapsed": True}, qqp={"partial": True})
-    output = table(capsys, folder)
-    assert "20.0+-5.8*" in output and "80.0+-0.0~" in output and re.search(r"69\.0\+-0\.6[~*]{2}", output)
-    assert "not a GLUE score" in output and "one answer to everything" in output
-    assert "not a GLUE score" not in table(capsys, write_results(tmp_path / "b", ALL))
-
-
-def test_published_rows_stand_below_and_agree_with_their_overall_score(tmp_path, capsys):
-    folders = [write_results(tmp_path / name, {"cola": [1, 2]}, name) for name in ("none", "composite")]
-    lines = table(capsys, *folders, "--published").splitlines()
-    assert [line.split()[-1] for line in lines[-2:]] == ["69.3+-0.3", "76.9+-0.1"] and len(lines) == 5
-    for name, row in glue.PUBLISHED.items():
-        scores = [float(cell.partition("+-")[0]) for cell in row]
-        assert len(row) == 10 and abs(np.mean(scores[:9]) - scores[9]) < 0.11, name  # of rounded numbers
-
-
-def test_results_of_the_toy_tasks_are_called_so_and_never_stand_beside_published_rows(tmp_path, capsys):
-    folder, other = (write_results(tmp_path / name, ALL, settings=settings)
-                     for name, settings in (("toy", {"toy": True}), ("real", {})))
-    assert "of the toy tasks" in table(capsys, folder) and "of the toy tasks" not in table(capsys, other)
-    for folders in ((folder,), (other, folder)):
-        code, _, error = main(capsys, "--table", *folders, "--published")
-        assert code == 2 and "results of the toy tasks" in error and error.count("\n") == 1
-
-
-def test_published_rows_are_there_for_every_variant_of_the_paper():
-    from attention import VARIANTS
-    assert set(glue.PUBLISHED) <= set(VARIANTS) and len(glue.PUBLISHED) == 15
-
-
-def test_markdown_and_csv_hold_the_same_cells(tmp_path, capsys):
-    folder = write_results(tmp_path / "a", ALL, cola={"collapsed": True})
-    markdown = [[cell.strip() for cell in line.strip("|").split("|")]
-                for line in table(capsys, folder, "--format", "markdown").splitlines() if line.startswith("|")]
-    assert set("".join(markdown.pop(1))) == {"-"}
-    assert list(csv.reader(io.StringIO(table(capsys, folder, "--format", "csv")))) == markdown
-
-
-def test_by_phenomenon_prints_accuracy_on_each_kind_of_sentence(tmp_path, capsys):
-    folder = write_results(tmp_path / "a", {"cola": [1, 2]}, cola={"by_kind": {"agreement": 75.0, "order": 50.0}})
-    header, row = table(capsys, folder, "--by_phenomenon").splitlines()
-    assert header.split()[3:] == ["agreement", "order"] and row.split()[3:] == ["75.0+-0.0", "50.0+-0.0"]
-
-
-# --- submissions ---
-
-@pytest.fixture(scope="module")
-def submission(tmp_path_factory):
-    """A zip that the published row counts fit, of made predictions."""
-    path = tmp_path_factory.mktemp("zip") / "submission.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file, (name, split) in SUBMISSION.items():
-            word = TASKS[name].classes[0] if TASKS[name].classes else "2.500"
-            archive.writestr(f"{file}.tsv", "index\tprediction\n" + "".join(
-                f"{i}\t{word}\n" for i in range(TASKS[name].rows[split])))
-    return path
-
-
-def test_predict_writes_eleven_files_that_the_checker_takes(run, small_toy, capsys):
-    tune(capsys, run, "--seeds", "2")
-    options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache"]
-    code, output, error = main(capsys, run, "--predict", *options, "--device", "cpu", "--dtype", "fp32")
-    assert code == 0, error
-    with zipfile.ZipFile(run / "glue" / "submission.zip") as archive:
-        assert sorted(archive.namelist()) == sorted(f"{name}.tsv" for name in (
-            "CoLA SST-2 MRPC STS-B MNLI-m MNLI-mm QNLI QQP RTE WNLI AX").split())
-        words = {name[:-4]: {line.split("\t")[1] for line in archive.read(name).decode().splitlines()[1:]}
-                 for name in archive.namelist()}
-    assert words["RTE"] <= {"entailment", "not_entailment"} and words["AX"] <= set(TASKS["mnli"].classes)
-    assert words["CoLA"] <= {"0", "1"} and all(re.fullmatch(r"\d\.\d{3}", word) for word in words["STS-B"])
-    for name in TASKS:
-        records = [record for record in results(run) if record["task"] == name]
-        best = max(records, key=lambda record: record["result"]["score"])  # of equals the first
-        file = next(file for file, (task, _) in SUBMISSION.items() if task == name)
-        assert f"{file}.tsv: {ROWS} predictions of seed {best['seed']}, development score " in output
-    code, output, error = main(capsys, "--check", run / "glue" / "submission.zip", *options)
-    assert (code, error) == (0, "")
-
-
-@pytest.mark.parametrize("seeds", [(42, 97, 834), (834, 97, 42)])
-def test_the_weights_kept_are_those_of_the_best_development_run(run, small_glue, small_toy, tokenizer, capsys, seeds):
-    tune(capsys, run, "--task", "sts-b", "--no-intermediate", "--seeds", *seeds, "--epochs", 3, "--lr", 0.01)
-    model = BertForClassification(config_of(tokenizer), 1)
-    model.load_state_dict(torch.load(run / "glue" / "best-sts-b.pt", weights_only=True))
-    task = replace(TASKS["sts-b"], rows=dict.fromkeys(TASKS["sts-b"].rows, ROWS))
-    data = Encoded(tasks.read_task(task, small_glue, "dev"), tokenizer, 64)
-    score = tasks.scores(predict(model, data, torch.device("cpu"), torch.float32), data.examples)["score"]
-    found = [record["result"]["score"] for record in results(run)]
-    assert len(set(found)) == 3 and score == pytest.approx(max(found), abs=1e-9)
-
-
-def test_the_checker_takes_a_submission_of_the_published_sizes(submission, capsys):
-    code, output, error = main(capsys, "--check", submission)
-    assert (code, error) == (0, "") and "11 files" in output
-
-
-@pytest.mark.parametrize("file, change, message", [
-    ("RTE", None, "RTE.tsv is missing"),
-    ("RTE", lambda lines: [*lines, "3000\tentailment"], "RTE.tsv has 3,001 predictions, not 3,000"),
-    ("RTE", lambda lines: lines[:-1], "RTE.tsv has 2,999 predictions, not 3,000"),
-    ("RTE", lambda lines: [*lines[:5], "4\tyes", *lines[6:]], "RTE.tsv, line 6: prediction 'yes' is not one of: entailment"),
-    ("AX", lambda lines: [*lines[:5], "4\t1", *lines[6:]], "AX.tsv, line 6: prediction '1' is not one of: contradiction"),
-    ("CoLA", lambda lines: [*lines[:5], "4\t2", *lines[6:]], "CoLA.tsv, line 6: prediction '2' is not one of: 0, 1"),
-    ("STS-B", lambda lines: [*lines[:5], "4\t5.001", *lines[6:]], "STS-B.tsv, line 6: prediction '5.001' is not a number"),
-    ("STS-B", lambda lines: [*lines[:5], "4\tnan", *lines[6:]], "STS-B.tsv, line 6: prediction 'nan' is not a number"),
-    ("WNLI", lambda lines: ["id\tprediction", *lines[1:]], "WNLI.tsv: its first line is 'id\\tprediction'"),
-    ("QNLI", lambda lines: [*lines[:5], lines[6], lines[5], *lines[7:]], "QNLI.tsv, line 6: index '5', not 4"),
-])
-def test_each_way_of_breaking_a_submission_is_named(submission, tmp_path, capsys, file, change, message):
-    path = tmp_path / "broken.zip"
-    with zipfile.ZipFile(submission) as source, zipfile.ZipFile(path, "w") as target:
-        for name in source.namelist():
-            lines = source.read(name).decode().splitlines()
-            if name == f"{file}.tsv":
-                lines = change(lines) if change else None
-            if lines is not None:
-                target.writestr(name, "\n".join(lines) + "\n")
-    code, _, error = main(capsys, "--check", path)
-    assert code == 2 and message in error and error.count("\n") == 2  # the zip's name, then this one line
-
-
-def test_nested_and_foreign_and_doubled_files_are_named(submission, tmp_path, capsys):
-    path = tmp_path / "broken.zip"
-    with zipfile.ZipFile(submission) as source, pytest.warns(UserWarning, match="Duplicate name"):
-        with zipfile.ZipFile(path, "w") as target:
-            for name in source.namelist():
-                target.writestr(f"mine/{name}" if name == "RTE.tsv" else name, source.read(name))
-            target.writestr("notes.txt", "hello")
-            target.writestr("QQP.tsv", source.read("QQP.tsv"))
-    code, _, error = main(capsys, "--check", path)
-    assert code == 2
-    for message in ("mine/RTE.tsv is in a folder", "RTE.tsv is missing", "notes.txt is no file", "QQP.tsv is there 2 times"):
-        assert message in error
-
-
-def test_a_submission_too_large_to_be_one_is_not_unpacked(tmp_path, capsys):
-    path = tmp_path / "bomb.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("QQP.tsv", bytes(70_000_000))
-    assert "70,000,000 bytes" in failure(capsys, "--check", path)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 no zip"])
-def test_what_is_no_zip_is_one_line(tmp_path, capsys, content):
-    path = tmp_path / "submission.zip"
-    if content is not None:
-        path.write_bytes(content)
-    assert str(path) in failure(capsys, "--check", path)
-
-
-# --- what a user may do wrong ---
-
-def rte(folder, label):
-    """A RTE/train.tsv of one row."""
-    path = folder / "RTE" / "train.tsv"
-    path.parent.mkdir()
-    path.write_text(f"index\tsentence1\tsentence2\tlabel\n0\ta\tb\t{label}\n", encoding="utf-8")
-    return path
-
-
-def test_check_data_prints_rows_found_published_and_whether_they_are_all(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(glue, "TASKS", {"rte": replace(TASKS["rte"], rows=TASKS["rte"].rows | dict(train=2, dev=1))})
-    rte(tmp_path, "entailment")
-    (tmp_path / "RTE" / "dev.tsv").write_bytes((tmp_path / "RTE" / "train.tsv").read_bytes())
-    code, output, error = main(capsys, "--check_data", "--data_dir", tmp_path)
-    lines = [line.split() for line in output.splitlines()]
-    assert (code, error) == (0, "") and lines == [
-        "RTE train 1 of 2 rows partial".split(), "RTE dev 1 of 1 rows complete".split(),
-        "RTE test no of 3,000 rows missing".split()]
-
-
-def test_check_data_of_a_folder_without_files_names_the_command(tmp_path, capsys):
-    error = failure(capsys, "--check_data", "--data_dir", tmp_path)
-    assert f"python glue.py --download all --data_dir {tmp_path}" in error
-
-
-def test_check_data_ends_in_one_line_at_an_unreadable_file(tmp_path, capsys):
-    path = rte(tmp_path, "maybe")
-    assert f"{path}, line 2: label 'maybe'" in failure(capsys, "--check_data", "--data_dir", tmp_path)
-
-
-def test_download_of_an_unknown_task_lists_the_tasks(tmp_path, capsys):
-    error = failure(capsys, "--download", "xnli", "--data_dir", tmp_path)
-    assert "'xnli'" in error and ", ".join(TASKS) in error
-
-
-def test_without_anything_to_do_the_command_line_says_what_there_is(capsys):
-    code, _, error = main(capsys)
-    assert code == 2 and "--download" in error.splitlines()[-1] and "--check_data" in error.splitlines()[-1]
-
-
-def test_an_unknown_task_is_answered_with_the_list(run, capsys):
-    error = failure(capsys, run, "--task", "snli", "--data_dir", "toy", "--cache_dir", run.parent / "cache")
-    assert "'snli'" in error and ", ".join(TASKS) in error
-
-
-@pytest.mark.parametrize("arguments", [(), ("--table",), ("--predict",), ("--benchmark",)])
-def test_a_folder_that_is_no_run_is_named(tmp_path, capsys, arguments):
-    assert f"{tmp_path} is not a run" in failure(capsys, tmp_path, "--data_dir", "toy", *arguments)
-
-
-def test_a_table_without_results_names_the_command_that_makes_them(run, capsys):
-    assert f"python glue.py {run}" in failure(capsys, "--table", run)
-
-
-def test_missing_files_name_the_command_that_fetches_them_before_anything_is_trained(run, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(FineTuning, "train_step", None)
-    error = failure(capsys, run, "--task", "wnli", "--data_dir", tmp_path)
-    assert f"python glue.py --download wnli --data_dir {tmp_path} brings it" in error
-    assert not (run / "glue").exists()
-
-
-def test_a_label_outside_the_set_is_named_with_file_and_line(run, tmp_path, capsys):
-    path = rte(tmp_path, "perhaps")
-    error = failure(capsys, run, "--task", "rte", "--no-intermediate", "--allow_partial", "--data_dir", tmp_path)
-    assert f"{path}, line 2: label 'perhaps'" in error
-
-
-def test_a_cut_file_is_refused_or_with_allow_partial_marked(run, small_glue, tmp_path, capsys):
-    options = [run, "--task", "wnli", "--data_dir", small_glue, "--seeds", 1, "--epochs", 1, "--device", "cpu"]
-    assert "--allow_partial" in failure(capsys, *options)
-    code, output, error = main(capsys, *options, "--allow_partial")
-    assert code == 0 and "PARTIAL" in output and results(run)[0]["result"]["partial"]
-
-
-def test_a_tokenizer_that_does_not_fit_the_model_is_one_line(run, tokenizer, small_toy, capsys):
-    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    save_run(run, BertForMaskedLM(BertConfig(**config | {"vocab_size": config["vocab_size"] + 1})), tokenizer)
-    error = failure(capsys, run, "--data_dir", "toy", "--cache_dir", run.parent / "cache", "--task", "wnli", "--device", "cpu")
-    assert f"tokenizer has {config['vocab_size']} vocabulary items" in error
-
-
-def test_predict_names_the_task_that_has_no_run(run, small_toy, capsys):
-    tune(capsys, run, "--task", "cola", "--seeds", "1")
-    error = failure(capsys, run, "--predict", "--data_dir", "toy", "--cache_dir", run.parent / "cache", "--device", "cpu")
-    assert "no run of sst-2" in error and f"python glue.py {run} --task sst-2" in error
-
-
-def test_damaged_results_are_named_and_left_alone(run, small_toy, capsys):
-    tune(capsys, run, "--task", "cola", "--seeds", "1")
-    path = run / "glue" / "results.jsonl"
-    for text in (path.read_text(encoding="utf-8")[:-20], "[1, 2]\n", '{"task": "cola", "seed": 1, "result": {}}\n', "\udcff"):
-        path.write_text(text, encoding="utf-8", errors="surrogateescape")
-        before = path.read_bytes()
-        assert f"{path} is damaged" in failure(capsys, "--table", run)
-        assert path.read_bytes() == before
-
-
-def test_two_processes_that_add_results_keep_each_other_s(run, small_toy, capsys, monkeypatch):
+def test_two_processes_that_add_results_keep_each_other_s(run, small_toy, run_program, monkeypatch):
     """Another seed's result appears while one is trained."""
-    tune(capsys, run, "--task", "cola", "--seeds", 97)
-    path, train = run / "glue" / "results.jsonl", FineTuning.train
+    tune(run_program, run, "--task", "cola", "--seeds", 97)
+    path = run / "glue" / "results.jsonl"
     other = path.read_text(encoding="utf-8")
     path.unlink()
+    train = glue.fine_tune
 
-    def meanwhile(self, **options):
+    def train_meanwhile(*arguments):
         path.write_text(other, encoding="utf-8")
-        return train(self, **options)
+        return train(*arguments)
 
-    monkeypatch.setattr(FineTuning, "train", meanwhile)
-    tune(capsys, run, "--task", "cola", "--seeds", 42)
+    monkeypatch.setattr(glue, "fine_tune", train_meanwhile)
+    tune(run_program, run, "--task", "cola", "--seeds", 42)
     assert [record["seed"] for record in results(run)] == [97, 42]
 
 
-def test_another_seed_with_other_settings_is_refused_under_the_same_name(run, small_toy, capsys):
-    tune(capsys, run, "--task", "cola", "--seeds", 42)
-    options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--task", "cola", "--dtype", "fp32", "--device", "cpu"]
-    error = failure(capsys, run, *options, "--seeds", 97, "--epochs", 1, "--batch_size", 4)
-    assert "batch_size 8 there, 4 here" in error
+def test_damaged_results_are_named_and_nothing_is_trained(run, small_toy, run_program):
+    tune(run_program, run, "--task", "cola", "--seeds", 42)
+    path = run / "glue" / "results.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    before = path.read_bytes()
+    error = failure(run_program, run, *toy_options(run), "--task", "cola", "--seeds", 97)
+    assert f"{path} is damaged" in error
+    assert path.read_bytes() == before
 
 
-def test_what_starts_from_part_of_mnli_is_marked_partial(run, small_glue, capsys, monkeypatch):
-    monkeypatch.setattr(glue, "prepare_data", lambda args: (
-        TASKS | {"rte": replace(TASKS["rte"], rows=dict.fromkeys(TASKS["rte"].rows, ROWS))}, small_glue))
-    tune(capsys, run, "--task", "rte", "--seeds", 42, "--allow_partial")
-    assert [(record["task"], record["result"]["partial"]) for record in results(run)] == [("mnli", True), ("rte", True)]
+def test_what_starts_from_part_of_mnli_is_marked_partial(run, small_glue, run_program, monkeypatch):
+    formats = FORMATS | {"rte": with_equal_rows("rte", ROWS)}
+
+    def small_formats(data_dir):
+        return formats
+
+    def small_folder(args):
+        return small_glue
+
+    monkeypatch.setattr(glue, "formats_of", small_formats)
+    monkeypatch.setattr(glue, "data_folder", small_folder)
+    tune(run_program, run, "--task", "rte", "--seeds", 42, "--allow_partial")
+    found = [(record["task"], record["result"]["partial"]) for record in results(run)]
+    assert found == [("mnli", True), ("rte", True)]
 
 
-def test_predict_names_weights_that_are_gone_or_of_another_model(run, small_toy, tokenizer, capsys):
-    tune(capsys, run, "--seeds", "1")
-    options = [run, "--predict", "--data_dir", "toy", "--cache_dir", run.parent / "cache", "--device", "cpu"]
+def test_a_run_on_part_of_the_training_rows_is_marked_partial(
+    run, small_glue, run_program, monkeypatch
+):
+    formats = FORMATS | {"wnli": replace(FORMATS["wnli"], rows={"train": 635, "dev": ROWS})}
+
+    def small_formats(data_dir):
+        return formats
+
+    monkeypatch.setattr(glue, "formats_of", small_formats)
+    options = ["--data_dir", small_glue, "--device", "cpu", "--seeds", 1, "--epochs", 1]
+    outcome = run_glue(run_program, run, "--task", "wnli", *options, "--allow_partial")
+    assert outcome.code == 0, outcome.error
+    assert results(run)[0]["result"]["partial"]
+
+
+# --- The test files -------------------------------------------------------------------------------
+
+
+def test_predict_writes_eleven_files_that_the_checker_accepts(run, small_toy, run_program):
+    tune(run_program, run, "--seeds", 2)
+    options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache"]
+    outcome = run_glue(run_program, "predict", run, *options, "--device", "cpu")
+    assert outcome.code == 0, outcome.error
+
+    # names, and the words that were predicted
+    words = {}
+    with zipfile.ZipFile(run / "glue" / "submission.zip") as archive:
+        for name in archive.namelist():
+            lines = archive.read(name).decode().splitlines()[1:]
+            words[name] = {line.split("\t")[1] for line in lines}
+    names = "CoLA SST-2 MRPC STS-B MNLI-m MNLI-mm QNLI QQP RTE WNLI AX"
+    assert " ".join(name.removesuffix(".tsv") for name in words) == names
+    assert words["RTE.tsv"] <= {"entailment", "not_entailment"}
+    assert words["AX.tsv"] <= set(FORMATS["mnli"].classes)
+    assert words["CoLA.tsv"] <= {"0", "1"}
+    assert all(re.fullmatch(r"\d\.\d{3}", word) for word in words["STS-B.tsv"])
+
+    # each file comes from the best run of its task; of equal ones from the first
+    for name in glue.TASKS:
+        records = [record for record in results(run) if record["task"] == name]
+        best = max(records, key=glue.score_of)
+        file = next(file for file, (task, _) in SUBMISSION.items() if task == name)
+        line = f"{file}: {ROWS} predictions of seed {best['seed']}, development score "
+        assert line in outcome.out
+
+    # the checker, as a command of its own
+    path = run / "glue" / "submission.zip"
+    outcome = run_glue(run_program, "check", path, "--data_dir", "toy")
+    assert (outcome.code, outcome.error) == (0, "")
+
+
+@pytest.mark.parametrize("seeds", [(42, 97, 834), (834, 97, 42)])
+def test_the_weights_kept_are_those_of_the_best_development_run(
+    run, small_glue, small_toy, tokenizer, run_program, seeds
+):
+    options = ["--task", "sts-b", "--no-intermediate", "--epochs", 3, "--lr", 0.01]
+    tune(run_program, run, *options, "--seeds", *seeds)
+    found = [record["result"]["score"] for record in results(run)]
+    assert len(set(found)) == 3
+
+    # score the weights again
+    model = BertForClassification(small_config(tokenizer), 1)
+    weights = torch.load(run / "glue" / "best-sts-b.pt", weights_only=True)
+    model.load_state_dict(weights)
+    examples = read_task(with_equal_rows("sts-b", ROWS), small_glue, "dev")
+    data = LabelledPairs(examples, tokenizer, 64)
+    predictions = predict(model, data, CPU, torch.float32)
+    score = scores(predictions, examples, glue.TASKS["sts-b"].metrics)["score"]
+    assert score == pytest.approx(max(found), abs=1e-9)
+
+
+def test_predict_names_the_task_that_has_no_run(run, small_toy, run_program):
+    tune(run_program, run, "--task", "cola", "--seeds", 1)
+    options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--device", "cpu"]
+    error = failure(run_program, "predict", run, *options)
+    assert "no run of sst-2" in error
+    assert f"python glue.py finetune {run} --task sst-2" in error
+
+
+def test_predict_names_weights_that_are_gone_or_of_another_model(
+    run, small_toy, tokenizer, run_program
+):
+    tune(run_program, run, "--seeds", 1)
+    options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--device", "cpu"]
     (run / "glue" / "best-rte.pt").unlink()
-    assert "best-rte.pt is missing" in failure(capsys, *options)
+    assert "best-rte.pt is missing" in failure(run_program, "predict", run, *options)
     torch.manual_seed(9)
-    save_run(run, BertForMaskedLM(config_of(tokenizer)), tokenizer)
-    assert "another model.pt" in failure(capsys, *options)
+    save_run(run, BertForMaskedLM(small_config(tokenizer)), tokenizer)
+    assert "another model.pt" in failure(run_program, "predict", run, *options)
 
 
-@pytest.mark.parametrize("arguments", [("RUN", "--published"), ("RUN", "--format", "csv"),
-                                       ("RUN", "--table", "--check", "x.zip"), ("RUN", "--predict", "--benchmark"),
-                                       ("RUN", "--table", "--published", "--by_phenomenon")])
-def test_options_that_do_not_go_together_are_refused(capsys, arguments):
-    code, _, error = main(capsys, *arguments)
-    assert code == 2 and error.startswith("usage: ")
+# --- What a user may do wrong ---------------------------------------------------------------------
 
 
-def test_a_loss_that_is_no_number_ends_in_one_line_and_leaves_no_result(run, small_toy, capsys):
-    code, _, error = main(capsys, run, "--data_dir", "toy", "--cache_dir", run.parent / "cache", "--task", "sts-b",
-                          "--no-intermediate", "--seeds", 1, "--lr", 1e30, "--epochs", 2, "--batch_size", 4, "--device", "cpu")
-    assert code == 1 and error.count("\n") == 1 and "--lr" in error and not (run / "glue" / "results.jsonl").exists()
+def write_rte(folder, label):
+    """A RTE/train.tsv with one row."""
+    lines = ["index\tsentence1\tsentence2\tlabel", f"0\ta\tb\t{label}"]
+    return write_lines(folder / "RTE" / "train.tsv", *lines)
 
 
-@pytest.mark.parametrize("arguments", [("--seeds", "0"), ("--seeds", "-3"), ("--lr", "0"), ("--lr", "nan"), ("--dropout", "1"),
-                                       ("--epochs", "0"), ("--batch_size", "x"), ("--seq_len", "4"), ("--format", "pdf")])
-def test_settings_that_make_no_sense_are_refused(capsys, arguments):
-    code, _, error = main(capsys, "RUN", *arguments)
-    assert code == 2 and arguments[0] in error.splitlines()[-1]
+def test_data_counts_the_rows_of_every_file(tmp_path, run_program):
+    write_rte(tmp_path, "entailment")
+    outcome = run_glue(run_program, "data", "--data_dir", tmp_path)
+    assert (outcome.code, outcome.error) == (0, "")
+    lines = [line.split() for line in outcome.out.splitlines()]
+    assert ["RTE", "train", "1", "of", "2,490", "rows", "partial"] in lines
+    assert ["CoLA", "dev", "no", "of", "1,043", "rows", "missing"] in lines
 
 
-def test_downloads_for_the_toy_tasks_are_refused(capsys):
-    assert "need no download" in failure(capsys, "--download", "all", "--data_dir", "toy")
+def test_data_without_files_names_the_command_that_downloads_them(tmp_path, run_program):
+    error = failure(run_program, "data", "--data_dir", tmp_path)
+    assert f"python glue.py download all --data_dir {tmp_path}" in error
 
 
-def test_the_benchmark_prints_both_speeds_for_the_same_batches(run, small_toy, capsys):
-    code, output, error = main(capsys, run, "--benchmark", "--data_dir", "toy", "--cache_dir", run.parent / "cache",
-                               "--batch_size", 4, "--device", "cpu")
-    assert code == 0, error
-    assert re.search(r"^pre-training .* tokens/s .* 1\.00 of", output, re.M) and re.search(r"^fine-tuning .* tokens/s", output, re.M)
+def test_data_ends_in_one_line_at_an_unreadable_file(tmp_path, run_program):
+    path = write_rte(tmp_path, "maybe")
+    error = failure(run_program, "data", "--data_dir", tmp_path)
+    assert f"{path}, line 2: label 'maybe'" in error
+
+
+def test_download_of_an_unknown_task_lists_the_tasks(tmp_path, run_program):
+    error = failure(run_program, "download", "xnli", "--data_dir", tmp_path)
+    assert "'xnli'" in error
+    assert ", ".join(glue.TASKS) in error
+
+
+def test_downloads_for_the_toy_tasks_are_refused(run_program):
+    assert "need no download" in failure(run_program, "download", "all", "--data_dir", "toy")
+
+
+def test_without_a_command_the_command_line_says_what_there_is(run_program):
+    outcome = run_glue(run_program)
+    assert outcome.code == 2
+    for command in ("finetune", "table", "predict", "check", "download", "data"):
+        assert command in outcome.error.splitlines()[-1]
+
+
+def test_the_help_of_finetune_shows_the_published_settings(run_program):
+    outcome = run_glue(run_program, "finetune", "--help")
+    assert outcome.code == 0
+    lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
+    assert "cola matthews 3 32 0.0003, 0.0003, 0.0001" in lines
+    assert "rte accuracy 10 32 0.0003, 0.0003, 0.0001 mnli" in lines
+    assert "42 97 834 622 329 75 213 101 123 57" in outcome.out
+
+
+def test_an_unknown_task_is_answered_with_the_list(run, run_program):
+    error = failure(run_program, run, *toy_options(run), "--task", "snli")
+    assert "'snli'" in error
+    assert ", ".join(glue.TASKS) in error
+
+
+@pytest.mark.parametrize("command", ["finetune", "table", "predict"])
+def test_a_folder_that_is_no_run_is_named(tmp_path, run_program, command):
+    assert f"{tmp_path} is not a run" in failure(run_program, command, tmp_path)
+
+
+def test_missing_files_name_the_command_that_downloads_them_before_anything_is_trained(
+    run, tmp_path, run_program, monkeypatch
+):
+    monkeypatch.setattr(Trainer, "update", None)
+    error = failure(run_program, run, "--task", "wnli", "--data_dir", tmp_path)
+    assert f"is missing: run python glue.py download wnli --data_dir {tmp_path}" in error
+    assert not (run / "glue").exists()
+
+
+def test_a_label_outside_the_set_is_named_with_file_and_line(run, tmp_path, run_program):
+    path = write_rte(tmp_path, "perhaps")
+    options = ["--task", "rte", "--no-intermediate", "--allow_partial", "--data_dir", tmp_path]
+    error = failure(run_program, run, *options)
+    assert f"{path}, line 2: label 'perhaps'" in error
+
+
+def test_a_cut_file_is_refused_or_with_allow_partial_marked(run, small_glue, run_program):
+    options = ["--task", "wnli", "--seeds", 1, "--epochs", 1, "--device", "cpu"]
+    command = [run, "--data_dir", small_glue, *options]
+    assert "--allow_partial" in failure(run_program, *command)
+    outcome = run_glue(run_program, *command, "--allow_partial")
+    assert outcome.code == 0
+    assert "PARTIAL" in outcome.out
+    assert results(run)[0]["result"]["partial"]
+
+
+def test_a_tokenizer_that_does_not_fit_the_model_is_one_line(
+    run, tokenizer, small_toy, run_program
+):
+    config = small_config(tokenizer)
+    larger = replace(config, vocab_size=config.vocab_size + 1)
+    save_run(run, BertForMaskedLM(larger), tokenizer)
+    error = failure(run_program, run, *toy_options(run), "--task", "wnli")
+    assert f"tokenizer has {config.vocab_size} vocabulary items" in error
+
+
+def test_what_is_no_zip_or_not_there_is_one_line(tmp_path, run_program):
+    path = tmp_path / "submission.zip"
+    assert str(path) in failure(run_program, "check", path)
+    path.write_bytes(b"no zip")
+    assert str(path) in failure(run_program, "check", path)
+
+
+def test_a_wrong_submission_ends_with_a_list_of_what_is_wrong(tmp_path, run_program):
+    path = tmp_path / "submission.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in SUBMISSION:
+            if file != "RTE.tsv":
+                archive.writestr(file, "index\tprediction\n")
+    outcome = run_glue(run_program, "check", path)
+    assert outcome.code == 2
+    assert outcome.error.startswith(f"glue.py: {path} is not a GLUE submission:\n")
+    assert "  RTE.tsv is missing\n" in outcome.error
+    assert outcome.error.count("\n") == 1 + len(SUBMISSION)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("RUN", "--published"),
+        ("RUN", "--format", "csv"),
+        ("table", "RUN", "--epochs", "3"),
+        ("predict", "RUN", "--seeds", "3"),
+        ("check", "x.zip", "--task", "cola"),
+        ("table", "RUN", "--published", "--by_phenomenon"),
+    ],
+)
+def test_options_of_another_command_and_contradictions_are_refused(run_program, arguments):
+    outcome = run_glue(run_program, *arguments)
+    assert outcome.code == 2
+    assert outcome.error.startswith("usage: ")
+
+
+def test_a_loss_that_is_not_finite_ends_in_one_line_and_leaves_no_result(
+    run, small_toy, run_program
+):
+    options = ["--task", "sts-b", "--no-intermediate", "--seeds", 1, "--epochs", 2]
+    options += ["--batch_size", 4, "--lr", 1e30]
+    outcome = run_glue(run_program, run, *toy_options(run), *options)
+    assert outcome.code == 1
+    assert outcome.error.count("\n") == 1
+    assert "--lr" in outcome.error
+    assert not (run / "glue" / "results.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("RUN", "--seeds", "0"),
+        ("RUN", "--seeds", "-3"),
+        ("RUN", "--lr", "0"),
+        ("RUN", "--lr", "nan"),
+        ("RUN", "--dropout", "1"),
+        ("RUN", "--epochs", "0"),
+        ("RUN", "--batch_size", "x"),
+        ("RUN", "--seq_len", "4"),
+        ("table", "RUN", "--format", "pdf"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(run_program, arguments):
+    outcome = run_glue(run_program, *arguments)
+    assert outcome.code == 2
+    assert arguments[-2] in outcome.error.splitlines()[-1]

@@ -1,0 +1,1 @@
+"""What is run on models: benchmarks and figures. Nothing outside this folder imports it."""

@@ -1,0 +1,705 @@
+"""The papers' figures, drawn from a trained model; and its kernels in words.
+
+    python -m lab.figures attention RUN "the dog barks." --layer 1 --head 2   [C] figure 1
+    python -m lab.figures fixed RUN                                           [C] figure 2
+    python -m lab.figures depthwise RUN --layer 4                             [C] figure 3
+    python -m lab.figures dynamic RUN "the dog barks." --layer 1 --head 2     kernel of each token
+    python -m lab.figures loss RUN RUN ...                                    loss curves
+    python -m lab.figures lengths FILE.json                                   cost against length
+    python -m lab.figures idea                                                the idea in a picture
+    python -m lab.figures fixed RUN --describe                                each kernel in words
+
+RUN is a folder that pretrain.py wrote, FILE.json a file that `python -m lab.bench lengths` wrote.
+Layers and heads count from 1. Each figure becomes a PNG and an SVG file, in RUN/figures (for `loss`
+that of the first RUN; for `lengths` next to its file) or at --out. Drawing needs matplotlib
+(pip install matplotlib); --describe prints text and does not need it. Letters as in attention.py.
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from attention import VARIANTS, SelfAttention, attention, split_heads
+from kernels import key_scores, relative_scores
+from lab.idea import draw_idea
+from model import load_run
+from support.commands import positive_int, run_command
+
+# Colours that colour-blind readers can tell apart (Okabe and Ito 2008).
+BLUE = "#0072B2"
+RED = "#D55E00"
+COLOURS = (BLUE, RED, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")  # for more lines than there are colours
+
+
+# --- What a model contains ------------------------------------------------------------------------
+
+
+def encode(model, tokenizer, sentence):
+    """(ids (1, N) of [CLS] sentence [SEP], its N pieces as text).
+
+    Raises ValueError if the sentence is empty or too long for the model.
+    """
+    # A terminal may pass bytes that are not text.
+    text = sentence.encode("utf-8", "replace").decode().strip()
+    if not text:
+        raise ValueError('the sentence is empty; give one after RUN, as in "the dog barks."')
+
+    cls = tokenizer.token_to_id("[CLS]")
+    sep = tokenizer.token_to_id("[SEP]")
+    ids = [cls, *tokenizer.encode(text, add_special_tokens=False).ids, sep]
+    if len(ids) > model.config.max_length:
+        raise ValueError(
+            f"the sentence has {len(ids)} tokens, the model takes {model.config.max_length}"
+        )
+
+    # In a vocabulary of pieces, the mark "\u2581" stands for the space before a word.
+    pieces = [tokenizer.id_to_token(i).replace("\u2581", "") or "_" for i in ids]
+    return torch.tensor([ids]), pieces
+
+
+def mixer_of(model, layer, head=1):
+    """The mixer of a layer. Raises ValueError if the model has no such layer or head."""
+    layers = model.config.layers
+    heads = model.config.heads
+    if layer > layers:
+        raise ValueError(f"there is no layer {layer}: the model has {layers}")
+    if head > heads:
+        raise ValueError(f"there is no head {head}: a layer of the model has {heads}")
+    return model.bert.layers[layer - 1].mixer
+
+
+def input_of_mixer(model, ids, layer):
+    """What the mixer of a layer gets while the model reads ids: (x (1, N, C), attention_mask)."""
+    attention_mask = torch.ones_like(ids, dtype=torch.bool)  # (1, N)
+    x = model.bert.embeddings(ids, token_type_ids=torch.zeros_like(ids))  # (1, N, C)
+    for block in model.bert.layers[: layer - 1]:
+        x = block(x, attention_mask)  # (1, N, C)
+    return x, attention_mask
+
+
+@torch.no_grad()
+def attention_maps(model, ids, layer, head):
+    """Two maps (N, N) of one head: its attention, and that of its position terms alone.
+
+    The first map is the softmax over j of the complete score, the second one that of all terms
+    except content. Raises ValueError if the layer has no attention or no position terms.
+    """
+    mixer = mixer_of(model, layer, head)
+    variant = model.config.variant
+    if not isinstance(mixer, SelfAttention):
+        raise ValueError(f"layer {layer} of {variant} has no self-attention to draw a map of")
+
+    # the queries, the keys and their rows of weights, as the mixer computes them
+    x, attention_mask = input_of_mixer(model, ids, layer)
+    q = split_heads(mixer.query(x), mixer.heads)  # (1, H, N, d)
+    k = split_heads(mixer.key(x), mixer.heads)  # (1, H, N, d)
+    query_rows = mixer.sum_of_rows("query", q)  # (1, H, N, K), (H, N, K) or None
+    key_rows = mixer.sum_of_rows("key", k)  # (1, H, N, K) or None
+    if query_rows is None and key_rows is None:
+        raise ValueError(f"{variant} has no position terms in layer {layer}, so no kernel to draw")
+
+    # attention: with the identity as values, the output is the weights themselves
+    N = ids.shape[1]
+    identity = torch.eye(N).expand(1, mixer.heads, N, N)
+    p = attention(q, k, identity, attention_mask, query_rows, key_rows, beyond=mixer.beyond)
+
+    # the position terms alone
+    scores = torch.zeros(1, mixer.heads, N, N)
+    if query_rows is not None:
+        scores = scores + relative_scores(query_rows, N, mixer.beyond)
+    if key_rows is not None:
+        scores = scores + key_scores(key_rows, N, mixer.beyond)
+    kernel = scores.softmax(dim=-1)  # (1, H, N, N)
+
+    return p[0, head - 1].numpy(), kernel[0, head - 1].numpy()
+
+
+@torch.no_grad()
+def fixed_kernels(model):
+    """{layer: (H, K)}: softmax over r of the fixed kernels. ValueError if the model has none."""
+    found = {}
+    for layer, block in enumerate(model.bert.layers, 1):
+        kernels = block.mixer.kernels()
+        if "fixed" in kernels:
+            found[layer] = kernels["fixed"].softmax(dim=-1).numpy()  # (H, K)
+    if not found:
+        raise ValueError(f"{model.config.variant} has no fixed kernels")
+    return found
+
+
+@torch.no_grad()
+def dynamic_kernels(model, ids, layer):
+    """(H, N, K): softmax over r of the kernel that each token makes.
+
+    Raises ValueError if the tokens of this layer make no kernels.
+    """
+    mixer = mixer_of(model, layer)
+    x, attention_mask = input_of_mixer(model, ids, layer)
+    logits = mixer.token_kernels(x, attention_mask)  # (1, H, N, K)
+    if logits is None:
+        raise ValueError(f"layer {layer} of {model.config.variant} makes no dynamic kernels")
+    return logits.softmax(dim=-1)[0].numpy()
+
+
+@torch.no_grad()
+def depthwise_kernels(model, layer):
+    """{of what: (C, K)}: the depthwise convolutions of a layer, each sorted by `channel_order`.
+
+    The names are "of the values" (added to attention, [C] eq. 7), "of the input" (ConvBERT), "for
+    the query", "for the key" and "for the value" (half convolutional projections, [C] section 5).
+    Raises ValueError if the layer has no depthwise convolution.
+    """
+    found = {}
+    for name, weight in mixer_of(model, layer).kernels().items():
+        if name.startswith("depthwise"):
+            weight = weight.numpy()  # (C, K)
+            found[name.removeprefix("depthwise, ")] = weight[channel_order(weight)]
+    if not found:
+        raise ValueError(f"layer {layer} of {model.config.variant} has no depthwise convolution")
+    return found
+
+
+def channel_order(weight):
+    """The channels (C,) of weight (C, K), sorted by the position of their largest weight.
+
+    Channels with the same position are sorted by this weight. "Largest" is without the sign.
+    """
+    position = np.abs(weight).argmax(axis=1)  # (C,)
+    largest = weight[np.arange(len(weight)), position]  # (C,)
+
+    # lexsort sorts by its last key first
+    return np.lexsort((largest, position))
+
+
+# --- In words -------------------------------------------------------------------------------------
+
+
+def describe(p, clipped=False):
+    """(what a kernel looks at, the numbers behind it) for K weights p that sum to 1.
+
+    The rules use the excess of a weight: how far it lies above the mean weight 1/K, as a share of
+    the sum of all excesses. The first rule that holds is taken:
+
+        nearly uniform          every weight is between 0.5 and 1.5 times the mean
+        previous / next token   it has more than half of the excess; in the same way "the token
+                                itself", and "the token at -3" for tokens farther away
+        away from neighbours    the mean weight at r = -1, 0, 1 is less than half of the mean weight
+                                of the others
+        backward / forward      the tokens on that side have two thirds of the excess or more
+        near                    the tokens at r = -2 .. 2 have two thirds of the excess or more
+                                (for K = 5 these are all tokens)
+        mixed                   none of these
+
+    Args:
+        p: (K,) weights.
+        clipped: whether the two end weights also hold for all tokens farther away. Then they are
+            named so: "8 or more back".
+    """
+    K = len(p)
+    k = K // 2
+    r = np.arange(-k, k + 1)  # (K,)
+    peak = int(p.argmax()) - k
+
+    # shares of the excess: at each r, on each side, and near the token
+    excess = np.maximum(p - 1 / K, 0)  # (K,)
+    share = excess / max(excess.sum(), 1e-300)  # (K,)
+    backward = share[r < 0].sum()
+    forward = share[r > 0].sum()
+    near = share[abs(r) <= 2].sum()
+
+    # the mean weight of the token and its two neighbours, relative to the others
+    neighbours = math.inf
+    if k > 1:
+        neighbours = p[abs(r) <= 1].mean() / max(p[abs(r) > 1].mean(), 1e-300)
+
+    numbers = (
+        f"weights {p.min() * K:.2f} to {p.max() * K:.2f} of the mean, the largest at r = "
+        f"{peak:+d}; of the excess {share.max():.0%} there, {backward:.0%} backward, "
+        f"{forward:.0%} forward, {near:.0%} near; neighbours {neighbours:.2f} times the others"
+    )
+
+    if p.min() * K >= 0.5 and p.max() * K <= 1.5:
+        words = "nearly uniform"
+    elif share.max() > 0.5:
+        words = name_of_position(peak, k, clipped)
+    elif neighbours < 0.5:
+        words = "away from neighbours"
+    elif backward >= 2 / 3:
+        words = "backward"
+    elif forward >= 2 / 3:
+        words = "forward"
+    elif near >= 2 / 3:
+        words = "near"
+    else:
+        words = "mixed"
+    return words, numbers
+
+
+def name_of_position(r, k, clipped):
+    """The token at relative position r in words. k, clipped: as in `describe`."""
+    if clipped and k > 0 and r == -k:
+        return f"{k} or more back"
+    if clipped and k > 0 and r == k:
+        return f"{k} or more ahead"
+    names = {-1: "previous token", 0: "the token itself", 1: "next token"}
+    return names.get(r, f"the token at {r:+d}")
+
+
+def print_descriptions(kernels, clipped):
+    """One line for each layer and head of {layer: (H, K)}."""
+    for layer, heads in kernels.items():
+        for head, p in enumerate(heads, 1):
+            words, numbers = describe(p.astype(np.float64), clipped)
+            print(f"layer {layer:>2}, head {head:>2}: {words:<20}  ({numbers})")
+
+
+def print_positions(kernels, layer):
+    """One line for each convolution of {of what: (C, K)}: where its channels have their peaks."""
+    for name, weight in kernels.items():
+        C, K = weight.shape
+        peaks = np.abs(weight).argmax(axis=1) - K // 2  # (C,)
+        positions = []
+        for r, channels in zip(*np.unique(peaks, return_counts=True), strict=True):
+            positions.append(f"{signed(r)} in {channels}")
+        print(
+            f"layer {layer:>2}, convolution {name}: largest weight of {C} channels at r = "
+            f"{', '.join(positions)}"
+        )
+
+
+def signed(r):
+    """-1 -> "-1", 0 -> "0", 1 -> "+1"."""
+    if r == 0:
+        return "0"
+    return f"{r:+d}"
+
+
+# --- Drawing --------------------------------------------------------------------------------------
+
+
+def load_pyplot():
+    """matplotlib's pyplot, set up for files. Raises ValueError if matplotlib is not installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise ValueError(
+            "drawing needs matplotlib, which is optional: pip install matplotlib"
+        ) from None
+
+    # "Agg" draws into files and needs no display.
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update(
+        {
+            "font.size": 8,
+            "axes.titlesize": 8,
+            "legend.fontsize": 7,
+            "figure.dpi": 100,
+            "figure.constrained_layout.use": True,
+            "text.parse_math": False,  # "$" is a dollar sign
+            "svg.fonttype": "none",  # text stays text
+            "svg.hashsalt": "figures",  # the same file every time
+        }
+    )
+    return pyplot
+
+
+def draw_attention(model, ids, pieces, layer, head):
+    """[C] figure 1: the attention map of a head, next to the map of its position terms alone."""
+    maps = attention_maps(model, ids, layer, head)
+    titles = ("attention: content and positions", "kernel alone: positions without content")
+
+    pyplot = load_pyplot()
+    figure, axes = pyplot.subplots(1, 2, figsize=(6.3, 3.4), sharey=True)
+    for axis, p, title in zip(axes, maps, titles, strict=True):
+        image = axis.imshow(p, cmap="cividis", vmin=0, vmax=1)
+        axis.set(title=title, xlabel="key j", xticks=range(len(pieces)), yticks=range(len(pieces)))
+        axis.set_xticklabels(pieces, rotation=90)
+        axis.set_yticklabels(pieces)
+    axes[0].set_ylabel("query i")
+    figure.colorbar(image, ax=axes, label="weight (a row sums to 1)", shrink=0.8)
+    return figure
+
+
+def is_clipped(model):
+    """Whether the end weights of the kernels also hold for all tokens farther away.
+
+    This is so for position terms with --beyond clip. A convolution ends with its kernel.
+    """
+    has_terms = bool(VARIANTS[model.config.variant].terms)
+    return has_terms and model.config.beyond == "clip"
+
+
+def relative_axis(axis, K, clipped=False):
+    """Label the columns of K weights with their relative position: -k, 0 and k.
+
+    If `clipped`, the ends are labelled as what they are, k or more tokens away.
+    """
+    k = K // 2
+    if k == 0:
+        axis.set_xticks([0], ["0"])
+    elif clipped:
+        axis.set_xticks([0, k, K - 1], [f"\u2264{-k}", "0", f"\u2265{k}"])  # <= and >=
+    else:
+        axis.set_xticks([0, k, K - 1], [f"{-k}", "0", f"{k:+d}"])
+
+
+def draw_fixed(model):
+    """[C] figure 2: the fixed kernel of each layer (row) and head (column)."""
+    kernels = fixed_kernels(model)
+    layers = len(kernels)
+    first_layer = min(kernels)
+    H, K = kernels[first_layer].shape
+
+    # the weight of the token itself in another colour
+    colours = [BLUE] * K
+    colours[K // 2] = RED
+
+    # one row of small charts per layer; more layers make each of them lower
+    pyplot = load_pyplot()
+    row_height = max(0.55, 0.9 - 0.03 * layers)  # inches
+    figure, axes = pyplot.subplots(
+        layers,
+        H,
+        squeeze=False,
+        sharex=True,
+        sharey=True,
+        figsize=(6.3, 0.5 + row_height * layers),
+    )
+    for row, (layer, heads) in zip(axes, kernels.items(), strict=True):
+        for head, (axis, p) in enumerate(zip(row, heads, strict=True), 1):
+            axis.bar(range(K), p, color=colours, width=0.9)
+            axis.axhline(1 / K, color="0.4", linewidth=0.6, linestyle=":")
+            relative_axis(axis, K, is_clipped(model))
+            if layer == first_layer:
+                axis.set_title(f"head {head}")
+        row[0].set_ylabel(f"layer {layer}")
+
+    figure.supxlabel("relative position r (tokens; r = 0 in the other colour)", fontsize=8)
+    figure.supylabel("softmax over r of the kernel (dotted: all equal)", fontsize=8)
+    return figure
+
+
+def draw_depthwise(model, layer):
+    """[C] figure 3: depthwise kernels, one row per channel, sorted by `channel_order`."""
+    kernels = depthwise_kernels(model, layer)
+    limit = max(np.abs(weight).max() for weight in kernels.values())
+
+    # one column of the figure per convolution; white is 0 in all of them
+    pyplot = load_pyplot()
+    width = min(6.3, 1.2 + 2.1 * len(kernels))
+    figure, axes = pyplot.subplots(1, len(kernels), squeeze=False, sharey=True, figsize=(width, 4))
+    for axis, (name, weight) in zip(axes[0], kernels.items(), strict=True):
+        image = axis.imshow(
+            weight, cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest"
+        )
+        axis.set_title(f"convolution {name}")
+        relative_axis(axis, weight.shape[1])
+        axis.set_xlabel("relative position r (tokens)")
+    axes[0][0].set_ylabel("channel, sorted by the position of its largest weight")
+    figure.colorbar(image, ax=axes, label="weight")
+    return figure
+
+
+def draw_dynamic(model, ids, pieces, layer, head):
+    """The kernel that each token of a sentence makes in one head, one row per token."""
+    # Is there such a head? ConvBERT has convolutions in only half of its heads.
+    mixer_of(model, layer, head)
+    kernels = dynamic_kernels(model, ids, layer)  # (H, N, K)
+    if head > len(kernels):
+        raise ValueError(
+            f"there is no convolution head {head}: "
+            f"a layer of {model.config.variant} has {len(kernels)}"
+        )
+
+    pyplot = load_pyplot()
+    figure, axis = pyplot.subplots(figsize=(4, 0.9 + 0.17 * len(pieces)))
+    image = axis.imshow(kernels[head - 1], cmap="cividis", vmin=0, aspect="auto")
+    axis.set_yticks(range(len(pieces)), pieces)
+    axis.set_ylabel("token i that makes the kernel")
+    relative_axis(axis, kernels.shape[-1], is_clipped(model))
+    axis.set_xlabel("relative position r (tokens)")
+    figure.colorbar(image, ax=axis, label="softmax over r of the dynamic kernel")
+    return figure
+
+
+def style_of_line(number):
+    """Colour and dashes of line 0, 1, 2, ... of a chart; 28 lines differ."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
+    }
+
+
+def read_curves(folder):
+    """{"training": [(step, loss), ...], "held-out": [...]} from the log of a run.
+
+    Raises ValueError if there is no log, or if it is damaged or has no losses.
+    """
+    path = Path(folder) / "log.jsonl"
+    if not path.is_file():
+        raise ValueError(f"{folder} is not a run: it has no log.jsonl")
+
+    # A line of the log is the settings, a training loss or an evaluation.
+    curves = {"training": [], "held-out": []}
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            if "loss" in record:
+                curves["training"].append((int(record["step"]), float(record["loss"])))
+            if "held_out_loss" in record:
+                curves["held-out"].append((int(record["step"]), float(record["held_out_loss"])))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError(f"{path} is damaged or belongs to another project") from None
+
+    if not curves["training"] and not curves["held-out"]:
+        raise ValueError(f"{path} has no losses yet")
+    return curves
+
+
+def draw_loss(folders):
+    """Held-out loss against steps, one line per run; the training loss as a thin line."""
+    runs = {str(folder): read_curves(folder) for folder in folders}
+
+    pyplot = load_pyplot()
+    figure, axis = pyplot.subplots(figsize=(6.3, 3.2))
+    for number, (folder, curves) in enumerate(runs.items()):
+        style = style_of_line(number)
+        plot_curve(axis, curves["training"], linewidth=0.6, alpha=0.5, **style)
+
+        # matplotlib does not show a label that begins with "_"
+        label = folder.lstrip("_")
+        plot_curve(axis, curves["held-out"], marker=".", label=label, **style)
+
+    axis.set_xlabel("optimizer steps")
+    axis.set_ylabel("masked-token loss (nats)\nthin: training; dots: held-out")
+    axis.legend()
+    return figure
+
+
+def plot_curve(axis, curve, **style):
+    """A line through [(step, loss), ...]."""
+    steps = [step for step, _ in curve]
+    losses = [loss for _, loss in curve]
+    axis.plot(steps, losses, **style)
+
+
+def read_lengths(path):
+    """{variant: [(N, ms, GFLOP, KiB), ...]} from a file of `python -m lab.bench lengths`.
+
+    What could not be measured is nan. Raises ValueError if it is not such a file.
+    """
+    path = Path(path)
+    command = "python -m lab.bench lengths --out FILE.json"
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file; {command} writes one")
+
+    # Memory is null if the system does not say it.
+    table = {}
+    try:
+        for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+            kib = math.nan if row["kib"] is None else float(row["kib"])
+            costs = (int(row["N"]), float(row["ms"]), float(row["gflop"]), kib)
+            table.setdefault(row["variant"], []).append(costs)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError(f"{path} is damaged or was not written by {command}") from None
+    if not table:
+        raise ValueError(f"{path} has no rows yet")
+    return table
+
+
+def draw_lengths(path):
+    """Time, FLOPs and memory per 1,000 tokens against N. A horizontal line is a linear cost."""
+    table = read_lengths(path)
+
+    # one chart for each cost, one line for each variant
+    pyplot = load_pyplot()
+    figure, axes = pyplot.subplots(1, 3, figsize=(6.3, 2.6))
+    for number, (name, rows) in enumerate(table.items()):
+        N, *costs = np.array(rows).T  # one array per column
+        for axis, cost in zip(axes, costs, strict=True):
+            style = style_of_line(number)
+            axis.loglog(N, cost, marker="o", markersize=2.5, linewidth=1, label=name, **style)
+
+    # both axes are logarithmic, with plain numbers at a few places
+    for axis, unit in zip(axes, ("ms", "GFLOP", "KiB"), strict=True):
+        axis.set_xlabel("N (tokens in a sequence)")
+        axis.set_ylabel(f"{unit} per 1,000 tokens")
+        axis.xaxis.set_major_locator(pyplot.FixedLocator([64, 512, 4096]))
+        axis.yaxis.set_major_locator(pyplot.LogLocator(subs=(1, 2, 5)))
+        for scale in (axis.xaxis, axis.yaxis):
+            scale.set_major_formatter("{x:,g}")
+            scale.set_minor_formatter(pyplot.NullFormatter())
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=5)
+    return figure
+
+
+# --- The command line -----------------------------------------------------------------------------
+
+
+def run_attention(args):
+    model, tokenizer = load_run(args.run)
+    ids, pieces = encode(model, tokenizer, args.sentence)
+    figure = draw_attention(model, ids, pieces, args.layer, args.head)
+    save(figure, args.out, args.run / "figures", f"attention-layer{args.layer}-head{args.head}")
+
+
+def run_fixed(args):
+    model, _ = load_run(args.run)
+    if args.describe:
+        print_descriptions(fixed_kernels(model), is_clipped(model))
+        return
+    save(draw_fixed(model), args.out, args.run / "figures", "fixed")
+
+
+def run_depthwise(args):
+    model, _ = load_run(args.run)
+    if args.describe:
+        print_positions(depthwise_kernels(model, args.layer), args.layer)
+        return
+    figure = draw_depthwise(model, args.layer)
+    save(figure, args.out, args.run / "figures", f"depthwise-layer{args.layer}")
+
+
+def run_dynamic(args):
+    model, tokenizer = load_run(args.run)
+    ids, pieces = encode(model, tokenizer, args.sentence)
+    if args.describe:
+        mean = dynamic_kernels(model, ids, args.layer).mean(axis=1)  # (H, N, K) -> (H, K)
+        print("the mean over the tokens of the sentence of the kernels that they make")
+        print_descriptions({args.layer: mean}, is_clipped(model))
+        return
+    figure = draw_dynamic(model, ids, pieces, args.layer, args.head)
+    save(figure, args.out, args.run / "figures", f"dynamic-layer{args.layer}-head{args.head}")
+
+
+def run_loss(args):
+    save(draw_loss(args.runs), args.out, args.runs[0] / "figures", "loss")
+
+
+def run_lengths(args):
+    save(draw_lengths(args.file), args.out, args.file.parent, args.file.stem)
+
+
+def run_idea(args):
+    figure = draw_idea(load_pyplot())
+    save(figure, args.out, Path("docs"), "idea", suffixes=(".png",), dpi=110)
+
+
+def save(figure, out, folder, name, suffixes=(".png", ".svg"), dpi=200):
+    """Write a figure and print the paths of its files.
+
+    Args:
+        out: the option --out: the path of the figure without suffix, an existing folder, or None.
+        folder, name: where the figure goes without --out; in a folder, it always has this name.
+        dpi: pixels per inch of the PNG file.
+    """
+    path = folder / name
+    if out is not None:
+        path = out
+    if out is not None and out.is_dir():
+        path = out / name
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for suffix in suffixes:
+        file = path.with_name(path.name + suffix)
+        # An SVG file without a date is the same file every time.
+        metadata = {"Date": None} if suffix == ".svg" else None
+        figure.savefig(file, metadata=metadata, dpi=dpi)
+        print(file)
+
+
+def parse_arguments(arguments=None):
+    """The command line's values; .draw is the function of the subcommand."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.figures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="figure", required=True)
+    add = commands.add_parser
+
+    # figures of one run
+    attention_map = add("attention", help="attention map of a head, next to that of its kernel")
+    add_run(attention_map)
+    add_sentence(attention_map)
+    add_layer(attention_map)
+    add_head(attention_map)
+    attention_map.set_defaults(draw=run_attention)
+
+    fixed = add("fixed", help="fixed kernels of all layers and heads")
+    add_run(fixed)
+    add_describe(fixed)
+    fixed.set_defaults(draw=run_fixed)
+
+    depthwise = add("depthwise", help="depthwise kernels of a layer")
+    add_run(depthwise)
+    add_layer(depthwise)
+    add_describe(depthwise)
+    depthwise.set_defaults(draw=run_depthwise)
+
+    # --describe is about all heads, so it does not go with --head
+    dynamic = add("dynamic", help="the kernel that each token makes")
+    add_run(dynamic)
+    add_sentence(dynamic)
+    add_layer(dynamic)
+    one_or_all_heads = dynamic.add_mutually_exclusive_group()
+    add_head(one_or_all_heads)
+    add_describe(one_or_all_heads)
+    dynamic.set_defaults(draw=run_dynamic)
+
+    # other figures
+    loss = add("loss", help="loss curves of one or more runs")
+    loss.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of pretrain.py")
+    loss.set_defaults(draw=run_loss)
+
+    lengths = add("lengths", help="cost against sequence length")
+    lengths.add_argument("file", type=Path, help="JSON file of python -m lab.bench lengths")
+    lengths.set_defaults(draw=run_lengths)
+
+    idea = add("idea", help="the picture at the top of README.md")
+    idea.set_defaults(draw=run_idea)
+
+    for command in commands.choices.values():
+        command.add_argument("--out", type=Path, help="path without .png and .svg, or a folder")
+    return parser.parse_args(arguments)
+
+
+def add_run(parser):
+    parser.add_argument("run", type=Path, help="folder that pretrain.py wrote")
+
+
+def add_sentence(parser):
+    parser.add_argument("sentence", help='in quotation marks, as in "the dog barks."')
+
+
+def add_layer(parser):
+    parser.add_argument("--layer", type=positive_int, default=1, help="from 1 (default: 1)")
+
+
+def add_head(parser):
+    parser.add_argument("--head", type=positive_int, default=1, help="from 1 (default: 1)")
+
+
+def add_describe(parser):
+    parser.add_argument(
+        "--describe", action="store_true", help="print the kernels in words and draw nothing"
+    )
+
+
+def main(arguments=None):
+    """Draw or describe what the command line names. Returns the exit code."""
+    args = parse_arguments(arguments)
+    args.draw(args)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command("lab.figures", main)

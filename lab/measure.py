@@ -1,0 +1,181 @@
+"""Measure a piece of code: seconds, memory, FLOPs. And say on which machine."""
+
+import ctypes
+import datetime
+import math
+import multiprocessing
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from support.devices import synchronize
+
+MIB = 2**20  # bytes
+
+# --- Time -----------------------------------------------------------------------------------------
+
+
+def seconds(run, device):
+    """Call run(), and return how many seconds it took."""
+    synchronize(device)
+    started = time.perf_counter()
+    run()
+    synchronize(device)
+    return time.perf_counter() - started
+
+
+def take_turns(runs, device, rounds):
+    """Measure functions in turn: every round calls each of them once.
+
+    Args:
+        runs: {name: function without arguments}.
+    Returns:
+        {name: [seconds in each round]}
+    """
+    times = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            times[name].append(seconds(run, device))
+    return times
+
+
+def median_ratio(times, reference):
+    """The median over the rounds of time / time of the reference in the same round.
+
+    A busy machine slows down all measurements of a round, so it changes their ratio very little.
+    """
+    ratios = [time / other for time, other in zip(times, reference, strict=True)]
+    return statistics.median(ratios)
+
+
+# --- Memory ---------------------------------------------------------------------------------------
+
+
+def process_memory(name):
+    """A number in MiB from what Linux says about this process. OSError on other systems.
+
+    "VmRSS" is what the process holds now, "VmHWM" the most it has held since the last reset.
+    """
+    with open("/proc/self/status", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith(name):
+                kib = int(line.split()[1])
+                return kib / 1024
+    raise OSError(f"/proc/self/status has no {name}")
+
+
+def peak_memory(run, device):
+    """Call run(): (its result, the MiB that it needed in addition at its peak).
+
+    The peak is nan if the system does not say it.
+    """
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        result = run()
+        return result, (torch.cuda.max_memory_allocated(device) - before) / MIB
+
+    try:
+        # Give freed memory back to the system. Otherwise run() would use it and the process would
+        # not grow.
+        ctypes.CDLL(None).malloc_trim(0)
+
+        # Reset VmHWM.
+        with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
+            file.write("5")
+        before = process_memory("VmRSS")
+    except (OSError, AttributeError, TypeError):  # not Linux, or another C library
+        return run(), math.nan
+
+    result = run()
+    return result, process_memory("VmHWM") - before
+
+
+def peak_of_process(device):
+    """The most MiB that this process has held on the device since it started; nan if unknown."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / MIB
+
+    # Linux. The next way, with `resource`, would include the parent process there.
+    if Path("/proc/self/status").exists():
+        return process_memory("VmHWM")
+
+    try:
+        import resource  # Windows does not have it
+    except ImportError:
+        return math.nan
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MIB  # macOS counts bytes
+
+
+def in_new_process(function, *arguments):
+    """function(*arguments), a number, computed in a fresh process: nothing else uses its memory.
+
+    Returns nan if the system kills the process, which usually means that memory was full.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        try:
+            return pool.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            return math.nan
+
+
+# --- FLOPs ----------------------------------------------------------------------------------------
+
+
+def convolution_backward_flops(gradient, x, weight, *rest, **options):
+    """FLOPs of the gradients of a convolution: of x and of the weight, each as many as forward.
+
+    Each number of the output is a sum of (input channels of a group) * (kernel size) products,
+    2 FLOPs each. torch's own formula counts a depthwise convolution as if every output channel
+    used all C input channels: C times too many for the gradient of the weight.
+
+    Args:
+        gradient: shape of the gradient of the output.
+        x: shape of the input.
+        weight: shape (output channels, input channels of a group, kernel size ...).
+    """
+    forward = 2 * math.prod(gradient) * math.prod(weight[1:])
+    return 2 * forward
+
+
+CORRECTED_FLOPS = {torch.ops.aten.convolution_backward: convolution_backward_flops}
+
+
+def count_flops(run):
+    """The number of floating-point operations of run(): matrix products and convolutions."""
+    with FlopCounterMode(display=False, custom_mapping=CORRECTED_FLOPS) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+# --- The machine ----------------------------------------------------------------------------------
+
+
+def describe_machine(device):
+    """{"date", "device", "torch", "threads"}: when and on what something was measured."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "device": f"{device.type} ({device_name(device)})",
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def device_name(device):
+    """The model of the GPU or CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+
+    # "model name : AMD EPYC 9R14 96-Core Processor"
+    cpuinfo = Path("/proc/cpuinfo")
+    if device.type == "cpu" and cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return "model unknown"

@@ -1,0 +1,89 @@
+"""What the command lines share: errors as one line, signals, and types of arguments."""
+
+import argparse
+import signal
+import sys
+
+from support.devices import keep_freed_memory
+
+
+class TrainingFailed(Exception):
+    """The loss or the weights are no longer finite numbers. The message names the step."""
+
+
+def run_command(program, function, *arguments):
+    """Call function(*arguments) and leave Python with the exit code that it returns.
+
+    An expected error becomes one line, "program: message", and an exit code:
+
+        1      the training failed, or the memory is full
+        2      wrong input, a file that cannot be read or written, or a failed download
+        130    Ctrl-C
+    """
+    # A console that cannot show a character prints "?" instead.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")
+
+    # Outside the training loop, SIGTERM ends the program and runs its clean-up.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    keep_freed_memory()
+
+    try:
+        sys.exit(function(*arguments))
+    except TrainingFailed as error:
+        message = str(error)
+        code = 1
+    except (ValueError, OSError) as error:
+        message = str(error)
+        code = 2
+    except KeyboardInterrupt:
+        message = "interrupted; what was saved is complete, and the same command continues from it"
+        code = 130
+    except (MemoryError, RuntimeError) as error:
+        # torch reports a full memory by either of the two; other RuntimeErrors are our mistakes.
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        message = "out of memory; a smaller --batch_size or --seq_len needs less"
+        code = 1
+    print(f"{program}: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+class StopSignals:
+    """Turns SIGINT and SIGTERM into a number that is read between two training steps.
+
+    with StopSignals() as stop:
+        while not stop.number:
+            ...one step...
+    """
+
+    def __enter__(self):
+        self.number = 0
+        self.before = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.before[number] = signal.signal(number, self.remember)
+        return self
+
+    def remember(self, number, frame):
+        self.number = number
+        # A second signal of the same kind acts at once.
+        signal.signal(number, self.before[number])
+
+    def __exit__(self, *error):
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+def positive_int(text):
+    """argparse type: a whole number above 0."""
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def fraction(text):
+    """argparse type: a number from 0 to below 1."""
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1)")
+    return value

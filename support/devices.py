@@ -1,0 +1,170 @@
+"""What the machine can do: device, precision, torch.compile, and memory on a CPU."""
+
+import contextlib
+import ctypes
+import time
+
+import torch
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def choose_device(device=None, precision=None):
+    """Choose the device and the precision of the matrix products.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1", "mps"; None or "auto" chooses the first of CUDA, MPS, CPU.
+        precision: "fp32", "bf16"; None or "auto" chooses bf16 if the hardware multiplies it
+            (CUDA from compute capability 8.0, CPUs with AVX512-BF16 or AMX), otherwise fp32.
+    Returns:
+        (torch.device, torch.dtype, a line that says what was chosen and why)
+    Raises:
+        ValueError: this machine does not have the device.
+    """
+    available = available_devices()
+
+    # the device
+    if device in (None, "auto"):
+        chosen = torch.device(available[0])
+        why = f"the best of: {', '.join(available)}"
+    else:
+        chosen = existing_device(device, available)
+        why = "as given"
+
+    # the precision
+    if precision not in (None, "auto"):
+        reason = "as given"
+    elif has_fast_bf16(chosen):
+        precision = "bf16"
+        reason = "its hardware multiplies bf16"
+    else:
+        precision = "fp32"
+        reason = "it has no fast bf16"
+
+    if chosen.type == "cuda":
+        name = torch.cuda.get_device_name(chosen)
+    else:
+        name = f"threads: {torch.get_num_threads()}"
+    line = f"device {chosen} ({why}; {name}), precision {precision} ({reason})"
+    return chosen, PRECISIONS[precision], line
+
+
+def available_devices():
+    """The kinds of devices that torch can use on this machine, the fastest first."""
+    kinds = []
+    if torch.cuda.is_available():
+        kinds.append("cuda")
+    if torch.backends.mps.is_available():
+        kinds.append("mps")
+    kinds.append("cpu")
+    return kinds
+
+
+def existing_device(name, available):
+    """torch.device(name). Raises ValueError if this machine does not have it."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}; the devices are: cuda, mps, cpu") from None
+
+    if device.type == "cuda" and "cuda" in available:
+        count = torch.cuda.device_count()
+    else:
+        count = 1
+    if device.type not in available or (device.index or 0) >= count:
+        raise ValueError(f"this machine has no device {name!r} that torch can use")
+    return device
+
+
+def has_fast_bf16(device):
+    """Whether the device has instructions for bf16, which make it about twice as fast as fp32."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device.type != "cpu":
+        return False
+    if not hasattr(torch.cpu, "get_capabilities"):  # an older version of torch
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def autocast(device, dtype):
+    """The context of a forward pass: bf16 matrix products over float32 weights, or plain float32.
+
+    bf16 (bfloat16) has the range of float32 and 8 bits of precision instead of 24.
+    """
+    if dtype == torch.float32:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype)
+
+
+def keep_freed_memory():
+    """On Linux, keep the memory that one step frees for the next step: 10 to 20 % faster on a CPU.
+
+    By default glibc returns large blocks to the system and gets them back page by page, cleared.
+    Other systems and other C libraries are left as they are.
+    """
+    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names and numbers from malloc.h
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        libc = ctypes.CDLL(None)
+        # An older glibc refuses the first call. Then leave out the second one, too: by itself it
+        # stops glibc from adapting the first threshold, so that large blocks are returned and got
+        # back page by page even more often.
+        if libc.mallopt(M_MMAP_THRESHOLD, 2**31 - 1):
+            libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def synchronize(device):
+    """Wait until the device has done all its work, so that a clock can be read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def compile_encoder(encoder, input_ids, precision):
+    """torch.compile the encoder in place, and try it. Returns whether it is compiled.
+
+    On a GPU the encoder is compiled in one piece. On a CPU it is compiled layer by layer: equal
+    layers are compiled only once, so compiling takes a third of the time. Each width of a batch is
+    compiled separately: the width of `input_ids` (B, N) here, other widths at their first use.
+    If compiling fails, one line says so and the encoder runs uncompiled.
+
+    Args:
+        encoder: a model.Bert.
+        input_ids: (B, N), a batch of the shape that is compiled first.
+        precision: the context of a forward pass (`autocast`).
+    """
+    parts = list(encoder.layers)
+    if input_ids.device.type == "cuda":
+        parts = [encoder]
+
+    start = time.perf_counter()
+    try:
+        # Forget the graphs of the previous run; allow one graph for each width of a batch.
+        torch._dynamo.reset()
+        torch._dynamo.config.recompile_limit = 128
+        for part in parts:
+            part.compile(dynamic=False)
+
+        # One forward and backward pass compiles both.
+        with precision:
+            hidden = encoder(input_ids)  # (B, N, C)
+        hidden.float().sum().backward()
+        compiled = True
+    except Exception as error:  # no compiler, an unsupported GPU: plain code computes the same
+        kind = type(error).__name__
+        print(f"  torch.compile does not work here ({kind}); running uncompiled")
+        for part in parts:
+            part._compiled_call_impl = None  # torch has no public way to undo part.compile()
+        compiled = False
+    encoder.zero_grad()
+
+    if compiled:
+        seconds = time.perf_counter() - start
+        B, N = input_ids.shape
+        print(
+            f"  first step: {seconds:.0f} s to compile batches of {B} x {N} (--no-compile starts "
+            "at once); every other width is compiled when it first occurs"
+        )
+    return compiled

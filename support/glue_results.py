@@ -1,0 +1,79 @@
+"""The results of fine-tuning on disk: results.jsonl, one line per finished (task, seed).
+
+A line is a JSON object, the record:
+
+    task, seed   which run it was
+    result       {"score": ..., "scores": {dev split: {metric: ..., "score": ...}},
+                  "constant_prediction": ..., "partial": ...}
+                 and, for CoLA, "by_phenomenon": {phenomenon: accuracy}
+    settings     all that the result depends on
+    code         which version of the program made it
+    seconds      how long it took
+"""
+
+import json
+import math
+from pathlib import Path
+
+from support.files import write_text
+from support.glue_format import FORMATS
+
+
+def results_path(folder):
+    """The file of the results in a folder."""
+    return Path(folder, "results.jsonl")
+
+
+def read_results(folder):
+    """{(task, seed): record} of a folder's results, in the order of the file; {} without a file.
+
+    Raises ValueError if the file is damaged.
+    """
+    path = results_path(folder)
+    if not path.exists():
+        return {}
+    records = {}
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            check_record(record)
+            records[record["task"], record["seed"]] = record
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}): repair or delete the line") from None
+    return records
+
+
+def check_record(record):
+    """Raises an error (any of those that `read_results` catches) if a record is not complete."""
+    result = record["result"]
+
+    # every score is a finite number
+    values = [result["score"]]
+    for split in FORMATS[record["task"]].dev_splits:
+        values.append(result["scores"][split]["score"])
+    values.extend(result.get("by_phenomenon", {}).values())
+    for value in values:
+        if not math.isfinite(value):
+            raise ValueError(f"a score is {value}")
+
+    # the rest has the types that its readers expect
+    expected = [
+        ("constant_prediction", result["constant_prediction"], bool),
+        ("partial", result["partial"], bool),
+        ("settings", record["settings"], dict),
+        ("seed", record["seed"], int),
+    ]
+    for name, value, kind in expected:
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} is {value!r}")
+
+
+def add_result(folder, record):
+    """Add a record, or replace the one of the same task and seed.
+
+    The file is read again first, because another process may have added records meanwhile.
+    """
+    records = read_results(folder)
+    records[record["task"], record["seed"]] = record
+    lines = [json.dumps(each) + "\n" for each in records.values()]
+    write_text(results_path(folder), "".join(lines))

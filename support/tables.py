@@ -1,0 +1,14 @@
+"""Numbers in tables."""
+
+import math
+
+import numpy as np
+
+
+def mean_and_standard_error(values, digits=3):
+    """Mean and standard error of the mean as text, "5.897 +- 0.009"; of one value, the value."""
+    mean = f"{np.mean(values):.{digits}f}"
+    if len(values) == 1:
+        return mean
+    error = np.std(values, ddof=1) / math.sqrt(len(values))
+    return f"{mean} +- {error:.{digits}f}"

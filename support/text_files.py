@@ -1,0 +1,255 @@
+"""Find text files, open them and read their paragraphs: .txt, .gz, .xz, and WikiText's archive.
+
+A text file holds one paragraph per line and a blank line between two documents. The functions
+below yield its paragraphs one by one, and "" after the last paragraph of each document.
+"""
+
+import gzip
+import io
+import lzma
+import re
+import zipfile
+import zlib
+from pathlib import Path
+
+from support.downloads import download
+
+TEXT_SUFFIXES = (".txt", ".gz", ".xz")
+LONGEST_LINE = 1 << 20  # characters; a longer line is read as several lines
+
+# Bytes that are not UTF-8 are read as these characters (Python's "surrogateescape").
+NOT_UTF8 = re.compile("[\udc80-\udcff]")
+
+# The published files of WikiText (Merity et al. 2016): mirrors, size in bytes and SHA-256.
+WIKITEXT = {
+    "wikitext-2": {
+        "urls": ("https://wikitext.smerity.com/wikitext-2-raw-v1.zip",),
+        "size": 4_721_645,
+        "sha256": "ef7edb566e3e2b2d31b29c1fdb0c89a4cc683597484c3dc2517919c615435a11",
+    },
+    "wikitext-103": {
+        "urls": (
+            "https://huggingface.co/datasets/mattdangerw/wikitext-103-raw/resolve/"
+            "3555105b17ae31cc619a136fac72dbe2865c3738/wikitext-103-raw-v1.zip",
+            "https://wikitext.smerity.com/wikitext-103-raw-v1.zip",
+        ),
+        "size": 191_984_949,
+        "sha256": "91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794",
+    },
+}
+
+
+# --- Find -----------------------------------------------------------------------------------------
+
+
+def find_sources(names, built_in):
+    """Turn the names of corpora into sources: names of built-in corpora and Paths of text files.
+
+    Args:
+        names: names of built-in corpora, text files and folders.
+        built_in: the names of the built-in corpora.
+
+    Returns:
+        A list. Built-in names stay as they are; a folder becomes its text files, sorted by path.
+
+    Raises:
+        ValueError: there is no such corpus, or a folder has no text files.
+    """
+    sources = []
+    for name in names:
+        if name in built_in:
+            sources.append(name)
+        else:
+            sources += find_text_files(name, built_in)
+    return sources
+
+
+def find_text_files(name, built_in):
+    """The Paths of the text files that a name means: one file, or all those of a folder."""
+    path = Path(name)
+
+    # An empty name would be the current folder, which is not what the user meant.
+    is_empty = not str(name).strip()
+    if is_empty or not path.exists():
+        raise ValueError(
+            f"no corpus {str(name)!r}: no such file or folder; built in are {', '.join(built_in)}"
+        )
+
+    if path.is_dir():
+        return text_files_in_folder(path)
+    if path.suffix.lower() == ".zip":
+        raise ValueError(f"{path} is an archive: unpack it and name its folder")
+    return [path]
+
+
+def text_files_in_folder(folder):
+    """The Paths of all text files in a folder and its subfolders, sorted by path."""
+    files = []
+    for file in folder.rglob("*"):
+        if file.suffix.lower() in TEXT_SUFFIXES and file.is_file():
+            files.append(file)
+
+    if not files:
+        raise ValueError(
+            f"no text in the folder {folder}: no file's name ends in {', '.join(TEXT_SUFFIXES)}"
+        )
+
+    # Sort by the path with "/" between folders, so that the order is the same on every system.
+    return sorted(files, key=lambda file: file.relative_to(folder).as_posix())
+
+
+def download_wikitext(name, folder):
+    """Download WikiText's archive, unless it is there. Returns its Path."""
+    return download(path=folder / f"{name}.zip", **WIKITEXT[name])
+
+
+# --- Read -----------------------------------------------------------------------------------------
+
+
+def read_paragraphs(path, bar, log):
+    """Yield the paragraphs of a text file or of WikiText's archive, and "" after each document.
+
+    Args:
+        path: a text file, or an archive from `download_wikitext`.
+        bar: its method update(n) is called with the number of bytes that were read from disk.
+        log: called with one line of text if the file has bytes that are not UTF-8.
+
+    Raises:
+        ValueError: the file is binary or damaged.
+    """
+    lines = read_lines(path, bar, log)
+    if path.suffix == ".zip":
+        yield from wikitext_paragraphs(lines)
+    else:
+        for line in lines:
+            yield line.strip()
+
+    # The end of the file ends its last document.
+    yield ""
+
+
+def read_lines(path, bar, log):
+    """Yield the lines of a text file, without line ends and without a byte order mark.
+
+    Raises ValueError if the file is binary or damaged.
+    """
+    try:
+        with (
+            open(path, "rb") as file,
+            decompress(path, file) as stream,
+            io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape") as text,
+        ):
+            lines = lines_with_progress(text, file, bar)
+            yield from checked_lines(lines, path, log)
+    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is damaged or cut short: {error}") from None
+
+
+def lines_with_progress(text, file, bar):
+    """Yield the lines of `text`, with their ends, and move the bar by what is read from `file`."""
+    bytes_read = 0
+    while True:
+        line = text.readline(LONGEST_LINE)
+        if not line:
+            return
+
+        # A compressed file moves the bar by its compressed bytes.
+        bar.update(file.tell() - bytes_read)
+        bytes_read = file.tell()
+        yield line
+
+
+def checked_lines(lines, path, log):
+    """Yield the lines without their ends. Refuse binary files, replace what is not UTF-8.
+
+    Bytes that are not UTF-8 become U+FFFD, the replacement character. `log` gets the number of the
+    first line with such bytes, and at the end how many such lines there were.
+    """
+    line_number = 1
+    damaged_lines = 0
+    for line in lines:
+        # A zero byte never occurs in text.
+        if "\0" in line:
+            raise ValueError(
+                f"{path} is a binary file (zero byte in line {line_number}); a corpus is UTF-8 text"
+            )
+
+        # Replace bytes that are not UTF-8. The first condition is fast and usually enough.
+        if not line.isascii() and NOT_UTF8.search(line):
+            if damaged_lines == 0:
+                log(f"{path}, line {line_number}: not UTF-8; unreadable bytes become U+FFFD")
+            damaged_lines += 1
+            line = NOT_UTF8.sub("\ufffd", line)
+
+        # A line without an end is a piece of a very long line, or the last line of the file.
+        if line.endswith("\n"):
+            line_number += 1
+        yield line.rstrip("\n")
+
+    if damaged_lines > 0:
+        log(f"{path}: lines with bytes that are not UTF-8: {damaged_lines:,}")
+
+
+def decompress(path, file):
+    """The decompressed bytes of the open binary file, as another binary file."""
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        return gzip.open(file)
+    if suffix == ".xz":
+        return lzma.open(file)
+    if suffix == ".zip":
+        return open_wikitext(file)
+    return file
+
+
+# --- WikiText -------------------------------------------------------------------------------------
+
+# " = Title = " is the title of an article, " = = Section = = " the title of a section.
+# Group 1 is "=" for an article, "= =" for a section, "= = =" for a subsection.
+HEADING = re.compile(r"\s*(=(?: =)*) \S.* \1\s*")
+
+
+def open_wikitext(file):
+    """The training part of WikiText's archive, as a binary file.
+
+    Its validation and test parts are not read: what is held out is chosen as for any corpus.
+    """
+    archive = zipfile.ZipFile(file)
+    for name in archive.namelist():
+        if name.endswith("/wiki.train.raw"):
+            return archive.open(name)
+    raise ValueError("WikiText's archive has no file wiki.train.raw")
+
+
+def wikitext_paragraphs(lines):
+    """Yield WikiText's paragraphs in ordinary spelling, and "" before each article.
+
+    Headings are left out.
+    """
+    for line in lines:
+        heading = HEADING.fullmatch(line)
+        if heading is None:
+            if line.strip():
+                yield undo_wikitext(line)
+        elif heading[1] == "=":
+            yield ""
+
+
+def undo_wikitext(line):
+    """Turn WikiText's spelling into the ordinary one.
+
+    " the role @-@ playing game , $ 5 @,@ 000 ( it 's new ) " becomes
+    "the role-playing game, $5,000 (it's new)".
+    """
+    # " @-@ ", " @,@ " and " @.@ " are a hyphen, a comma and a point inside a word or number.
+    line = re.sub(r" @([-,.])@ ", r"\1", line)
+
+    # No spaces inside a pair of quotation marks.
+    line = re.sub(r'" ([^"]*) "', r'"\1"', line)
+
+    # No space before punctuation, and none before 's, 't, 'd, 'm, 'll, 're, 've.
+    line = re.sub(r" ([,.;:!?%)\]]|'(?:s|t|d|m|ll|re|ve)\b)", r"\1", line)
+
+    # No space after an opening bracket or a currency sign.
+    line = re.sub(r"([(\[$£]) ", r"\1", line)
+    return line.strip()

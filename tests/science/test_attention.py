@@ -1,0 +1,1136 @@
+"""attention.py: attention, convolutions and every mixer equal their equations.
+
+From top to bottom: the attention function; convolutions; every mixer against the plain loops of
+tests/references.py; padding; properties that follow from the equations; the start of the weights;
+the kernels for figures; the table VARIANTS with the paper's parameter counts; a new variant.
+"""
+
+import math
+import shutil
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import attention
+import kernels
+import references
+from attention import TERMS, VARIANTS, DepthwiseConvolution, Mixer, Variant
+from helpers import (
+    B,
+    C,
+    H,
+    K,
+    assert_near,
+    assert_same_bits,
+    attention_inputs,
+    d,
+    draw,
+    generator,
+    loss_of,
+    mixer_config,
+    padded_batch,
+    random_mixer,
+    random_tokens,
+    results,
+    small_model,
+    upstream_for,
+)
+from kernels import BEYOND, gather_scores
+from model import BertConfig, BertForMaskedLM, parameter_count
+
+HAS_COMPILER = shutil.which("g++") is not None or shutil.which("clang++") is not None
+
+# --- The attention function -----------------------------------------------------------------------
+
+
+def definition(
+    query,
+    key,
+    value,
+    attention_mask,
+    query_rows,
+    key_rows,
+    relative_value,
+    beyond="clip",
+    dropout=0.0,
+    kept=None,
+):
+    """`attention` written down with indices: every pair reads its own weights.
+
+    kept: (B, H, N, N), what the weights are multiplied by, in place of a dropout.
+    """
+    N, d = query.shape[-2:]
+    scores = query @ key.transpose(-1, -2) / math.sqrt(d)  # (B, H, N, N)
+
+    # query i reads its row at j - i, key j reads its row at i - j
+    if query_rows is not None:
+        scores = scores + gather_scores(query_rows, N, beyond)
+    if key_rows is not None:
+        scores = scores + gather_scores(key_rows, N, beyond).transpose(-1, -2)
+
+    # weights over the real keys
+    scores = scores.masked_fill(~attention_mask[:, None, None, :], -math.inf)
+    p = F.dropout(scores.softmax(dim=-1), dropout)
+    if kept is not None:
+        p = p * kept
+    z = p.to(value.dtype) @ value  # (B, H, N, d)
+
+    # the vector s_(j-i) of every pair
+    if relative_value is not None:
+        s = relative_value[:, None, :].expand(-1, N, -1)  # (d, K) -> (d, N, K)
+        s = gather_scores(s, N, beyond)  # (d, N, N)
+        z = z + torch.einsum("bhij,dij->bhid", p.to(value.dtype), s)
+    return z
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_attention_equals_its_definition(beyond, dtype, tolerance):
+    """Values and all gradients, with padding, with all terms and the same dropout."""
+    for N in (1, 2, 3, 7, 20, 127, 128, 129):
+        for kernel_size in (1, 5, 33):
+            inputs = attention_inputs(N, kernel_size, dtype)
+            for dropout in (0.0, 0.3):
+                expected = results(definition, inputs, beyond, dropout)
+                got = results(attention.attention, inputs, beyond, dropout)
+                assert_near(got, expected, tolerance)
+
+
+def test_attention_without_terms_is_that_of_torch():
+    query, key, value, mask, *_ = attention_inputs(9, 5)
+    got = attention.attention(query, key, value, mask)
+    expected = F.scaled_dot_product_attention(query, key, value, mask[:, None, None, :])
+    torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
+
+
+def in_blocks(*inputs):
+    return kernels.attention_in_blocks(attention.attention, *inputs)
+
+
+@pytest.mark.parametrize("function", [attention.attention, in_blocks])
+def test_in_bf16_attention_is_as_near_to_float64_as_the_definition(function):
+    inputs = attention_inputs(40, 9, torch.bfloat16)
+    exact_inputs = []
+    for x in inputs:
+        if x.dtype != torch.bool:
+            x = x.detach().double().requires_grad_()
+        exact_inputs.append(x)
+    exact = results(definition, exact_inputs)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = results(definition, inputs)
+        got = results(function, inputs)
+    for name in got:
+        assert got[name].dtype == torch.bfloat16
+        allowed = 1.2 * (expected[name] - exact[name]).abs().max()
+        assert (got[name] - exact[name]).abs().max() <= allowed, name
+
+
+def test_attention_with_the_same_seed_is_the_same_to_the_bit():
+    """Values and gradients, with dropout."""
+    inputs = attention_inputs(150, 17, torch.float32)
+    first = results(attention.attention, inputs, "clip", 0.2)
+    second = results(attention.attention, inputs, "clip", 0.2)
+    assert_same_bits(first, second)
+
+
+def test_padding_gets_no_attention_and_no_gradient():
+    got = results(attention.attention, attention_inputs(9, 3))
+    for name in ("key", "value", "key_rows"):
+        assert got[name][1, :, 5:].eq(0).all(), name
+        assert got[name][1, :, :5].ne(0).any(), name
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
+)
+def test_the_lowest_score_at_padding_cannot_overflow(dtype):
+    """Not even if half of the lowest number is added to it, and its softmax is 0."""
+    mask = torch.tensor([[True, True, False]])
+    lowest = attention.lowest_at_padding(mask, dtype)
+    assert lowest.shape == (1, 1, 1, 3)
+    assert lowest.dtype == dtype
+    assert lowest[..., :2].eq(0).all()
+    assert torch.isfinite(lowest + torch.finfo(dtype).min / 2).all()
+
+    p = (torch.tensor([-100.0, 100.0, 1000.0], dtype=dtype) + lowest).softmax(dim=-1)
+    assert p[..., 2].eq(0).all()
+
+
+def test_dropout_sets_its_share_of_numbers_to_0_and_scales_up_the_others():
+    p = torch.ones(100_000, dtype=torch.float64)
+    for numbers in (None, generator(1)):
+        dropped = attention.drop(p, 0.3, numbers)
+        assert set(dropped.tolist()) == {0.0, 1 / 0.7}
+        assert abs(dropped.eq(0).double().mean() - 0.3) < 0.01
+        assert torch.equal(attention.drop(p, 0.0, numbers), p)
+
+
+def test_dropout_from_a_generator_does_not_use_the_global_random_state():
+    p = torch.ones(50)
+    before = torch.get_rng_state()
+    first = attention.drop(p, 0.5, generator(1))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, attention.drop(p, 0.5, generator(1)))
+    assert not torch.equal(first, attention.drop(p, 0.5, generator(2)))
+
+
+def test_heads_are_neighbouring_channels():
+    x = draw(2, 5, 12)
+    by_head = attention.split_heads(x, 3)  # (B, H, N, d)
+    assert by_head.shape == (2, 3, 5, 4)
+    for h in range(3):
+        assert torch.equal(by_head[:, h], x[:, :, 4 * h : 4 * h + 4])
+    assert torch.equal(attention.merge_heads(by_head), x)
+
+
+def test_attention_goes_in_blocks_exactly_above_longest_whole_queries(monkeypatch):
+    calls = []
+
+    def record(*arguments):
+        calls.append(arguments)
+
+    monkeypatch.setattr(attention, "attention_in_blocks", record)
+    assert attention.LONGEST_WHOLE == 1024
+
+    for queries, keys, expected in ((1, 1, 0), (1024, 1024, 0), (3, 1025, 0), (1025, 3, 1)):
+        calls.clear()
+        query = torch.zeros(1, 1, queries, 1)
+        key = torch.zeros(1, 1, keys, 1)
+        mask = torch.ones(1, keys, dtype=torch.bool)
+        attention.attention(query, key, key, mask)
+        assert len(calls) == expected, f"{queries} queries, {keys} keys"
+
+
+def test_blocks_get_all_arguments_of_attention(monkeypatch):
+    monkeypatch.setattr(attention, "LONGEST_WHOLE", 8)
+    monkeypatch.setattr(kernels, "BLOCK", 4)
+    inputs = attention_inputs(11, 5)
+    for beyond in BEYOND:
+        expected = results(definition, inputs, beyond)
+        assert_near(results(attention.attention, inputs, beyond), expected, 1e-10)
+
+    # dropout arrives, too
+    with_dropout = results(attention.attention, inputs, "clip", 0.4)
+    assert not torch.equal(with_dropout["z"], expected["z"])
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler here")
+def test_compiled_attention_equals_the_uncompiled():
+    """Values, all gradients and their bits, with one dropout in the forward and backward pass.
+
+    The first 11 channels of the values are the identity, and have no relative values. So the first
+    11 channels of z are the map of weights, and its zeros are the dropout of the compiled code.
+    """
+    query, key, value, mask, query_rows, key_rows, table = attention_inputs(11, 5, torch.float32)
+    identity = torch.eye(11).expand(2, 2, 11, 11)
+    value = torch.cat([identity, value.detach()], dim=-1).requires_grad_()  # (B, H, N, 11 + d)
+    table = torch.cat([torch.zeros(11, 5), table.detach()]).requires_grad_()  # (11 + d, K)
+    inputs = (query, key, value, mask, query_rows, key_rows, table)
+
+    compiled = torch.compile(attention.attention, dynamic=False)
+    got = results(compiled, inputs, "zero", 0.4)
+    kept = got["z"][..., :11].ne(0).float() / 0.6  # (B, H, N, N)
+    assert 0.4 < kept[0].ne(0).float().mean() < 0.8
+
+    # attention that is not compiled, with the same zeros
+    def uncompiled(*inputs):
+        return definition(*inputs, kept=kept)
+
+    assert_near(got, results(uncompiled, inputs, "zero"), 1e-5)
+
+    # the same bits again
+    assert_same_bits(results(compiled, inputs, "zero", 0.4), got)
+
+
+def test_a_compiled_encoder_takes_long_sequences(monkeypatch):
+    monkeypatch.setattr(attention, "LONGEST_WHOLE", 8)
+    monkeypatch.setattr(kernels, "BLOCK", 4)
+    model = small_model("composite")
+    ids = random_tokens(2, 11)
+    expected = model(ids)
+    model.bert.compile(backend="eager", dynamic=False)
+    torch.testing.assert_close(model(ids), expected, atol=1e-12, rtol=0)
+
+
+# --- Convolutions ---------------------------------------------------------------------------------
+
+
+def test_depthwise_convolution_starts_and_computes_like_torchs():
+    torch.manual_seed(0)
+    ours = DepthwiseConvolution(6, 5)
+    torch.manual_seed(0)
+    torchs = nn.Conv1d(6, 6, 5, padding=2, groups=6)
+    for name, parameter in ours.state_dict().items():
+        assert torch.equal(parameter, torchs.state_dict()[name])
+
+    x = torch.randn(2, 9, 6, generator=generator(1)).requires_grad_()  # (B, N, C)
+    y = ours(x)
+    expected = torchs(x.transpose(1, 2)).transpose(1, 2)
+    torch.testing.assert_close(y, expected, atol=1e-6, rtol=0)
+
+    got = torch.autograd.grad(y.pow(2).sum(), (x, ours.weight, ours.bias))
+    expected = torch.autograd.grad(expected.pow(2).sum(), (x, torchs.weight, torchs.bias))
+    assert_near(got, expected, 1e-5)
+
+
+@pytest.mark.parametrize("dilation", [1, 2, 3, 8])
+def test_depthwise_convolution_is_a_sum_over_dilated_positions(dilation):
+    for N, kernel_size in ((1, 3), (2, 5), (8, 3), (9, 5), (16, 3), (17, 1), (19, 3)):
+        x = draw(2, N, 6)
+        weight = draw(6, kernel_size, seed=1)
+        bias = draw(6, seed=2)
+
+        expected = bias.repeat(2, N, 1)  # (B, N, C)
+        for i in range(N):
+            for t in range(kernel_size):
+                j = i + (t - kernel_size // 2) * dilation
+                if 0 <= j < N:
+                    expected[:, i] += weight[:, t] * x[:, j]
+
+        got = attention.depthwise_convolution(x, weight, bias, dilation)
+        torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
+        got = attention.depthwise_convolution(x, weight, None, dilation)
+        torch.testing.assert_close(got, expected - bias, atol=1e-12, rtol=0)
+
+
+def test_the_drawing_of_depthwise_convolution_is_what_token_3_sees():
+    """N = 8, dilation 3, three weights: the column 0 3 6 of the drawn image."""
+    x = draw(1, 8, 1).requires_grad_()
+    weight = torch.ones(1, 3, dtype=torch.float64)
+    y = attention.depthwise_convolution(x, weight, dilation=3)
+    seen = torch.autograd.grad(y[0, 3, 0], x)[0][0, :, 0].nonzero().flatten()
+    assert seen.tolist() == [0, 3, 6]
+
+
+def test_zero_padding_keeps_real_tokens_and_nothing_else():
+    x = torch.full((1, 3, 2), float("nan"))
+    x[0, 1] = 5.0
+    zeroed = attention.zero_padding(x, torch.tensor([[False, True, False]]))
+    assert zeroed.tolist() == [[[0, 0], [5, 5], [0, 0]]]
+
+
+@pytest.mark.parametrize("variant", ["conv-v", "composite-conv-qk", "convbert"])
+def test_half_convolutional_variants_refuse_an_odd_number_of_heads(variant):
+    with pytest.raises(ValueError, match="even"):
+        random_mixer(variant, hidden_size=9, heads=3)
+
+
+# --- Every mixer against the plain loops ----------------------------------------------------------
+
+
+def assert_equals_loops(variant, N, beyond="clip", layer=0, **settings):
+    """The output at real tokens, and the gradients of the input and of every parameter."""
+    mixer = random_mixer(variant, layer, beyond=beyond, **settings)
+    config = mixer_config(variant, beyond=beyond, **settings)
+    names = [name for name, _ in mixer.named_parameters()]
+    parameters = list(mixer.parameters())
+    x, mask = padded_batch(N)
+    x.requires_grad_()
+
+    # values
+    got = mixer(x, mask)[mask]  # (real tokens, C)
+    weights = dict(zip(names, parameters, strict=True))
+    expected = references.mixer(x, mask, weights, config, layer)[mask]
+    difference = (got - expected).abs().max()
+    assert difference < 1e-10, f"{variant}: the output differs from the loops by {difference:.1e}"
+
+    # gradients
+    upstream = upstream_for(got)
+    got = torch.autograd.grad(got, (x, *parameters), upstream)
+    expected = torch.autograd.grad(expected, (x, *parameters), upstream)
+    for name, one, other in zip(("x", *names), got, expected, strict=True):
+        difference = (one - other).abs().max()
+        assert difference < 1e-10, f"{variant}: the gradient of {name} differs by {difference:.1e}"
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("N", [1, 2, 3, 10])  # shorter and longer than the kernel, odd and even
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_mixer_equals_its_loops_in_values_and_gradients(variant, N, beyond):
+    assert_equals_loops(variant, N, beyond)
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3, 13])
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if VARIANTS[name].has_kernel])
+def test_mixer_equals_its_loops_at_other_kernel_sizes(variant, kernel_size):
+    assert_equals_loops(variant, 6, kernel_size=kernel_size)
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_mixer_equals_its_loops_in_blocks(monkeypatch, variant, beyond):
+    monkeypatch.setattr(attention, "LONGEST_WHOLE", 6)
+    monkeypatch.setattr(kernels, "BLOCK", 3)
+    assert_equals_loops(variant, 7, beyond)
+
+
+CONVOLUTIONS = [
+    "lightconv",
+    "dynamicconv",
+    "dilated",
+    "lightconv-hybrid",
+    "dynamicconv-hybrid",
+    "dilated-hybrid",
+]
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("variant", CONVOLUTIONS)
+def test_every_layer_of_a_convolution_equals_its_loops(variant, layer):
+    """Dilations 1, 2, 4, 8 and 1 again, whose reach ends within the sentence and beyond it.
+
+    Layer 1 of a hybrid, its second one, is self-attention.
+    """
+    for N in (1, 5, 17):
+        assert_equals_loops(variant, N, layer=layer, kernel_size=3)
+
+
+@pytest.mark.parametrize("variant", CONVOLUTIONS)
+def test_hybrids_have_one_layer_of_self_attention_at_attention_layer(variant):
+    """By default it is the last layer."""
+    is_hybrid = variant.endswith("hybrid")
+    for given, place in ((None, 5), (1, 1), (3, 3)):
+        settings = dict(layers=5)
+        if is_hybrid:
+            settings["attention_layer"] = given
+        config = BertConfig.from_size("tiny", variant, **settings)
+        model = BertForMaskedLM(config)
+        mixers = [type(layer.mixer).__name__ for layer in model.bert.layers]
+
+        expected = ["LightConv"] * 5
+        if variant.startswith("dynamic"):
+            expected = ["DynamicConv"] * 5
+        if is_hybrid:
+            expected[place - 1] = "SelfAttention"
+        assert mixers == expected
+
+
+@pytest.mark.parametrize(
+    "variant, layer, message",
+    [
+        ("lightconv", 1, "hybrid"),
+        ("composite", 1, "hybrid"),
+        ("dilated-hybrid", 5, "4 layers"),
+        ("dilated-hybrid", 0, "above 0"),
+    ],
+)
+def test_an_attention_layer_that_does_not_exist_is_refused_in_one_line(variant, layer, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        BertConfig.from_size("tiny", variant, attention_layer=layer)
+    assert "\n" not in str(refused.value)
+
+
+def test_dropconnect_drops_weights_of_the_kernel_and_scales_the_others_up():
+    """If g = 1 everywhere, z is the sum of the kernel's weights far from the ends.
+
+    The sum is 1 without dropout, and otherwise the sum of the weights that are left.
+    """
+    mixer = random_mixer("lightconv", dropout=0.25, kernel_size=3).train()
+    with torch.no_grad():
+        mixer.weight.copy_(torch.tensor([0.1, 0.2, 0.7]).log().expand(H, 3))
+    sums = [0, 0.1, 0.2, 0.3, 0.7, 0.8, 0.9, 1]
+    possible = torch.tensor(sums, dtype=torch.float64) / 0.75
+
+    g = torch.ones(2, 9, C, dtype=torch.float64)
+    seen = set()
+    for seed in range(40):
+        torch.manual_seed(seed)
+        z = mixer.convolution(g)[:, 1:-1]  # (2, 7, C)
+
+        # one kernel for every position and sentence, and for every channel of a head
+        assert torch.equal(z, z[:1, :1].expand_as(z))
+        by_head = z[0, 0].view(H, d)
+        assert torch.equal(by_head, by_head[:, :1].expand_as(by_head))
+
+        # one of the possible sums
+        distance = (by_head[:, :1] - possible).abs()  # (H, 8)
+        assert distance.min(dim=1).values.max() < 1e-6
+        seen.update(distance.argmin(dim=1).tolist())
+    assert len(seen) >= 6
+
+    z = mixer.eval().convolution(g)[:, 1:-1]
+    torch.testing.assert_close(z, torch.ones_like(z), atol=1e-6, rtol=0)
+
+
+def test_terms_in_any_order_give_the_same_mixer(monkeypatch):
+    """The same bits: start, names of the weights and output."""
+    terms = ("fixed", "dynamic", "key_dynamic", "relative_value")
+    monkeypatch.setitem(VARIANTS, "forwards", Variant("", terms=terms))
+    monkeypatch.setitem(VARIANTS, "backwards", Variant("", terms=terms[::-1]))
+    x, mask = padded_batch(9)
+
+    torch.manual_seed(0)
+    one = attention.make_mixer(mixer_config("forwards"), 0)
+    torch.manual_seed(0)
+    other = attention.make_mixer(mixer_config("backwards"), 0)
+    assert list(one.state_dict()) == list(other.state_dict())
+    for name, parameter in one.state_dict().items():
+        assert torch.equal(parameter, other.state_dict()[name])
+    assert torch.equal(one(x.float(), mask), other(x.float(), mask))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_parameter_learns_except_key_biases_that_cannot(variant):
+    """q_i . (k_j + b) adds one constant to all scores of query i, which the softmax ignores.
+
+    So b, the bias of the key projection, learns only if keys enter the score in another way.
+    """
+    owners = [TERMS[name].belongs_to for name in VARIANTS[variant].terms]
+    keys_make_a_term = any(owner not in ("query", "value") for owner in owners)
+    model = small_model(variant)
+    loss_of(model, random_tokens(2, 9)).backward()
+
+    for name, parameter in model.named_parameters():
+        largest = parameter.grad.abs().max()
+        is_key_bias = ".key." in name and name.endswith("bias")
+        if is_key_bias and not keys_make_a_term:
+            assert largest < 1e-13, f"{name} has a gradient"
+        else:
+            assert largest > 1e-9, f"{name} has no gradient"
+
+
+# --- Padding --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_neither_content_nor_amount_of_padding_changes_a_real_token(variant, beyond):
+    model = small_model(variant, beyond=beyond)
+    sentence = random_tokens(1, 7)
+    alone = model(sentence)  # (1, 7, V)
+
+    for amount in (1, 2, 9, 33):
+        mask = torch.ones(1, 7 + amount, dtype=torch.bool)
+        mask[:, 7:] = False
+        for seed in (1, 2):
+            padded = torch.cat([sentence, random_tokens(1, amount, seed=seed)], dim=1)
+            got = model(padded, mask)[:, :7]
+            torch.testing.assert_close(got, alone, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_gradient_reaches_the_hidden_states_of_padding(variant):
+    mixer = random_mixer(variant)
+    x, mask = padded_batch(9)
+    x.requires_grad_()
+    mixer(x, mask)[mask].square().sum().backward()
+    assert x.grad[~mask].eq(0).all()
+    assert x.grad[mask].ne(0).any(-1).all()
+
+
+# --- Properties that follow from the equations ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "variant, term, table",
+    [
+        ("fixed", "fixed", "beta"),
+        ("dynamic", "dynamic", "w"),
+        ("shaw", "dynamic", "w"),
+        ("composite-key", "fixed", "beta"),
+        ("composite-key", "dynamic", "w"),
+        ("composite-depthwise", "fixed", "beta"),
+        ("composite-depthwise", "dynamic", "w"),
+        ("composite-conv-qkv", "fixed", "beta"),
+        ("composite-conv-qkv", "dynamic", "w"),
+    ],
+)
+def test_gradients_of_relative_weights_sum_to_zero_with_clip(variant, term, table):
+    """The softmax ignores a constant that is added to a row, so the K gradients of a query's row
+    sum to 0. So do those of beta, in each head, and those of w over its K columns.
+
+    With "zero" the keys beyond the window do not get this constant.
+    """
+    for beyond in BEYOND:
+        mixer = random_mixer(variant, beyond=beyond)
+        x, mask = padded_batch(10)
+        mixer(x, mask)[mask].pow(3).sum().backward()
+        gradient = getattr(mixer.terms[term], table).grad  # (H, K) or (d, K)
+        ratio = gradient.sum(-1).abs() / gradient.abs().sum(-1)  # (H,) or (d,)
+        if beyond == "clip":
+            assert ratio.max() < 1e-12
+        else:
+            assert ratio.min() > 1e-9
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if "fixed" in VARIANTS[name].terms])
+def test_a_constant_added_to_beta_changes_nothing_with_clip(variant):
+    for beyond in BEYOND:
+        mixer = random_mixer(variant, beyond=beyond)
+        x, mask = padded_batch(10)
+        before = mixer(x, mask)[mask]
+        with torch.no_grad():
+            per_head = torch.tensor([1.0, -2.0, 3.0, 0.5])
+            mixer.terms["fixed"].beta += per_head[:, None]
+        change = (mixer(x, mask)[mask] - before).abs().max()
+        if beyond == "clip":
+            assert change < 1e-12
+        else:
+            assert change > 1e-3
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_only_none_ignores_word_order(variant):
+    """With other words, only `none` commutes with permutations of the tokens."""
+    model = small_model(variant)
+    sentence = random_tokens(1, 12)
+    order = torch.arange(12).roll(5).flip(0)
+    difference = (model(sentence[:, order]) - model(sentence)[:, order]).abs().max()
+    if variant == "none":
+        assert difference < 1e-12
+    else:
+        assert difference > 1e-3, f"word order does not change the output of {variant}"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_only_absolute_positions_know_where_a_sentence_begins(variant):
+    """Behind padding, a sentence gives the same output: all other terms depend on j - i alone."""
+    model = small_model(variant)
+    sentence = random_tokens(1, 8)
+    alone = model(sentence)  # (1, 8, V)
+
+    for shift in (1, 6, 30):
+        before = random_tokens(1, shift, seed=1)
+        after = random_tokens(1, 2, seed=2)
+        shifted = torch.cat([before, sentence, after], dim=1)
+        mask = torch.zeros(1, shift + 10, dtype=torch.bool)
+        mask[:, shift : shift + 8] = True
+        got = model(shifted, mask)[:, shift : shift + 8]
+
+        difference = (got - alone).abs().max()
+        if VARIANTS[variant].absolute:
+            assert difference > 1e-3
+        else:
+            assert difference < 1e-12
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_dropout_acts_only_in_training(variant):
+    x, mask = padded_batch(9)
+    mixer = random_mixer(variant, dropout=0.5).eval()
+    without = mixer(x, mask)
+    assert torch.equal(without, mixer(x, mask))
+    assert torch.equal(without, random_mixer(variant, dropout=0.0).train()(x, mask))
+
+    first = mixer.train()(x, mask)
+    second = mixer(x, mask)
+    assert not torch.equal(first, second), f"dropout does not change the output of {variant}"
+
+
+# --- The start of the weights ---------------------------------------------------------------------
+
+
+def new_model(variant):
+    """A model of two layers with C = 64, with the weights that pre-training starts from."""
+    config = BertConfig.from_size(
+        "tiny", variant, vocab_size=30, layers=2, hidden_size=64, ffn_size=64, embedding_size=64
+    )
+    return BertForMaskedLM(config)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_linear_layers_of_our_mixers_have_berts_start(variant):
+    """Weights normal(0, 0.02), biases 0. torch's own start would have a deviation of 0.07 here."""
+    torch.manual_seed(0)
+    ours = [attention.SelfAttention, attention.ConvBert, attention.LightConv, attention.DynamicConv]
+    for layer in new_model(variant).bert.layers:
+        if type(layer.mixer) not in ours:
+            continue  # a new mixer may start as it likes
+        for name, part in layer.mixer.named_modules():
+            if isinstance(part, nn.Linear):
+                assert abs(part.weight.mean()) < 0.002, name
+                assert abs(part.weight.std() - 0.02) < 0.002, name
+                assert part.bias is None or part.bias.eq(0).all(), name
+
+
+class Plain(Mixer):
+    """A mixer that only has what Mixer gives it."""
+
+
+class OwnStart(Mixer):
+    """A mixer with a start of its own."""
+
+    def __init__(self, config, variant, layer):
+        super().__init__()
+        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x, attention_mask):
+        return self.linear(x)
+
+    def initialise(self):
+        nn.init.constant_(self.linear.weight, 3)
+        nn.init.constant_(self.linear.bias, 4)
+
+
+class NoInitialise(Mixer):
+    """A mixer that does not say how it starts."""
+
+    def __init__(self, config, variant, layer):
+        super().__init__()
+        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
+        self.start = [x.detach().clone() for x in self.linear.parameters()]
+
+    def forward(self, x, attention_mask):
+        return self.linear(x)
+
+
+def test_a_mixers_own_start_is_kept_in_a_model(monkeypatch):
+    monkeypatch.setitem(VARIANTS, "own-start", Variant("", mixer=OwnStart))
+    for layer in new_model("own-start").bert.layers:
+        assert layer.mixer.linear.weight.eq(3).all()
+        assert layer.mixer.linear.bias.eq(4).all()
+
+
+def test_a_mixer_without_initialise_keeps_torchs_start(monkeypatch):
+    monkeypatch.setitem(VARIANTS, "no-initialise", Variant("", mixer=NoInitialise))
+    for layer in new_model("no-initialise").bert.layers:
+        assert torch.equal(layer.mixer.linear.weight, layer.mixer.start[0])
+        assert torch.equal(layer.mixer.linear.bias, layer.mixer.start[1])
+
+
+def test_the_tables_of_the_terms_start_as_documented():
+    """beta at 0; w, u and s uniform within 1 / sqrt(K), as kaiming_uniform_(a=sqrt(5)) has it."""
+    torch.manual_seed(0)
+    model = new_model("composite-key")
+    for layer in model.bert.layers:
+        terms = layer.mixer.terms
+        assert terms["fixed"].beta.eq(0).all()
+        for table in (terms["dynamic"].w, terms["key_dynamic"].u):
+            limit = 1 / math.sqrt(17)
+            assert 0.9 * limit < table.abs().max() <= limit
+
+
+# --- Kernels, for figures -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_kernels_have_the_shapes_that_mixer_promises(variant):
+    mixer = random_mixer(variant)
+    for name, kernel in mixer.kernels().items():
+        assert name == "fixed" or name.startswith("depthwise")
+        if name == "fixed":
+            assert kernel.shape == (H, K)
+        else:
+            assert kernel.shape == (C, K)
+
+    x, mask = padded_batch(9)
+    rows = mixer.token_kernels(x, mask)
+    if rows is not None:
+        heads = H
+        if VARIANTS[variant].mixer is attention.ConvBert:
+            heads = H // 2  # its convolution heads
+        assert rows.shape == (B, heads, 9, K)
+
+
+def test_the_fixed_kernel_is_what_lightconv_does_to_a_single_token():
+    """If only g_i is 1, z_(i-r) is the weight of r."""
+    for variant in ("lightconv", "dilated", "lightconv-hybrid"):
+        mixer = random_mixer(variant)
+        p = mixer.kernels()["fixed"].softmax(-1)  # (H, K)
+        g = torch.zeros(1, 2 * K + 1, C, dtype=torch.float64)
+        g[:, K] = 1
+        z = mixer.convolution(g)  # (1, N, C)
+        for r in range(-(K // 2), K // 2 + 1):
+            by_head = z[0, K - r].view(H, d)[:, 0]
+            torch.testing.assert_close(by_head, p[:, r + K // 2], atol=1e-12, rtol=0)
+
+
+def test_the_kernel_of_convbert_is_the_weight_of_its_depthwise_convolution():
+    mixer = random_mixer("convbert")
+    found = mixer.kernels()
+    assert set(found) == {"depthwise, of the input"}
+    assert torch.equal(found["depthwise, of the input"], mixer.depthwise.weight[:, 0])
+
+
+def test_kernels_and_tables_of_two_terms_are_added(monkeypatch):
+    """A second fixed term and a second table of values are not lost."""
+
+    class SecondFixed(attention.Fixed):
+        pass
+
+    class SecondTable(attention.RelativeValue):
+        pass
+
+    monkeypatch.setitem(TERMS, "second_fixed", SecondFixed)
+    monkeypatch.setitem(TERMS, "second_table", SecondTable)
+    names = ("fixed", "second_fixed", "relative_value", "second_table")
+    monkeypatch.setitem(VARIANTS, "twice", Variant("", terms=names))
+    mixer = random_mixer("twice")
+
+    terms = mixer.terms
+    beta = terms["fixed"].beta + terms["second_fixed"].beta  # (H, K)
+    torch.testing.assert_close(mixer.kernels()["fixed"], beta, atol=1e-12, rtol=0)
+    s = terms["relative_value"].s + terms["second_table"].s  # (d, K)
+    torch.testing.assert_close(mixer.sum_of_tables(), s, atol=1e-12, rtol=0)
+
+
+def test_attention_in_blocks_takes_more_queries_than_keys(monkeypatch):
+    """The result has a row per query, in the dtype of the values, however many keys there are."""
+    query, key, value, mask, *_ = attention_inputs(10, K)
+    expected = attention.attention(query, key[:, :, :6], value[:, :, :6], mask[:, :6])
+    monkeypatch.setattr(attention, "LONGEST_WHOLE", 4)
+    monkeypatch.setattr(kernels, "BLOCK", 4)
+    in_blocks = attention.attention(query, key[:, :, :6], value[:, :, :6], mask[:, :6])
+    torch.testing.assert_close(in_blocks, expected, atol=1e-12, rtol=0)
+
+
+def test_a_mixer_has_no_kernels_if_it_does_not_say_so():
+    mixer = Plain()
+    assert mixer.kernels() == {}
+    assert mixer.token_kernels(*padded_batch(3)) is None
+
+
+@pytest.mark.parametrize("variant", ["none", "fixed", "conv-qk", "lightconv"])
+def test_without_a_dynamic_term_or_convolution_tokens_make_no_kernels(variant):
+    assert random_mixer(variant).token_kernels(*padded_batch(3)) is None
+
+
+def assert_token_kernels(variant, expected_at):
+    """expected_at(x, mask, weights) gives the kernels (B, heads, N, K) at all real tokens."""
+    mixer = random_mixer(variant)
+    x, mask = padded_batch(7)
+    got = mixer.token_kernels(x, mask).transpose(1, 2)  # (B, N, heads, K)
+    expected = expected_at(x, mask, mixer.state_dict()).transpose(1, 2)
+    torch.testing.assert_close(got[mask], expected[mask], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("variant", ["dynamic", "composite", "shaw", "composite-conv-qk"])
+def test_token_kernels_of_the_dynamic_term_are_its_scores(variant):
+    """q_i . w_r / sqrt(d), and nothing of the other terms."""
+
+    def expected_at(x, mask, weights):
+        q = references.projection(x, mask, weights, "query", VARIANTS[variant])  # (B, N, C)
+        w = weights["terms.dynamic.w"]  # (d, K)
+        kernels = torch.zeros(B, H, x.shape[1], K, dtype=torch.float64)
+        for h in range(H):
+            for r in range(K):
+                for b in range(B):
+                    for i in range(x.shape[1]):
+                        q_i = q[b, i, h * d : (h + 1) * d]
+                        kernels[b, h, i, r] = q_i @ w[:, r] / math.sqrt(d)
+        return kernels
+
+    assert_token_kernels(variant, expected_at)
+
+
+def test_token_kernels_of_convbert_are_its_linear_layer():
+    def expected_at(x, mask, weights):
+        rows = references.convbert_kernels(x, mask, weights)  # (B, N, H/2 * K)
+        return rows.view(B, -1, H // 2, K).transpose(1, 2)
+
+    assert_token_kernels("convbert", expected_at)
+
+
+def test_token_kernels_of_dynamicconv_are_its_linear_layer():
+    def expected_at(x, mask, weights):
+        g = references.gate(x, mask, weights)
+        rows = references.linear(g, weights, "kernel")  # (B, N, H * K)
+        return rows.view(B, -1, H, K).transpose(1, 2)
+
+    assert_token_kernels("dynamicconv", expected_at)
+
+
+# --- The table of variants ------------------------------------------------------------------------
+
+COMPOSITE = {"fixed", "dynamic"}
+QK = {"query.depthwise", "key.depthwise"}
+V = {"value.depthwise"}
+
+# The paper's variants: the terms, and the depthwise convolutions by the names of their weights.
+HOLDS = {
+    "none": (set(), set()),
+    "absolute": (set(), set()),
+    "fixed": ({"fixed"}, set()),
+    "dynamic": ({"dynamic"}, set()),
+    "composite": (COMPOSITE, set()),
+    "composite-key": (COMPOSITE | {"key_dynamic"}, set()),
+    "depthwise": (set(), {"depthwise"}),
+    "composite-depthwise": (COMPOSITE, {"depthwise"}),
+    "conv-qk": (set(), QK),
+    "conv-v": (set(), V),
+    "conv-qkv": (set(), QK | V),
+    "composite-conv-qk": (COMPOSITE, QK),
+    "composite-conv-v": (COMPOSITE, V),
+    "composite-conv-qkv": (COMPOSITE, QK | V),
+}
+
+# What `kernels()` calls these convolutions.
+NAMES_IN_KERNELS = {
+    "depthwise": "depthwise, of the values",
+    "query.depthwise": "depthwise, for the query",
+    "key.depthwise": "depthwise, for the key",
+    "value.depthwise": "depthwise, for the value",
+}
+
+# Parameters of BERT-small in the paper: C = 256, d = 64, H = 4, E = 128, 12 layers, a vocabulary of
+# 30004, 128 positions, k = 8.
+SMALL = {
+    "none": 13_414_324,
+    "absolute": 13_430_708,
+    "fixed": 13_415_140,
+    "dynamic": 13_427_380,
+    "composite": 13_428_196,
+    "composite-key": 13_441_252,
+    "depthwise": 13_469_620,
+    "composite-depthwise": 13_483_492,
+    "conv-qk": 13_524_916,
+    "conv-v": 13_469_620,
+    "conv-qkv": 13_580_212,
+    "composite-conv-qk": 13_538_788,
+    "composite-conv-v": 13_483_492,
+    "composite-conv-qkv": 13_594_084,
+    "convbert": 13_094_540,
+}
+
+# The variants of other papers. A mixer of `none` has 4 (C^2 + C) = 263,168 parameters.
+#   shaw         none, and two tables d * K per layer: + 12 * 2 * 64 * 17
+#   lightconv    C -> 2C and C -> C with biases, 3 (C^2 + C), and H * K weights:
+#                - 12 * (65,792 - 68)
+#   dynamicconv  the same with a matrix C * H * K in place of the weights:
+#                - 12 * (65,792 - 17,408)
+#   dilated      as lightconv
+#   hybrids      11 such layers and one of none
+OTHERS = {
+    "shaw": 13_440_436,
+    "lightconv": 12_625_636,
+    "dynamicconv": 12_833_716,
+    "dilated": 12_625_636,
+    "lightconv-hybrid": 12_691_360,
+    "dynamicconv-hybrid": 12_882_100,
+    "dilated-hybrid": 12_691_360,
+}
+
+# Parameters of BERT-base: C = E = 768, H = 12, d = 64, a feed-forward size of 3072.
+#   embeddings  30004 * 768 tokens + 2 * 768 types + 2 * 768 norm                       23,046,144
+#   per layer   4 (768^2 + 768) + (768 * 3072 + 3072) + (3072 * 768 + 768) + 4 * 768     7,087,872
+#   12 layers                                                                           85,054,464
+#   head        768^2 + 768 + 2 * 768 norm + 30004 biases; the decoder is tied             622,132
+#   none        the sum                                                                108,722,740
+#   absolute    + 128 * 768
+#   fixed       + 12 layers * 12 heads * 17
+#   dynamic     + 12 layers * 64 * 17
+BASE = {
+    "absolute": (108_821_044, "108.82M"),
+    "fixed": (108_725_188, "108.73M"),
+    "dynamic": (108_735_796, "108.74M"),
+    "composite": (108_738_244, "108.74M"),
+}
+
+
+def count(size, variant):
+    """The parameters of a model; on the device "meta" it has shapes without numbers."""
+    with torch.device("meta"):
+        model = BertForMaskedLM(BertConfig.from_size(size, variant, vocab_size=30004))
+    return parameter_count(model)
+
+
+@pytest.mark.parametrize("variant", HOLDS)
+def test_a_variant_has_the_terms_and_convolutions_of_the_paper_and_no_others(variant):
+    terms, convolutions = HOLDS[variant]
+    weights = random_mixer(variant).state_dict()
+
+    # tables: beta has one row per head, the others have d
+    tables = {name.split(".")[1]: x for name, x in weights.items() if name.startswith("terms.")}
+    assert set(tables) == terms
+    for name, table in tables.items():
+        if name == "fixed":
+            assert table.shape == (H, K)
+        else:
+            assert table.shape == (d, K)
+
+    # convolutions
+    found = [name for name in weights if name.endswith("depthwise.weight")]
+    assert {name.removesuffix(".weight") for name in found} == convolutions
+
+
+@pytest.mark.parametrize("variant", HOLDS)
+def test_kernels_are_the_weights_of_these_terms_and_convolutions(variant):
+    terms, convolutions = HOLDS[variant]
+    mixer = random_mixer(variant)
+    weights = mixer.state_dict()
+
+    expected = {}
+    if "fixed" in terms:
+        expected["fixed"] = weights["terms.fixed.beta"]
+    for name in convolutions:
+        expected[NAMES_IN_KERNELS[name]] = weights[f"{name}.weight"][:, 0]  # (C, 1, K) -> (C, K)
+
+    found = mixer.kernels()
+    assert set(found) == set(expected)
+    for name, kernel in found.items():
+        assert torch.equal(kernel, expected[name]), name
+
+
+@pytest.mark.parametrize("variant", SMALL)
+def test_small_has_exactly_the_parameters_of_the_paper(variant):
+    assert count("small", variant) == SMALL[variant]
+
+
+@pytest.mark.parametrize("variant", OTHERS)
+def test_small_has_the_parameters_derived_above(variant):
+    assert count("small", variant) == OTHERS[variant]
+
+
+@pytest.mark.parametrize("variant", BASE)
+def test_base_has_the_parameters_of_the_paper(variant):
+    parameters, printed = BASE[variant]
+    assert count("base", variant) == parameters
+    assert f"{parameters / 1e6:.2f}M" == printed
+
+
+def test_the_table_has_the_fifteen_variants_of_the_paper_and_those_of_the_others():
+    assert set(SMALL) | set(OTHERS) <= set(VARIANTS)
+    assert len(SMALL) == 15
+    assert set(HOLDS) == set(SMALL) - {"convbert"}
+    assert {name for name in SMALL if VARIANTS[name].absolute} == {"absolute", "convbert"}
+
+
+def test_exactly_none_and_absolute_have_no_kernel():
+    without = {name for name in [*SMALL, *OTHERS] if not VARIANTS[name].has_kernel}
+    assert without == {"none", "absolute"}
+
+
+def test_a_mixer_or_term_that_does_not_use_the_kernel_size_has_no_kernel(monkeypatch):
+    class Everywhere(Plain):
+        uses_kernel_size = False
+
+    class Slope(attention.Term):
+        uses_kernel_size = False
+
+    monkeypatch.setitem(TERMS, "slope", Slope)
+    assert Variant("", mixer=Plain).has_kernel
+    assert not Variant("", mixer=Everywhere).has_kernel
+    assert not Variant("", terms=("slope",)).has_kernel
+    assert Variant("", terms=("slope", "fixed")).has_kernel
+
+
+@pytest.mark.parametrize("variant", ["none", "absolute"])
+def test_a_variant_without_kernel_refuses_a_kernel_size(variant):
+    assert BertConfig.from_size("tiny", variant).kernel_size is None
+    with pytest.raises(ValueError, match=f"{variant} has no kernel") as refused:
+        BertConfig.from_size("tiny", variant, kernel_size=5)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (dict(terms=("fixed", "fixd")), "unknown term 'fixd'.*fixed, dynamic, key_dynamic"),
+        (dict(convolutional=("values",)), "unknown projection 'values'.*query, key, value"),
+        (dict(mixer=attention.ConvBert, terms=("fixed",)), "ConvBert does not use terms"),
+        (dict(mixer=attention.LightConv, terms=("fixed",)), "LightConv does not use terms"),
+        (dict(mixer=attention.DynamicConv, depthwise=True), "DynamicConv does not use depthwise"),
+        (
+            dict(mixer=attention.ConvBert, convolutional=("query",)),
+            "ConvBert does not use convolutional",
+        ),
+        (
+            dict(mixer=attention.DynamicConv, dilations=(1, 2)),
+            "DynamicConv does not use dilations",
+        ),
+        (dict(dilations=(1, 2)), "SelfAttention does not use dilations"),
+        (dict(mixer=Plain, terms=("fixed",)), "Plain does not use terms"),
+        (dict(mixer=nn.Linear), "subclass of Mixer"),
+        (dict(mixer=mixer_config), "subclass of Mixer"),
+        (dict(mixer="SelfAttention"), "subclass of Mixer"),
+        (dict(terms="fixed"), r"write \('fixed',\) with a comma"),
+        (dict(convolutional="value"), r"write \('value',\) with a comma"),
+        (dict(terms=("fixed", "dynamic", "fixed")), "'fixed' is named more than once"),
+        (dict(kernel_size=4), "kernel_size must be odd, not 4"),
+        (dict(mixer=attention.LightConv, dilations=()), "dilations are whole numbers above 0"),
+        (dict(mixer=attention.LightConv, dilations=(1, 0)), "dilations are whole numbers above 0"),
+    ],
+)
+def test_a_variant_whose_parts_do_not_go_together_is_refused_when_it_is_made(fields, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        Variant("an equation", **fields)
+    assert "\n" not in str(refused.value)
+
+
+# --- A new variant --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_a_new_variant_of_existing_terms_is_one_line(monkeypatch, beyond):
+    variant = Variant("content + beta_r + k_j.u_(i-j)", terms=("fixed", "key_dynamic"))
+    monkeypatch.setitem(VARIANTS, "fixed-key", variant)
+    assert_equals_loops("fixed-key", 9, beyond)
+
+    # a model with it trains, and its masked logits are its logits
+    model = small_model("fixed-key", beyond=beyond)
+    ids = random_tokens(2, 9)
+    logits, targets = model.masked_logits(model.bert(ids), ids)
+    F.cross_entropy(logits, targets).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert logits.shape == (18, 30)
+    torch.testing.assert_close(logits.view(2, 9, 30), model(ids), atol=1e-12, rtol=0)
+
+    # per layer: H * K for beta, d * K for u
+    assert count("small", "fixed-key") == SMALL["none"] + 12 * (4 * 17 + 64 * 17)
+
+
+class Mean(Mixer):
+    """z_i = the mean of x_j over the real tokens j, then a linear layer."""
+
+    def __init__(self, config, variant, layer):
+        super().__init__()
+        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x, attention_mask):
+        total = attention.zero_padding(x, attention_mask).sum(dim=1, keepdim=True)  # (B, 1, C)
+        number = attention_mask.sum(dim=1)[:, None, None]  # (B, 1, 1)
+        return self.output(total / number).expand_as(x)
+
+
+def test_a_new_variant_with_a_new_mixer_trains_like_the_others(monkeypatch):
+    monkeypatch.setitem(VARIANTS, "mean", Variant("z_i = mean_j x_j", mixer=Mean))
+    model = small_model("mean")
+    loss_of(model, random_tokens(2, 9)).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+class NewTerm(attention.Term):
+    """A term without parameters, which no loop describes yet: + |r| per relative position."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.kernel_size = config.kernel_size
+
+    def forward(self, q):
+        k = self.kernel_size // 2
+        row = torch.arange(-k, k + 1, dtype=q.dtype).abs()  # (K,)
+        return row.expand(q.shape[1], q.shape[2], -1)  # (H, N, K)
+
+
+def new_term_in_loops(weights, q_i, k_j, i, j, h, config):
+    t = references.column(j - i, config.kernel_size, config.beyond)
+    if t is None:
+        return 0
+    return abs(t - config.kernel_size // 2)
+
+
+def test_a_new_term_without_parameters_is_one_class_and_one_entry_in_the_loops(monkeypatch):
+    monkeypatch.setitem(TERMS, "new-term", NewTerm)
+    monkeypatch.setitem(VARIANTS, "new", Variant("", terms=("dynamic", "new-term")))
+    monkeypatch.setitem(references.SCORE_TERMS, "new-term", new_term_in_loops)
+    for beyond in BEYOND:
+        assert_equals_loops("new", 9, beyond)
+
+
+def test_a_term_or_mixer_without_loops_fails_with_a_sentence_that_says_so(monkeypatch):
+    monkeypatch.setitem(TERMS, "new-term", NewTerm)
+    monkeypatch.setitem(VARIANTS, "new", Variant("", terms=("new-term",)))
+    message = (
+        "tests/references.py has no loop reference of the term 'new-term': "
+        "add it to SCORE_TERMS or VALUE_TERMS"
+    )
+    with pytest.raises(NotImplementedError, match=message):
+        assert_equals_loops("new", 3)
+
+    monkeypatch.setitem(VARIANTS, "mean", Variant("z_i = mean_j x_j", mixer=Mean))
+    message = "tests/references.py has no loop reference of the mixer Mean: add it to MIXERS"
+    with pytest.raises(NotImplementedError, match=message):
+        assert_equals_loops("mean", 3)

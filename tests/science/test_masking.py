@@ -1,0 +1,113 @@
+"""data.mask_tokens: which tokens are chosen, by what they are replaced, and the labels."""
+
+import math
+
+import pytest
+import torch
+
+from data import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, mask_tokens
+
+VOCABULARY_SIZE = 1000
+TOKENS = 100_000  # ordinary tokens in the rows below
+
+
+@pytest.fixture(scope="module")
+def masked():
+    """(rows, masked rows, labels): 1,000 rows of 15 special tokens and 100 ordinary ones each."""
+    generator = torch.Generator().manual_seed(0)
+    special = torch.tensor([[CLS, SEP, SEP, MASK, UNK] + [PAD] * 10]).repeat(1000, 1)  # (1000, 15)
+    first = len(SPECIAL_TOKENS)
+    words = torch.randint(first, VOCABULARY_SIZE, (1000, 100), generator=generator)  # (1000, 100)
+    rows = torch.cat([special, words], dim=1)  # (1000, 115)
+
+    masked_ids, labels = mask_tokens(rows, VOCABULARY_SIZE, generator)
+    return rows, masked_ids, labels
+
+
+def within_5_sigmas(count, total, probability):
+    """True if `count` of `total` independent events is likely: it fails once in 1.7 million."""
+    sigma = math.sqrt(total * probability * (1 - probability))
+    return abs(count - total * probability) < 5 * sigma
+
+
+def test_15_percent_of_the_tokens_are_chosen(masked):
+    _, _, labels = masked
+    count = int((labels != -100).sum())
+    assert within_5_sigmas(count, TOKENS, 0.15)
+
+
+def test_of_the_chosen_80_percent_are_masked_10_percent_random_and_10_percent_the_same(masked):
+    rows, masked_ids, labels = masked
+    chosen = labels != -100
+    hidden = chosen & (masked_ids == MASK)
+    same = chosen & (masked_ids == rows)
+    random = chosen & ~hidden & ~same
+
+    # A token drawn at random may be the original one.
+    coincidence = 0.1 / (VOCABULARY_SIZE - len(SPECIAL_TOKENS))
+    count = int(chosen.sum())
+    assert within_5_sigmas(int(hidden.sum()), count, 0.8)
+    assert within_5_sigmas(int(same.sum()), count, 0.1 + coincidence)
+    assert within_5_sigmas(int(random.sum()), count, 0.1 - coincidence)
+
+
+def test_tokens_are_chosen_independently_of_their_neighbours(masked):
+    _, _, labels = masked
+    chosen = labels[:, -100:] != -100  # the ordinary tokens: (1000, 100)
+
+    # Two neighbours are both chosen with probability 0.15 squared.
+    both = chosen[:, 1:] & chosen[:, :-1]  # (1000, 99)
+    assert within_5_sigmas(int(both.sum()), 99_000, 0.15**2)
+
+
+def test_special_tokens_are_never_chosen(masked):
+    rows, _, labels = masked
+    chosen = labels != -100
+    assert not chosen[rows < len(SPECIAL_TOKENS)].any()
+
+
+def test_labels_are_the_original_tokens_and_tokens_that_are_not_chosen_stay(masked):
+    rows, masked_ids, labels = masked
+    chosen = labels != -100
+    assert torch.equal(labels[chosen], rows[chosen])
+    assert torch.equal(masked_ids[~chosen], rows[~chosen])
+
+
+def test_random_tokens_are_drawn_from_all_ordinary_ids(masked):
+    rows, masked_ids, labels = masked
+    chosen = labels != -100
+    random = masked_ids[chosen & (masked_ids != MASK) & (masked_ids != rows)]
+    assert random.min() >= len(SPECIAL_TOKENS)
+    assert random.max() < VOCABULARY_SIZE
+
+    # Each tenth of the vocabulary gets one tenth of them: a variance of n * 0.1 * 0.9, 5 sigmas.
+    tenth = (random - len(SPECIAL_TOKENS)) * 10 // (VOCABULARY_SIZE - len(SPECIAL_TOKENS))
+    counts = torch.bincount(tenth, minlength=10)
+    sigma = math.sqrt(len(random) * 0.09)
+    assert (counts - len(random) / 10).abs().max() < 5 * sigma, counts
+
+
+def test_masks_depend_on_the_generator_alone(masked):
+    rows, _, _ = masked
+    torch.manual_seed(0)
+    first_ids, first_labels = mask_tokens(rows, VOCABULARY_SIZE, torch.Generator().manual_seed(5))
+    torch.manual_seed(1)
+    again_ids, again_labels = mask_tokens(rows, VOCABULARY_SIZE, torch.Generator().manual_seed(5))
+    _, other_labels = mask_tokens(rows, VOCABULARY_SIZE, torch.Generator().manual_seed(6))
+
+    assert torch.equal(first_ids, again_ids)
+    assert torch.equal(first_labels, again_labels)
+    assert not torch.equal(first_labels, other_labels)
+
+
+def test_one_random_number_decides_what_happens_to_a_token(monkeypatch):
+    # The example in the docstring of mask_tokens: the cat [SEP] sat on mats
+    rows = torch.tensor([[5, 6, SEP, 7, 8, 9]])
+    draw = torch.tensor([[0.05, 0.90, 0.03, 0.125, 0.14, 0.50]])
+    random_ids = torch.tensor([[10, 11, 12, 13, 14, 15]])
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: draw)
+    monkeypatch.setattr(torch, "randint", lambda *_, **__: random_ids)
+
+    masked_ids, labels = mask_tokens(rows, VOCABULARY_SIZE, torch.Generator())
+    assert masked_ids.tolist() == [[MASK, 6, SEP, 13, 8, 9]]
+    assert labels.tolist() == [[5, -100, -100, 7, 8, -100]]

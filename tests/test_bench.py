@@ -1,0 +1,528 @@
+"""lab/bench.py: what is counted, printed and recorded. How long anything takes is never tested."""
+
+import functools
+import json
+import math
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lab import bench, figures, measure, record
+from model import BertConfig
+
+CPU = torch.device("cpu")
+FLOAT = torch.float32
+HAS_COMPILER = shutil.which("g++") is not None or shutil.which("clang++") is not None
+
+
+@pytest.fixture
+def benchmark(run_program):
+    """benchmark("lengths", ...) runs the command line on the CPU: (exit code, output, error)."""
+
+    def call(command, *arguments):
+        return run_program("lab.bench", bench.main, command, "--device", "cpu", *arguments)
+
+    return call
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Measure memory in this process instead of a fresh one, which takes seconds to start."""
+
+    def call(function, *arguments):
+        return function(*arguments)
+
+    monkeypatch.setattr(measure, "in_new_process", call)
+
+
+def table(out, columns):
+    """The rows of a printed table, as lists of strings. No cell has a blank in it."""
+    lines = out.splitlines()
+    header = "  ".join(column.cell(column.title) for column in columns)
+    start = lines.index(header) + 1
+    rows = []
+    for line in lines[start:]:
+        cells = line.split()
+        if len(cells) != len(columns):
+            break
+        rows.append(cells)
+    return rows
+
+
+def printed(row, columns):
+    """The cells of a row of the record, as they should be printed. null stands for nan."""
+    cells = []
+    for column in columns:
+        value = row[column.key]
+        if value is None:
+            value = math.nan
+        cells.append(format(value, column.format))
+    return cells
+
+
+def assert_record_has_what_is_printed(path, out, columns):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert [printed(row, columns) for row in content["rows"]] == table(out, columns)
+    assert content["rows"]
+    for note in content["notes"]:
+        assert note in out.splitlines()
+    return content
+
+
+# --- Measures -------------------------------------------------------------------------------------
+
+
+def test_flops_of_a_depthwise_convolution_are_those_of_its_loops():
+    """Each output is K products and sums; each gradient, of input and weight, is as many again."""
+    length, channels, K = 20, 6, 5
+    x = torch.randn(1, channels, length, 1, requires_grad=True)
+    weight = torch.randn(channels, 1, K, 1, requires_grad=True)
+
+    def run():
+        F.conv2d(x, weight, padding=(2, 0), groups=channels).sum().backward()
+
+    assert measure.count_flops(run) == 3 * 2 * length * channels * K
+
+
+def die():
+    os._exit(9)
+
+
+def test_a_function_runs_in_a_process_of_its_own_and_gives_nan_if_that_is_killed():
+    assert measure.in_new_process(os.getpid) != os.getpid()
+    assert math.isnan(measure.in_new_process(die))
+
+
+def test_the_ratio_is_the_median_of_the_ratios_of_each_round():
+    """In the second round the machine was ten times slower; the ratio does not notice it."""
+    assert measure.median_ratio([2.0, 20.0, 2.0], [1.0, 10.0, 1.0]) == 2.0
+    assert measure.median_ratio([2.0, 20.0, 6.0], [1.0, 10.0, 1.0]) == 2.0
+
+
+def test_functions_take_turns():
+    calls = []
+    runs = {name: functools.partial(calls.append, name) for name in ("a", "b")}
+    times = measure.take_turns(runs, CPU, rounds=3)
+    assert calls == ["a", "b"] * 3
+    assert list(times) == ["a", "b"]
+    assert all(len(rounds) == 3 for rounds in times.values())
+
+
+def test_the_peak_of_a_call_is_the_memory_that_it_needs_in_addition():
+    """64 MiB of numbers; other threads of the process may need a little, too."""
+
+    def run():
+        return torch.ones(2**24).sum().item()
+
+    result, peak = measure.peak_memory(run, CPU)
+    assert result == 2**24
+    assert math.isnan(peak) or 60 < peak < 200
+
+
+def test_the_peak_is_nan_where_the_system_does_not_say_it(monkeypatch):
+    for error in (OSError, TypeError, AttributeError):
+
+        def fail(name, error=error):
+            raise error
+
+        monkeypatch.setattr(measure.ctypes, "CDLL", fail)
+        result, peak = measure.peak_memory(lambda: 7, CPU)
+        assert result == 7 and math.isnan(peak)
+
+
+def test_the_peak_of_a_model_is_a_number_of_mib():
+    config = BertConfig.from_size("tiny", "composite", vocab_size=300, max_length=16)
+    peak = bench.model_peak(config, CPU, FLOAT)
+    assert 50 < peak < 100_000 or (os.name == "nt" and math.isnan(peak))
+
+
+# --- The record -----------------------------------------------------------------------------------
+
+
+def test_a_record_says_what_was_run_and_names_no_folder(tmp_path):
+    arguments = ["steps", "--corpus", "/home/ann/english.txt", "toy", "--cache_dir=/var/cache"]
+    arguments += ["--out", str(tmp_path / "new" / "steps.json")]
+    out = tmp_path / "new" / "steps.json"
+    record.Record(arguments, {"size": "tiny"}, CPU, out)
+
+    text = out.read_text(encoding="utf-8")
+    content = json.loads(text)
+    assert list(content) == [
+        "command",
+        "date",
+        "device",
+        "torch",
+        "threads",
+        "settings",
+        "rows",
+        "notes",
+    ]
+    assert content["command"] == (
+        "python -m lab.bench steps --corpus english.txt toy --cache_dir=cache --out steps.json"
+    )
+    assert content["settings"] == {"size": "tiny"}
+    assert content["device"].startswith("cpu (")
+    assert content["torch"] == torch.__version__
+    assert content["threads"] == torch.get_num_threads()
+    for secret in ("/home", "/var", str(tmp_path)):
+        assert secret not in text
+
+
+def test_a_record_is_written_after_every_row(tmp_path, capsys):
+    """Memory that could not be measured is printed as nan; in JSON it is null."""
+    columns = (record.Column("name", "name", 6, align="<"), record.Column("mib", "MiB", 8, ".1f"))
+    out = tmp_path / "record.json"
+    seen = []
+
+    def rows():
+        yield {"name": "a", "mib": math.nan}
+        seen.append(json.loads(out.read_text(encoding="utf-8"))["rows"])
+        yield {"name": "b", "mib": 2.25, "more": True}
+        raise MemoryError
+
+    results = record.Record([], {}, CPU, out)
+    with pytest.raises(MemoryError):
+        results.add_table(columns, rows())
+    assert capsys.readouterr().out == (
+        "name         MiB\n"
+        "a            nan\n"
+        "b            2.2\n"
+    )  # fmt: skip
+    assert seen == [[{"name": "a", "mib": None}]]
+    content = json.loads(out.read_text(encoding="utf-8"))
+    assert content["rows"] == [
+        {"name": "a", "mib": None},
+        {"name": "b", "mib": 2.25, "more": True},
+    ]
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def test_full_rows_are_functions_of_seed_and_step_and_have_no_padding_and_no_marks():
+    full = bench.FullRows(300, 16)
+    first = full.batch(0, 1, 4)
+    assert torch.equal(first, full.batch(0, 1, 4))
+    assert torch.equal(first, bench.FullRows(300, 16).batch(0, 1, 4))
+    assert not torch.equal(first, full.batch(0, 2, 4))
+    assert not torch.equal(first, full.batch(1, 1, 4))
+    assert first.shape == (4, 16) and first.dtype == torch.int64
+
+    many = full.batch(0, 1, 40)
+    assert many.min() >= 5 and many.max() < 300
+    assert len(np.unique(many, axis=0)) == 40
+
+
+def test_a_few_full_rows_fill_a_larger_batch():
+    assert bench.FullRows(300, 16, count=1).batch(0, 0, 3).shape == (3, 16)
+
+
+def steps(benchmark, small_text, *arguments):
+    return benchmark(
+        "steps",
+        *("--corpus", small_text.file, "--cache_dir", small_text.cache),
+        *("--batch_size", 4, "--seq_len", 32, "--dtype", "fp32", "--rounds", 2),
+        *arguments,
+    )
+
+
+def test_steps_prints_a_row_for_absolute_and_each_variant_and_writes_no_run(
+    benchmark, small_text, tmp_path, monkeypatch
+):
+    """Of absolute itself the ratios are 1; every row has a time, real tokens/s and a memory."""
+    monkeypatch.setattr(measure, "in_new_process", lambda function, *arguments: 123.4)
+    monkeypatch.chdir(tmp_path)
+    code, out, error = steps(benchmark, small_text, "--variant", "composite", "--out", "steps.json")
+    assert code == 0, error
+    assert [path.name for path in tmp_path.iterdir()] == ["steps.json"]
+
+    rows = table(out, bench.STEP_COLUMNS)
+    assert [row[0] for row in rows] == ["absolute", "composite"]
+    assert rows[0][2] == rows[0][4] == "1.00"
+    for _, full_ms, full_ratio, tokens_per_second, corpus_ratio, first_step, peak in rows:
+        for number in (full_ms, full_ratio, tokens_per_second, corpus_ratio):
+            assert float(number.replace(",", "")) > 0
+        assert float(first_step) >= 0
+        assert peak == "123"
+
+    content = assert_record_has_what_is_printed(tmp_path / "steps.json", out, bench.STEP_COLUMNS)
+    assert content["settings"]["variants"] == ["absolute", "composite"]
+    assert content["settings"]["corpus"] == [small_text.file.name]
+    assert content["settings"]["compile"] is False
+    assert str(small_text.file.parent) not in (tmp_path / "steps.json").read_text()
+    assert len(content["notes"]) == 1
+    assert [row["compiled"] for row in content["rows"]] == [False, False]
+
+
+def test_the_peak_of_steps_is_a_number_of_mib(benchmark, small_text, in_this_process, tmp_path):
+    code, out, error = steps(benchmark, small_text, "--variant", "absolute", "--rounds", 1)
+    assert code == 0, error
+    (row,) = table(out, bench.STEP_COLUMNS)
+    assert row[-1] == "nan" or 50 < float(row[-1].replace(",", "")) < 100_000
+
+
+def test_all_variants_train_on_the_same_batches_in_every_round(
+    benchmark, small_text, in_this_process, monkeypatch
+):
+    """Noted: (variant, kind of batch, its ids) of every training step."""
+    noted = []
+    train_step = bench.train_step
+
+    def note_and_train(trainer, source):
+        settings = trainer.settings
+        batch = source.batch(settings["seed"], trainer.step, settings["batch_size"])
+        noted.append((settings["variant"], type(source).__name__, batch.tolist()))
+        train_step(trainer, source)
+
+    monkeypatch.setattr(bench, "train_step", note_and_train)
+    monkeypatch.setattr(bench, "step_peak", lambda setup: 0.0)
+    assert steps(benchmark, small_text, "--variant", "none").code == 0
+
+    # the last 8 steps are timed: 2 rounds x 2 variants x 2 kinds of batches
+    timed = noted[-8:]
+    assert [(variant, kind) for variant, kind, _ in timed] == 2 * [
+        ("absolute", "FullRows"),
+        ("absolute", "Corpus"),
+        ("none", "FullRows"),
+        ("none", "Corpus"),
+    ]
+    batches = [batch for _, _, batch in timed]
+    assert batches[0] == batches[2] and batches[1] == batches[3]
+    assert batches[4] == batches[6] and batches[5] == batches[7]
+    assert batches[0] != batches[4] and batches[1] != batches[5]
+
+
+# --- lengths --------------------------------------------------------------------------------------
+
+
+def lengths_rows(names, lengths, rounds=1):
+    return list(
+        bench.measure_lengths(names, "tiny", CPU, FLOAT, lengths, rounds=rounds, dropout=0.0)
+    )
+
+
+def test_lengths_has_a_row_for_each_length_and_variant_with_the_flops_of_the_equations(
+    in_this_process,
+):
+    rows = lengths_rows(["none", "dilated"], (8, 32))
+    assert [(row["N"], row["variant"]) for row in rows] == [
+        (8, "none"),
+        (8, "dilated"),
+        (32, "none"),
+        (32, "dilated"),
+    ]
+    gflop = {(row["N"], row["variant"]): row["gflop"] for row in rows}
+    ratios = [row["ratio"] for row in rows if row["variant"] == "none"]
+    assert ratios == [1.0, 1.0]
+
+    # forward and two gradients, per 1,000 tokens
+    C, K = 128, 17
+    for length in (8, 32):
+        # dilated: C -> 2C and C -> C, and K weights per channel
+        dilated = 3 * 2 * (3 * C * C + K * C) * 1000
+        assert gflop[length, "dilated"] == pytest.approx(dilated / 1e9, rel=1e-12)
+
+        # none: four projections, queries times keys, weights times values
+        none = 3 * 2 * (4 * C * C + 2 * C * length) * 1000
+        assert gflop[length, "none"] == pytest.approx(none / 1e9, rel=1e-12)
+
+
+def test_lengths_records_what_it_prints_and_figures_read_it(
+    benchmark, tmp_path, in_this_process, monkeypatch
+):
+    out_path = tmp_path / "lengths.json"
+    monkeypatch.setattr(bench, "doubled_lengths", lambda longest: [8, 32])
+    code, out, error = benchmark(
+        "lengths", "--variant", "none", "dilated", "--rounds", 1, "--out", out_path
+    )
+    assert code == 0, error
+    content = assert_record_has_what_is_printed(out_path, out, bench.LENGTH_COLUMNS)
+    assert content["settings"]["lengths"] == [8, 32]
+
+    costs = figures.read_lengths(out_path)
+    assert list(costs) == ["none", "dilated"]
+    expected = {"none": [], "dilated": []}
+    for row in content["rows"]:
+        kib = math.nan if row["kib"] is None else row["kib"]
+        expected[row["variant"]].append((row["N"], row["ms"], row["gflop"], kib))
+    for name in costs:
+        np.testing.assert_array_equal(costs[name], expected[name])
+
+
+@pytest.mark.parametrize(
+    "seconds, verdict",
+    [
+        ([1, 2, 1, 0.5, 1, 0.25], "dilated: faster than none from N = 16 on"),
+        ([1, 0.5, 1, 2, 1, 2], "dilated: not faster than none"),
+        # faster at 8 tokens, too, but not at 16
+        ([1, 0.5, 1, 2, 1, 0.5], "dilated: faster than none from N = 32 on"),
+    ],
+)
+def test_lengths_says_from_which_length_on_a_variant_is_faster(
+    seconds, verdict, benchmark, monkeypatch
+):
+    """The times are given: of none and dilated at 8, 16 and 32 tokens."""
+    given = iter(seconds)
+    monkeypatch.setattr(measure, "seconds", lambda run, device: next(given))
+    monkeypatch.setattr(measure, "in_new_process", lambda function, *arguments: 0.0)
+    monkeypatch.setattr(bench, "doubled_lengths", lambda longest: [8, 16, 32])
+    code, out, error = benchmark("lengths", "--variant", "dilated", "--rounds", 1)
+    assert code == 0, error
+    assert out.splitlines()[-1] == verdict
+
+
+def test_lengths_are_doubled_up_to_the_longest():
+    assert bench.doubled_lengths(64) == [64]
+    assert bench.doubled_lengths(1000) == [64, 128, 256, 512]
+    assert bench.doubled_lengths(8192)[-1] == 8192
+
+
+@pytest.mark.parametrize(
+    "names, chosen",
+    [
+        (["composite"], ["none", "composite"]),
+        (["dilated", "none", "dilated"], ["none", "dilated"]),
+        (["all"], ["none", "composite", "dilated"]),
+    ],
+)
+def test_the_baseline_is_measured_first_and_nothing_twice(names, chosen):
+    allowed = ["composite", "none", "dilated"]
+    assert bench.chosen_variants(names, allowed, baseline="none") == chosen
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+def test_attention_prints_and_records_a_line_for_each_path(benchmark, tmp_path):
+    out_path = tmp_path / "attention.json"
+    code, out, error = benchmark(
+        "attention", "--max_length", 128, "--tokens", 128, "--out", out_path
+    )
+    assert code == 0, error
+    rows = table(out, bench.ATTENTION_COLUMNS)
+    assert [row[0] for row in rows] == ["64"] * 6 + ["128"] * 6
+    assert [row[2] for row in rows[:6]] == [
+        "plain",
+        "gather",
+        "reference",
+        "band",
+        "blocks",
+        "fused",
+    ]
+    for row in rows:
+        value_error, gradient_error = float(row[-2]), float(row[-1])
+        assert value_error < 1e-5 and gradient_error < 1e-5
+    assert rows[0][4] == rows[6][4] == "1.00"
+
+    content = assert_record_has_what_is_printed(out_path, out, bench.ATTENTION_COLUMNS)
+    assert content["settings"]["dtype"] == "float32"
+
+
+def test_bf16_has_larger_errors_which_are_measured_against_float64():
+    rows = bench.measure_attention(bench.PATHS, [64], 64, CPU, torch.bfloat16)
+    for row in rows:
+        assert 1e-4 < row["value_error"] < 0.1
+        assert 1e-4 < row["gradient_error"] < 0.1
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="no C++ compiler here")
+def test_compiled_attention_equals_the_uncompiled():
+    compiled = torch.compile(bench.attention, dynamic=False)
+    inputs, grad_output = bench.make_inputs(2, 16, CPU, FLOAT)
+    results = bench.forward_backward(compiled, inputs, grad_output)
+    expected = bench.forward_backward(bench.gather, inputs, grad_output)
+    for result, other in zip(results, expected, strict=True):
+        torch.testing.assert_close(result, other, atol=1e-5, rtol=1e-5)
+
+    again = bench.forward_backward(compiled, inputs, grad_output)
+    for result, other in zip(results, again, strict=True):
+        assert torch.equal(result, other)
+
+
+# --- Errors ---------------------------------------------------------------------------------------
+
+
+def last_line(error):
+    return error.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["attention", "--max_length", "63"], "--max_length must be 64 or more"),
+        (["attention", "--tokens", "0"], "'0' is not a whole number above 0"),
+        (["attention", "--device", "abacus"], "'abacus'"),
+        (["attention", "--device", "meta"], "no device 'meta'"),
+        (["attention", "--size", "tiny"], "--size"),
+        (["lengths", "--max_length", "63"], "--max_length must be 64 or more"),
+        (["lengths", "--variant", "dilated-hybrid"], "--variant dilated-hybrid"),
+        (["lengths", "--kernel_size", "9"], "--kernel_size"),
+        (["steps", "--variant", "nonsense"], "composite"),
+        (["steps", "--kernel_size", "8"], "kernel_size must be odd"),
+        (["steps", "--size", "huge"], "tiny"),
+        (["steps", "--corpus", "no-such-corpus"], "no-such-corpus"),
+        (["steps", "--lengths"], "--lengths"),
+        (["everything"], "everything"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(
+    benchmark, arguments, words, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    code, _, error = benchmark(*arguments)
+    assert code == 2
+    assert words in last_line(error)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_memory_error_without_a_message_is_named():
+    def no_memory(*inputs):
+        raise MemoryError
+
+    with pytest.raises(ValueError, match="^N = 64 cannot be measured here: MemoryError$"):
+        list(bench.measure_attention({"plain": no_memory}, [64], 64, CPU, FLOAT))
+
+
+def test_too_little_memory_for_a_length_is_one_line_and_the_rows_before_it_are_kept(
+    benchmark, tmp_path, monkeypatch
+):
+    """RuntimeError is what torch raises if an allocation fails."""
+    plain = bench.plain
+
+    def plain_up_to_64(query, *inputs):
+        if query.shape[-2] > 64:
+            raise RuntimeError("you tried to allocate too much\nand more")
+        return plain(query, *inputs)
+
+    monkeypatch.setattr(bench, "PATHS", {"plain": plain_up_to_64})
+    out_path = tmp_path / "attention.json"
+    arguments = ["--max_length", 128, "--tokens", 64, "--out", out_path]
+    code, _, error = benchmark("attention", *arguments)
+    assert code == 2
+    assert error == ("lab.bench: N = 128 cannot be measured here: you tried to allocate too much\n")
+    rows = json.loads(out_path.read_text(encoding="utf-8"))["rows"]
+    assert [row["N"] for row in rows] == [64]
+
+
+def test_without_a_compiler_compile_is_refused_in_one_line(benchmark, monkeypatch):
+    def no_compiler(*arguments):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", lambda function, **options: no_compiler)
+    code, _, error = benchmark("attention", "--compile", "--tokens", 64)
+    assert code == 2
+    assert error == "lab.bench: N = 64 cannot be measured here: no compiler\n"
+
+
+def test_an_output_that_cannot_be_written_fails_before_anything_is_measured(
+    benchmark, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(bench, "measure_attention", None)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    code, _, error = benchmark("attention", "--out", tmp_path / "file" / "record.json")
+    assert code == 2
+    assert error.startswith("lab.bench: ") and error.count("\n") == 1

@@ -1,0 +1,193 @@
+"""support/commands.py: exit codes, errors as one line, signals, and types of arguments."""
+
+import argparse
+import io
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from conftest import ROOT
+from support.commands import StopSignals, TrainingFailed, fraction, positive_int, run_command
+
+no_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
+
+
+def raising(error):
+    """A main() that raises the error."""
+
+    def main(arguments):
+        raise error
+
+    return main
+
+
+# --- Exit codes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [0, 3, 130])
+def test_the_exit_code_is_what_the_function_returns(run_program, code):
+    def main(arguments):
+        print(*arguments)
+        return code
+
+    assert run_program("a.py", main, "one", 2) == (code, "one 2\n", "")
+
+
+@pytest.mark.parametrize(
+    "error, code, words",
+    [
+        (TrainingFailed("the loss is nan at step 3"), 1, "the loss is nan at step 3"),
+        (ValueError("--lr must be above 0"), 2, "--lr must be above 0"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start"), 2, "invalid start"),
+        (FileNotFoundError(2, "No such file", "x.txt"), 2, "No such file"),
+        (OSError(28, "No space left on device"), 2, "No space left on device"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_an_expected_error_is_one_line_and_an_exit_code(run_program, error, code, words):
+    outcome = run_program("a.py", raising(error))
+    assert outcome.code == code and not outcome.out
+    assert outcome.error.startswith("a.py: ") and words in outcome.error
+    assert outcome.error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes"),
+    ],
+)
+def test_out_of_memory_is_one_line_that_names_the_options(run_program, error):
+    outcome = run_program("a.py", raising(error))
+    assert outcome.code == 1 and outcome.error.count("\n") == 1
+    assert "--batch_size" in outcome.error and "--seq_len" in outcome.error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), KeyError("step")])
+def test_our_own_mistakes_keep_their_traceback(error):
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(type(error)):
+            run_command("a.py", raising(error), [])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_an_exit_inside_the_function_keeps_its_code(run_program):
+    outcome = run_program("a.py", raising(SystemExit(2)))
+    assert outcome.code == 2 and not outcome.error
+
+
+def test_a_console_that_cannot_show_a_character_prints_a_question_mark(monkeypatch, run_program):
+    console = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", console)
+
+    def main(arguments):
+        print("t\u00fcr \u2581")
+        return 0
+
+    assert run_program("a.py", main).code == 0
+    console.flush()
+    assert console.buffer.getvalue() == b"t?r ?\n"
+
+
+# --- Signals --------------------------------------------------------------------------------------
+
+
+@no_signals
+def test_sigterm_ends_the_program_and_runs_its_clean_up(run_program):
+    cleaned = []
+
+    def main(arguments):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return 0
+        finally:
+            cleaned.append(True)
+
+    assert run_program("a.py", main).code == 128 + signal.SIGTERM and cleaned
+
+
+@no_signals
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_signal_becomes_a_number(number):
+    before = signal.getsignal(number)
+    with StopSignals() as stop:
+        assert stop.number == 0
+        os.kill(os.getpid(), number)
+        assert stop.number == number
+    assert signal.getsignal(number) == before
+
+
+@no_signals
+def test_a_second_stop_signal_of_the_same_kind_acts_at_once():
+    with StopSignals() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.number == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+
+def test_stop_signals_restore_the_handlers_after_an_error():
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(ValueError), StopSignals():
+        raise ValueError
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+# --- Types of arguments ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["1", "17", "007"])
+def test_positive_int_reads_whole_numbers(text):
+    assert positive_int(text) == int(text)
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "1.5", "", "ten", "1e3", " 1", "\u00b2", "\u0661"])
+def test_positive_int_refuses_everything_else(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="not a whole number above 0"):
+        positive_int(text)
+
+
+@pytest.mark.parametrize("text, value", [("0", 0.0), ("0.1", 0.1), ("1e-3", 0.001)])
+def test_fraction_reads_numbers_from_0_to_below_1(text, value):
+    assert fraction(text) == value
+
+
+@pytest.mark.parametrize("text", ["1", "-0.1", "nan", "inf", "1.5"])
+def test_fraction_refuses_numbers_outside(text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"not in \[0, 1\)"):
+        fraction(text)
+
+
+def test_argparse_answers_a_text_that_is_no_fraction_in_one_line(capsys):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--share", type=fraction)
+    with pytest.raises(SystemExit) as stop:
+        parser.parse_args(["--share", "much"])
+    assert stop.value.code == 2 and "--share" in capsys.readouterr().err.splitlines()[-1]
+
+
+# --- A program of its own -------------------------------------------------------------------------
+
+
+def test_a_program_ends_with_one_line_and_its_exit_code():
+    """The same without pytest around it."""
+    code = (
+        "from support.commands import run_command\n"
+        "def main():\n"
+        "    raise ValueError('no such corpus')\n"
+        "run_command('a.py', main)\n"
+    )
+    program = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
+    )
+    assert (program.returncode, program.stdout) == (2, "")
+    assert program.stderr == "a.py: no such corpus\n"

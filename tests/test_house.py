@@ -1,0 +1,209 @@
+"""The rules of the house: imports, long lines, comments, and the number of calls to attention."""
+
+import ast
+import io
+import tokenize
+import traceback
+from pathlib import Path
+
+import pytest
+
+import attention
+import pretrain
+from conftest import ROOT
+
+# What each part of the project may import of the project. A part is a folder, or a file of the
+# top level without ".py".
+MAY_IMPORT = {
+    "support": {"support"},
+    "toy": {"toy", "support"},
+    "kernels": set(),
+    "attention": {"kernels"},
+    "model": {"attention", "kernels", "support"},
+    "data": {"toy", "support"},
+    "pretrain": {"attention", "data", "kernels", "model", "support"},
+    "glue": {"attention", "data", "kernels", "model", "pretrain", "toy", "support"},
+}
+SIX = {"attention", "kernels", "model", "data", "pretrain", "glue"}
+MAY_IMPORT["lab"] = SIX | {"toy", "support", "lab"}
+
+LONGEST_LINE = 100  # columns
+UNCOMMENTED = 15  # lines: longer functions need a comment
+
+
+def python_files():
+    """Every .py file of the project, relative to its root.
+
+    Hidden folders are left out, and so are installed packages.
+    """
+    files = []
+    for path in ROOT.rglob("*.py"):
+        path = path.relative_to(ROOT)
+        is_hidden = any(part.startswith(".") for part in path.parts)
+        if not is_hidden and "site-packages" not in path.parts:
+            files.append(path)
+    return sorted(files)
+
+
+FILES = python_files()
+SOURCES = [path for path in FILES if path.parts[0] != "tests"]
+
+
+def read(path):
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def part_of(path):
+    """The part of the project that a file belongs to: "support" for support/files.py."""
+    return path.parts[0].removesuffix(".py")
+
+
+# --- Imports --------------------------------------------------------------------------------------
+
+
+def imported_names(tree):
+    """The first name of every module that a file imports, at its top or inside a function."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a relative import"
+            names.add(node.module.split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_imports_point_downwards_only(path):
+    part = part_of(path)
+    assert part in MAY_IMPORT, f"{path} is in no part of the project: add it to MAY_IMPORT"
+    parts = {part_of(file) for file in FILES}
+    of_the_project = imported_names(ast.parse(read(path))) & parts
+    assert of_the_project <= MAY_IMPORT[part]
+
+
+def test_the_table_of_imports_has_no_circle():
+    """Every part can be built after the parts that it imports."""
+    built = set()
+    waiting = dict(MAY_IMPORT)
+    while waiting:
+        ready = [part for part, needs in waiting.items() if needs - {part} <= built]
+        assert ready, f"a circle among {', '.join(waiting)}"
+        for part in ready:
+            built.add(part)
+            del waiting[part]
+
+
+@pytest.mark.parametrize(
+    "code, names",
+    [
+        ("import kernels", {"kernels"}),
+        ("import support.files as f, toy", {"support", "toy"}),
+        ("from support.files import write_text", {"support"}),
+        ("def f():\n    from glue import main", {"glue"}),
+    ],
+)
+def test_imported_names_are_found_in_every_form(code, names):
+    assert imported_names(ast.parse(code)) == names
+
+
+# --- Lines and comments ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_no_line_is_longer_than_100_columns(path):
+    lines = read(path).split("\n")
+    long_lines = [number for number, line in enumerate(lines, 1) if len(line) > LONGEST_LINE]
+    assert not long_lines
+
+
+def comment_lines(text):
+    """The numbers of the lines that hold a comment and nothing else."""
+    numbers = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and token.line.strip().startswith("#"):
+            numbers.add(token.start[0])
+    return numbers
+
+
+def body_lines(function):
+    """(first, last) line of the body of a function, without its docstring; None if it is empty."""
+    body = function.body
+    first = body[0].lineno
+    if ast.get_docstring(function) is not None:
+        first = body[0].end_lineno + 1
+    if first > function.end_lineno:
+        return None
+    return first, function.end_lineno
+
+
+def long_functions_without_a_comment(text):
+    """The functions of more than 15 lines in whose body no line is a comment: [(name, lines)]."""
+    comments = comment_lines(text)
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        lines = body_lines(node)
+        if lines is None:
+            continue
+        first, last = lines
+        length = last - first + 1
+        if length > UNCOMMENTED and not any(first <= line <= last for line in comments):
+            found.append((node.name, length))
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_every_long_function_has_a_comment(path):
+    assert long_functions_without_a_comment(read(path)) == []
+
+
+def test_long_functions_without_a_comment_are_found():
+    body = "    x = 1\n"
+    docstring = '    """One line.\n\n' + "    # no comment\n" * 20 + '    """\n'
+    text = '    x = "# no comment"  # next to a statement\n'
+    comment = "    # first step\n"
+    assert long_functions_without_a_comment("def f():\n" + body * 15) == []
+    assert long_functions_without_a_comment("def f():\n" + docstring) == []
+    assert long_functions_without_a_comment("def f():\n" + docstring + body * 15) == []
+    assert long_functions_without_a_comment("def f():\n" + body * 16) == [("f", 16)]
+    assert long_functions_without_a_comment("def f():\n" + docstring + text * 16) == [("f", 16)]
+    assert long_functions_without_a_comment("def f():\n" + comment + body * 15) == []
+
+
+# --- The way to attention -------------------------------------------------------------------------
+
+
+def frames_of_the_project():
+    """The names of the project's functions that are running now, the outermost first; no tests."""
+    names = []
+    for frame in traceback.extract_stack():
+        path = Path(frame.filename)
+        if path.is_relative_to(ROOT) and not path.is_relative_to(ROOT / "tests"):
+            names.append(frame.name)
+    return names
+
+
+def test_from_main_to_attention_there_are_at_most_seven_calls(
+    small_text, tmp_path, monkeypatch, capsys
+):
+    """The frames of our own code, from `main` to `attention`, in a training step of composite."""
+    stacks = []
+    add_band = attention.add_band
+
+    def note_and_add(*arguments, **options):
+        stacks.append(frames_of_the_project())
+        return add_band(*arguments, **options)
+
+    monkeypatch.setattr(attention, "add_band", note_and_add)
+    arguments = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
+    arguments += ["--variant", "composite", "--steps", 1, "--batch_size", 2, "--seq_len", 16]
+    arguments += ["--out_dir", tmp_path / "run"]
+    assert pretrain.main([str(argument) for argument in arguments]) == 0
+
+    training = [stack for stack in stacks if "train_step" in stack]
+    assert len(training) == 4  # one for each layer
+    for stack in training:
+        assert stack[0] == "main" and stack[-1] == "attention"
+        assert len(stack) <= 7, " > ".join(stack)

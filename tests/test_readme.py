@@ -1,0 +1,112 @@
+"""README.md: its length, its commands, and its two examples of a new variant, run as printed."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import glue
+import model
+import pretrain
+from conftest import ROOT
+from lab import bench, figures
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_readme_has_at_most_220_lines():
+    assert len(README.splitlines()) <= 220
+
+
+# --- Commands -------------------------------------------------------------------------------------
+
+
+def commands_of(path):
+    """The commands of a document that run a program of this project, without their comments."""
+    commands = []
+    for line in path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+        line = line.strip().removeprefix("$ ").removeprefix("OMP_NUM_THREADS=1 ")
+        if re.match(r"python (\w+\.py|-m lab\.\w+) ", line):
+            commands.append(shlex.split(line, comments=True))
+    return commands
+
+
+COMMANDS = [
+    pytest.param(command, id=f"{path.name}: {' '.join(command[:5])}")
+    for path in DOCUMENTS
+    for command in commands_of(path)
+]
+PARSERS = {
+    "pretrain.py": pretrain.parse_arguments,
+    "glue.py": glue.parse_arguments,
+    "lab.bench": bench.parse_arguments,
+    "lab.figures": figures.parse_arguments,
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_documents_is_understood_by_its_program(command):
+    """The parser ends the test with SystemExit if it does not know an option."""
+    command = [word for word in command[1:] if word != "-m"]
+    program, *arguments = command
+    if program == "model.py":
+        assert len(arguments) == 2
+        assert "[MASK]" in arguments[1]
+    else:
+        PARSERS[program](arguments)
+
+
+def test_the_documents_show_every_program():
+    shown = set()
+    for path in DOCUMENTS:
+        for command in commands_of(path):
+            shown.add([word for word in command[1:] if word != "-m"][0])
+    assert shown >= {*PARSERS, "model.py"}
+    assert callable(model.main)
+
+
+# --- A variant of your own ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def copy_with_examples(tmp_path_factory):
+    """A copy of the project, with the examples of README.md pasted at the end of attention.py."""
+    copy = tmp_path_factory.mktemp("readme") / "project"
+    unwanted = shutil.ignore_patterns(".*", "__pycache__", "cache", "runs", "glue_data", "docs")
+    shutil.copytree(ROOT, copy, ignore=unwanted)
+
+    section = README[README.index("## A variant of your own") :]
+    section = section[: section.index("\n## ", 1)]
+    examples = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    assert len(examples) == 2
+    with open(copy / "attention.py", "a", encoding="utf-8") as file:
+        for example in examples:
+            file.write("\n\n" + example)
+    return copy
+
+
+def run_in(copy, *arguments):
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=copy, capture_output=True, text=True, encoding="utf-8"
+    )
+
+
+def test_the_examples_pass_all_tests_of_the_science(copy_with_examples):
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/science"]
+    done = run_in(copy_with_examples, *arguments, "-k", "fixed-key or local-mean")
+    assert done.returncode == 0, done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 40
+
+
+def test_the_examples_train_from_the_command_line(copy_with_examples, small_text, tmp_path):
+    arguments = ["pretrain.py", "--variant", "fixed-key", "local-mean", "--steps", "2"]
+    arguments += ["--corpus", str(small_text.file)]
+    arguments += ["--cache_dir", str(small_text.cache), "--out_dir", str(tmp_path / "runs")]
+    arguments += ["--batch_size", "4", "--device", "cpu"]
+    done = run_in(copy_with_examples, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs/local-mean/model.pt").is_file()

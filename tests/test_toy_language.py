@@ -1,0 +1,539 @@
+"""toy/language.py: the same bytes everywhere, and a grammar checked by rules of this file's own."""
+
+import hashlib
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from toy import language
+from toy.language import Entity, Event, Outcome, State
+
+ROOT = Path(__file__).parent.parent
+SHA256_OF_2000 = "9ff0d833c69caef548c5d9267a34adc0b744c15b535d71f1d21fa0e8538a9e57"
+
+
+# --- The checker's own lexicon: enough to read a statement from left to right ---------------------
+
+
+def word_set(text):
+    return {*text.split()}
+
+
+DETERMINERS = word_set("the a an some two three many every all no")
+SIZES = word_set("small big tall short")
+AGES = word_set("old young new")
+COLOURS = word_set("black white brown grey red yellow")
+ADJECTIVES = SIZES | AGES | COLOURS
+WOMEN = word_set("anna maria emma ruth")
+MEN = word_set("tom david omar paul")
+JOBS = word_set("child farmer doctor teacher baker sailor nurse pilot singer person")
+PLURALS = {"mice", "geese", "children", "people", "they"}  # and every noun that ends in s
+SINGULAR_VERBS = word_set("is was does has")
+PLURAL_VERBS = word_set("are were do have")
+PAST = word_set("did had fed woke bit slept ate hid drank ran gave stole sold bought")  # and -ed
+KINDS = word_set("animal bird person tool flower fruit")
+KIND_FORMS = KINDS | word_set("animals birds people tools flowers fruits")
+
+
+def forms_of(nouns):
+    """{form: singular} of some nouns of the language."""
+    singular = {}
+    for noun in nouns:
+        singular[noun.singular] = noun.singular
+        if noun.plural:
+            singular[noun.plural] = noun.singular
+    return singular
+
+
+SINGULAR = forms_of(language.NOUNS)
+NOUNS = set(SINGULAR) | KIND_FORMS
+
+
+def is_plural(noun):
+    return noun in PLURALS or noun.endswith("s")
+
+
+def number_of(verb):
+    """True for plural, False for singular, None for a past tense that shows neither."""
+    if verb in SINGULAR_VERBS:
+        return False
+    if verb in PLURAL_VERBS:
+        return True
+    if verb in PAST or (verb.endswith("ed") and verb != "feed"):
+        return None
+    return not verb.endswith("s")
+
+
+def noun_phrase(words, start):
+    """(head noun of the phrase that begins at words[start], index of the word after it)."""
+    i = start
+    while words[i] in DETERMINERS | ADJECTIVES:
+        i += 1
+    return words[i], i + 1
+
+
+def verbs_of(words):
+    """What must agree in a statement.
+
+    Returns:
+        (pairs, attractor): the (noun, verb) pairs that must agree, the main verb last, and the noun
+        in the subject's modifier, or None.
+    """
+    head, i = noun_phrase(words, 0)
+    pairs = []
+    attractor = None
+
+    # the cat near the dogs
+    if words[i] in ("near", "behind", "beside", "with", "in"):
+        attractor, i = noun_phrase(words, i + 1)
+
+    elif words[i] in ("that", "who"):
+        next_word = words[i + 1]
+
+        # the cat that the dogs chased
+        if next_word in DETERMINERS | WOMEN | MEN:
+            attractor, i = noun_phrase(words, i + 1)
+            pairs.append((attractor, words[i]))
+            i += 1
+
+        # the cat that chased the dogs, the cat that was chased by the dogs
+        else:
+            pairs.append((head, next_word))
+            verb_words = 1
+            if words[i + 3] == "by":
+                verb_words = 3
+            attractor, i = noun_phrase(words, i + 1 + verb_words)
+
+    pairs.append((head, words[i]))
+    return pairs, attractor
+
+
+def statements(pairs):
+    """All clauses of the text, except questions, answers by yes or no, and lists of two."""
+    for words in itertools.chain.from_iterable(pairs):
+        if words[-1] != "." or words[1] == "," or "and" in words:
+            continue
+        for part in re.split(" because | but ", " ".join(words)):
+            yield part.split()
+
+
+def sentences_of(documents):
+    """All sentences of all documents, as one list."""
+    return list(itertools.chain.from_iterable(documents))
+
+
+def digest(seed, sentences):
+    """SHA-256 of the text, with one sentence per line."""
+    text = "\n".join(sentences_of(language.documents(seed, sentences)))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return list(language.documents(seed=11, sentences=20_000))
+
+
+@pytest.fixture(scope="module")
+def pairs(documents):
+    """Sentences 1 and 2, 3 and 4, ... of every document, as lists of words."""
+    found = []
+    for document in documents:
+        for i in range(0, len(document), 2):
+            found.append((document[i].split(), document[i + 1].split()))
+    return found
+
+
+# --- The same everywhere --------------------------------------------------------------------------
+
+
+def test_the_text_has_the_published_hash():
+    assert digest(0, 2000) == SHA256_OF_2000
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1", "4294967295"])
+def test_a_fresh_interpreter_with_another_hash_seed_generates_the_same_text(hash_seed):
+    program = """
+import itertools, sys
+from toy.language import documents
+sys.stdout.write("|".join(itertools.chain(*documents(7, 500))))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        check=True,
+    )
+    assert run.stdout == "|".join(sentences_of(language.documents(7, 500)))
+
+
+def test_two_calls_agree_and_two_seeds_do_not():
+    assert digest(3, 500) == digest(3, 500)
+    assert digest(3, 500) != digest(4, 500)
+
+
+def test_a_longer_text_begins_with_the_shorter_one():
+    short = list(language.documents(5, 300))
+    long = list(language.documents(5, 900))
+    assert long[: len(short)] == short
+    assert len(long) > len(short)
+
+
+def test_the_command_line_prints_the_documents():
+    run = subprocess.run(
+        [sys.executable, "-m", "toy", "--seed", "2", "--sentences", "30"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+    )
+    expected = ["\n".join(document) for document in language.documents(2, 30)]
+    assert run.stdout.strip().split("\n\n") == expected
+
+
+# --- Form -----------------------------------------------------------------------------------------
+
+
+def test_documents_have_four_six_or_eight_sentences_and_the_text_as_many_as_asked(documents):
+    assert {len(document) for document in documents} == {4, 6, 8}
+    assert 20_000 <= len(sentences_of(documents)) < 20_000 + 8
+
+
+def test_sentences_are_lower_case_words_between_single_spaces_that_end_in_a_mark(documents):
+    form = re.compile(r"[a-z]+( ,)?( [a-z]+( ,)?)+ [.?]")
+    for sentence in sentences_of(documents):
+        assert form.fullmatch(sentence), sentence
+
+
+def test_the_vocabulary_has_between_150_and_300_words_and_none_is_rare():
+    counts = Counter()
+    for sentence in sentences_of(language.documents(0, 50_000)):
+        counts.update(sentence.split())
+    assert 150 <= len(counts) <= 300
+    assert min(counts.values()) >= 5
+
+
+def test_no_document_draws_a_noun_in_two_of_its_pairs(documents):
+    for document in documents:
+        seen = set()
+        for i in range(0, len(document), 2):
+            words = document[i].split() + document[i + 1].split()
+            used = {SINGULAR[word] for word in words if word in SINGULAR}
+            assert not used & seen, document
+            seen |= used
+
+
+def test_spelling_removes_the_spaces_before_marks_and_no_others():
+    assert language.spell("the dog barks .") == "the dog barks."
+    assert language.spell("did it bark ? no , it did not .") == "did it bark? no, it did not."
+
+
+# --- Grammar --------------------------------------------------------------------------------------
+
+
+def test_verbs_agree_with_their_own_noun_and_not_with_the_nearest(pairs):
+    tempting = 0
+    for words in statements(pairs):
+        agreeing, attractor = verbs_of(words)
+        for noun, verb in agreeing:
+            assert number_of(verb) in (None, is_plural(noun)), " ".join(words)
+
+        # Here the nearest noun would have been wrong.
+        noun, verb = agreeing[-1]
+        if attractor is not None and number_of(verb) is not None:
+            tempting += is_plural(attractor) != is_plural(noun)
+    assert tempting > 500
+
+
+def test_determiners_agree_with_their_noun(documents):
+    singular = {"a", "an", "every"}
+    plural = {"some", "two", "three", "many", "all"}
+    for sentence in sentences_of(documents):
+        words = sentence.split()
+        for i, word in enumerate(words):
+            if word in singular | plural:
+                noun, _ = noun_phrase(words, i)
+                assert is_plural(noun) == (word in plural), sentence
+            if word in ("a", "an"):
+                assert (word == "an") == (words[i + 1][0] in "aeiou"), sentence
+
+
+def test_adjectives_come_in_the_order_size_age_colour(documents):
+    rank = {}
+    for i, words in enumerate((SIZES, AGES, COLOURS)):
+        rank |= dict.fromkeys(words, i)
+
+    seen = set()
+    for sentence in sentences_of(documents):
+        for first, second in itertools.pairwise(sentence.split()):
+            if first in rank and second in rank:
+                seen.add((rank[first], rank[second]))
+    assert seen == {(0, 1), (0, 2), (1, 2)}
+
+
+def pronoun_fits(pronoun, noun):
+    """Whether a pronoun can mean a noun, by number and gender."""
+    if pronoun in ("they", "them"):
+        return is_plural(noun)
+    if pronoun in ("she", "her"):
+        return noun in WOMEN
+    if pronoun in ("he", "him"):
+        return noun in MEN
+    return not is_plural(noun) and noun not in WOMEN | MEN | JOBS  # it
+
+
+def test_pronouns_have_an_antecedent_of_their_number_and_gender_before_them(pairs):
+    pronouns = {"they", "them", "she", "her", "he", "him", "it"}
+    seen = set()
+    for first, second in pairs:
+        both = first + second
+        for i, word in enumerate(both):
+            if word in pronouns:
+                nouns_before = [noun for noun in both[:i] if noun in NOUNS]
+                assert any(pronoun_fits(word, noun) for noun in nouns_before), (first, second)
+                seen.add(word)
+    assert seen == pronouns
+
+
+def test_reflexives_agree_with_their_subject(pairs):
+    owner = {"itself": "it", "themselves": "they", "herself": "she", "himself": "he"}
+    seen = set()
+    for words in statements(pairs):
+        reflexive = words[-2]
+        # only sentences such as "the cat washed itself ."
+        if reflexive not in owner:
+            continue
+
+        # which pronoun the subject is or has
+        subject, _ = noun_phrase(words, 0)
+        if subject in owner.values():
+            expected = subject
+        elif subject in WOMEN:
+            expected = "she"
+        elif subject in MEN:
+            expected = "he"
+        elif is_plural(subject):
+            expected = "they"
+        else:
+            expected = "it"
+        assert owner[reflexive] == expected, " ".join(words)
+        seen.add(reflexive)
+    assert seen == set(owner)
+
+
+# --- Meaning --------------------------------------------------------------------------------------
+
+# The verb's forms; what the agent is or does then; what the patient is or does then.
+# fmt: off
+OUTCOMES = (
+    ("chase chases chased",     "tired sleep sleeps slept", "afraid hide hides hid"),
+    ("feed feeds fed",          "kind",                     "full hungry"),
+    ("follow follows followed", "behind",                   "ahead"),
+    ("bite bites bit bitten",   "angry",                    "hurt"),
+)
+# fmt: on
+
+
+def states_after(verb):
+    """(states of the agent, states of the patient) of a verb of OUTCOMES; of others, None."""
+    for forms, of_agent, of_patient in OUTCOMES:
+        if verb in forms.split():
+            return of_agent.split(), of_patient.split()
+    return None
+
+
+def test_what_follows_depends_on_who_did_it_to_whom_in_actives_and_in_passives(pairs):
+    checked = Counter()
+    for first, second in pairs:
+        # The first sentence is a plain event; the second one tells a state after it.
+        if first[-1] == "?" or {"that", "who", "because"} & {*first, *second}:
+            continue
+        words = [word for word in first if word not in ("do", "does", "did", "not")]
+        subject, i = noun_phrase(words, 0)
+        if "by" in words:  # the dog was chased by the cat
+            voice = "passive"
+            verb = words[i + 1]
+            other_start = i + 3
+        else:
+            voice = "active"
+            verb = words[i]
+            other_start = i + 1
+        states = states_after(verb)
+        if states is None:
+            continue
+
+        # who did it to whom
+        other, end = noun_phrase(words, other_start)
+        assert words[end:] == ["."]
+        agent, patient = subject, other
+        if voice == "passive":
+            agent, patient = other, subject
+
+        # whose state the second sentence tells
+        state = second[-2]
+        of_agent, of_patient = states
+        assert state in of_agent + of_patient, second
+        expected = patient
+        if state in of_agent:
+            expected = agent
+
+        # It names this one, or uses a pronoun or a kind of the same number.
+        named, _ = noun_phrase(second, 0)
+        if named in NOUNS - {"animal", "animals", "bird", "birds", "person", "people"}:
+            assert named == expected, (first, second)
+        else:
+            assert is_plural(named) == is_plural(expected), (first, second)
+        assert ("not" in first) == ("not" in second) or state == "hungry", (first, second)
+        checked[voice] += 1
+    assert min(checked["active"], checked["passive"]) > 100
+
+
+def noun_named(singular):
+    return next(noun for noun in language.NOUNS if noun.singular == singular)
+
+
+def test_a_passive_exchanges_the_nouns_and_keeps_the_roles():
+    dog = Entity(noun_named("dog"))
+    cats = Entity(noun_named("cat"), is_plural=True)
+    for verb in language.EVENT_VERBS:
+        # the dog does it, in the past
+        event = Event(dog, verb, cats, past=True)
+        assert language.clause(event) == f"the dog {verb.past} the cats"
+        in_passive = language.passive(event)
+        assert language.clause(in_passive) == f"the cats were {verb.participle} by the dog"
+
+        # the cats do it, in the present
+        reverse = Event(cats, verb, dog)
+        in_passive = language.passive(reverse)
+        assert language.clause(in_passive) == f"the dog is {verb.participle} by the cats"
+
+        # what the first event makes of both
+        assert language.outcomes(event) == (
+            Outcome(cats, verb.patient_state),
+            Outcome(dog, verb.agent_state),
+        )
+
+
+def test_opinions_in_a_pair_agree_once_negations_are_counted(pairs):
+    good = word_set("good funny lovely great like likes liked enjoy enjoys enjoyed")
+    bad = word_set("bad dull boring awful hate hates hated")
+
+    def is_good(words):
+        good_words = len(good & {*words})
+        negations = len({"not", "nobody"} & {*words})
+        return (good_words - negations) % 2 == 1
+
+    checked = 0
+    for first, second in pairs:
+        if not (good | bad) & {*first} or not (good | bad) & {*second}:
+            continue
+        # the soup was not good but the cake was: the second sentence is about the soup
+        if "but" in first:
+            first = first[: first.index("but")]
+        assert is_good(first) == is_good(second), (first, second)
+        checked += 1
+    assert checked > 500
+
+
+def test_yes_and_no_repeat_the_question_s_auxiliary(pairs):
+    answers = [(first, second) for first, second in pairs if second[1] == ","]
+    assert len(answers) > 300
+    for question, answer in answers:
+        assert question[-1] == "?"
+        assert (answer[0] == "no") == ("not" in answer)
+        # no , it did not .    yes , it did .
+        auxiliary = answer[-2]
+        if answer[0] == "no":
+            auxiliary = answer[-3]
+        assert question[0] == auxiliary, (question, answer)
+
+
+def test_the_same_event_makes_statements_questions_and_relative_clauses():
+    dogs = Entity(noun_named("dog"), is_plural=True)
+    cat = Entity(noun_named("cat"))
+    chase = language.EVENT_VERBS[0]
+    event = Event(cat, chase, dogs)
+    denied = replace(event, negated=True)
+    in_passive = language.passive(event)
+
+    # statements, questions, answers
+    assert language.clause(denied) == "the cat does not chase the dogs"
+    assert language.yes_no_question(event) == "does the cat chase the dogs ?"
+    assert language.subject_question(event) == "who chases the dogs ?"
+    assert language.object_question(event) == "who does the cat chase ?"
+    assert language.subject_question(in_passive) == "who is chased by the cat ?"
+    assert language.short_answer(denied) == "the cat does not"
+
+    # relative clauses about the object and about the subject
+    known_by_active = language.modified_by(dogs, event)
+    assert language.phrase(known_by_active) == "the dogs that the cat chases"
+    known_by_passive = language.modified_by(dogs, in_passive)
+    assert language.phrase(known_by_passive) == "the dogs that are chased by the cat"
+    chaser = language.modified_by(cat, replace(event, past=True))
+    tired = State(chaser, "tired", past=True)
+    assert language.clause(tired) == "the cat that chased the dogs was tired"
+
+
+def test_one_who_chased_many_was_tired_in_the_singular(documents):
+    form = re.compile(r"the \w+ that chased the \w+s (\w+) tired \.")
+    seen = set()
+    for sentence in sentences_of(documents):
+        match = form.fullmatch(sentence)
+        if match:
+            seen.add(match[1])
+    assert "was" in seen
+
+
+# --- What the documentation says ------------------------------------------------------------------
+
+
+def example_pairs(scene):
+    """The pairs of sentences in a scene's docstring, as lists of words."""
+    found = re.findall(r"^ +(\S.* [.?]) {2,}(\S.* [.?])$", scene.__doc__, re.MULTILINE)
+    return [(first.split(), second.split()) for first, second in found]
+
+
+SCENES = [
+    *(scene for scene, _ in language.SCENES),
+    language.ask_for_subject,
+    language.ask_for_object,
+    language.ask_for_yes_or_no,
+]
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+def test_every_scene_shows_two_correct_pairs_of_sentences(scene, documents):
+    examples = example_pairs(scene)
+    assert len(examples) >= 2
+
+    vocabulary = set()
+    for sentence in sentences_of(documents):
+        vocabulary.update(sentence.split())
+    for first, second in examples:
+        assert {*first, *second} <= vocabulary
+    for words in statements(examples):
+        for noun, verb in verbs_of(words)[0]:
+            assert number_of(verb) in (None, is_plural(noun)), " ".join(words)
+
+
+def test_the_scene_that_the_module_s_docstring_shows_works():
+    lines = language.__doc__.split("def drinking_scene")[1].split("\n\n")[0]
+    program = "def drinking_scene" + lines.replace("\n" + " " * 18, "\n")
+    names = dict(vars(language))
+    exec(program, names)
+
+    story = language.Story(Random(0).random)
+    first, second = names["drinking_scene"](story)
+    assert re.fullmatch(r".* (drink|drinks|drank) \.", first)
+    assert re.fullmatch(r".* (is|are|was|were) not thirsty \.", second)

@@ -1,0 +1,1301 @@
+"""A toy language in which position and word order carry meaning.
+
+It is small enough that a tiny BERT learns it in minutes. Two documents:
+
+    the dog chased the cats . they were afraid .
+    did the fox sleep ? no , it did not .
+
+    the farmer gives two apples to the child . the child has the apples .
+    a small grey cat and a big white dog are in the barn . the big animal is white .
+
+How a document is made:
+
+    1. `documents` draws two, three or four different scenes from the table SCENES.
+    2. A scene draws what happens: an Event ("the dog chased the cats") or a State ("the cats were
+       afraid") of one or two Entities ("the dog").
+    3. The constructions (clause, passive, question, relative_clause, ...) put this into words.
+    4. A scene gives two sentences, and the second one depends on the meaning of the first one. A
+       document keeps one tense and draws no noun twice, so it cannot contradict itself.
+
+In the text, there is a space between words, and also before a punctuation mark. `spell` removes the
+spaces before the marks.
+
+All random choices come from the one method random() of random.Random(seed). Python promises that
+it gives the same numbers in every version, so a seed gives the same text on every machine.
+
+How to add something:
+
+    a noun    Add a row to NOUNS. Rows further up are drawn more often than rows further down.
+    a verb    Add a row to EVENT_VERBS. The states of its agent and of its patient are the words
+              that follow from it: after "the dog chased the cat", "the dog was tired" and "the cat
+              was afraid". If the agent's state is an effect of the event and not the reason for it,
+              add it also to EFFECTS_ON_AGENTS. A state that is a key of MOODS or of OPPOSITES is
+              sometimes expressed in another way: "the cat hid", "the cat was not asleep".
+    a scene   Write a function scene(story) that returns two sentences, and add it to SCENES. Its
+              parts come from the methods of Story, and `sentence` puts them into words. This
+              scene gives "the dogs drank . they were not thirsty .":
+
+                  def drinking_scene(story):
+                      who = story.new_entity()
+                      first = Event(who, MOODS["thirsty"], past=story.past)
+                      again = story.mention_again(who)
+                      second = State(again, "thirsty", past=story.past, negated=True)
+                      return sentence(first), sentence(second)
+
+Every such change gives another text. The tests that compare the text, and the GLUE tasks made from
+it, with published hashes then fail, as they should: write the new hashes there. The tests also have
+lists of words of their own, which must know the new words.
+"""
+
+import itertools
+import re
+from dataclasses import dataclass, replace
+from random import Random
+
+SENTENCES = 200_000  # of the default corpus
+
+
+# --- Words ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A noun. Names and places have no plural: ""."""
+
+    singular: str
+    plural: str
+    kind: str
+
+
+# fmt: off
+NOUNS = (
+    #    singular   plural      kind
+    Noun("dog",     "dogs",     "animal"),
+    Noun("cat",     "cats",     "animal"),
+    Noun("horse",   "horses",   "animal"),
+    Noun("mouse",   "mice",     "animal"),
+    Noun("cow",     "cows",     "animal"),
+    Noun("fox",     "foxes",    "animal"),
+    Noun("goat",    "goats",    "animal"),
+    Noun("wolf",    "wolves",   "animal"),
+    Noun("rabbit",  "rabbits",  "animal"),
+
+    Noun("duck",    "ducks",    "bird"),
+    Noun("goose",   "geese",    "bird"),
+    Noun("hen",     "hens",     "bird"),
+    Noun("owl",     "owls",     "bird"),
+
+    Noun("child",   "children", "person"),
+    Noun("farmer",  "farmers",  "person"),
+    Noun("doctor",  "doctors",  "person"),
+    Noun("teacher", "teachers", "person"),
+    Noun("baker",   "bakers",   "person"),
+    Noun("sailor",  "sailors",  "person"),
+    Noun("nurse",   "nurses",   "person"),
+    Noun("pilot",   "pilots",   "person"),
+    Noun("singer",  "singers",  "person"),
+
+    Noun("anna",    "",         "woman"),
+    Noun("maria",   "",         "woman"),
+    Noun("emma",    "",         "woman"),
+    Noun("ruth",    "",         "woman"),
+
+    Noun("tom",     "",         "man"),
+    Noun("david",   "",         "man"),
+    Noun("omar",    "",         "man"),
+    Noun("paul",    "",         "man"),
+
+    Noun("apple",   "apples",   "fruit"),
+    Noun("pear",    "pears",    "fruit"),
+    Noun("plum",    "plums",    "fruit"),
+    Noun("cherry",  "cherries", "fruit"),
+
+    Noun("rose",    "roses",    "flower"),
+    Noun("tulip",   "tulips",   "flower"),
+    Noun("lily",    "lilies",   "flower"),
+    Noun("daisy",   "daisies",  "flower"),
+
+    Noun("hammer",  "hammers",  "tool"),
+    Noun("ladder",  "ladders",  "tool"),
+    Noun("spade",   "spades",   "tool"),
+    Noun("brush",   "brushes",  "tool"),
+
+    Noun("film",    "films",    "work"),
+    Noun("song",    "songs",    "work"),
+    Noun("book",    "books",    "work"),
+    Noun("story",   "stories",  "work"),
+    Noun("soup",    "soups",    "work"),
+    Noun("cake",    "cakes",    "work"),
+
+    Noun("garden",  "",         "place"),
+    Noun("barn",    "",         "place"),
+    Noun("house",   "",         "place"),
+    Noun("forest",  "",         "place"),
+    Noun("field",   "",         "place"),
+    Noun("kitchen", "",         "place"),
+)
+
+# Kinds that are nouns themselves: "the small animal", "ducks are birds". The kind of such a noun
+# is the more general kind: every bird is an animal.
+KIND_NOUNS = {
+    # kind          singular  plural     more general kind
+    "animal": Noun("animal", "animals", ""),
+    "bird":   Noun("bird",   "birds",   "animal"),
+    "person": Noun("person", "people",  ""),
+    "tool":   Noun("tool",   "tools",   ""),
+    "flower": Noun("flower", "flowers", ""),
+    "fruit":  Noun("fruit",  "fruits",  ""),
+}
+MORE_GENERAL = {"bird": "animal", "woman": "person", "man": "person"}
+
+# Who or what fits a verb. A kind that is named three times is drawn three times as often.
+SLOTS = {
+    "animate": ("animal", "animal", "animal", "bird", "person", "person", "woman", "man"),
+    "human":   ("person", "person", "woman", "man"),
+    "beast":   ("animal", "animal", "bird"),
+    "thing":   ("fruit", "flower", "tool"),
+    "work":    ("work",),
+}
+
+# The adjectives of a kind, by rank: size comes before age, and age before colour.
+ADJECTIVES = {
+    # kind     sizes              ages              colours
+    "person": (("tall", "short"), ("old", "young"), ()),
+    "animal": (("small", "big"),  ("old", "young"), ("black", "white", "brown", "grey")),
+    "bird":   (("small", "big"),  ("old", "young"), ("black", "white", "brown", "grey")),
+    "fruit":  (("small", "big"),  ("old", "new"),   ("red", "yellow", "white")),
+    "flower": (("small", "big"),  ("old", "new"),   ("red", "yellow", "white")),
+    "tool":   (("small", "big"),  ("old", "new"),   ("red", "yellow", "white")),
+}
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Verb:
+    """The forms of a verb, who can do it to whom, and the states of both after the event.
+
+    Attributes:
+        base: "they chase", "does not chase".
+        third: "it chases".
+        past: "it chased", "it bit".
+        participle: "it was chased", "it was bitten".
+        agents: who does it; a key of SLOTS.
+        patients: to whom it is done; a key of SLOTS.
+        agent_state: how the agent is then ("tired").
+        patient_state: how the patient is then ("afraid").
+        preposition: of a verb with one more person: "to" in "gives an apple to anna".
+    """
+
+    base: str
+    third: str
+    past: str
+    participle: str
+    agents: str = "animate"
+    patients: str = "animate"
+    agent_state: str = ""
+    patient_state: str = ""
+    preposition: str = ""
+
+
+# fmt: off
+EVENT_VERBS = (
+    #    base      third      past        participle  agents     patients   agent is  patient is
+    Verb("chase",  "chases",  "chased",   "chased",   "animate", "animate", "tired",  "afraid"),
+    Verb("help",   "helps",   "helped",   "helped",   "animate", "animate", "kind",   "thankful"),
+    Verb("feed",   "feeds",   "fed",      "fed",      "human",   "animate", "kind",   "full"),
+    Verb("follow", "follows", "followed", "followed", "animate", "animate", "behind", "ahead"),
+    Verb("wake",   "wakes",   "woke",     "woken",    "animate", "animate", "loud",   "awake"),
+    Verb("wash",   "washes",  "washed",   "washed",   "human",   "beast",   "wet",    "clean"),
+    Verb("scare",  "scares",  "scared",   "scared",   "animate", "animate", "loud",   "afraid"),
+    Verb("bite",   "bites",   "bit",      "bitten",   "beast",   "animate", "angry",  "hurt"),
+    Verb("defeat", "defeats", "defeated", "defeated", "animate", "animate", "strong", "weak"),
+)
+
+# These states of an agent are an effect of the event: "it is tired because it chased the cat".
+# All other states of an agent are the reason for it: "it bit the cat because it was angry".
+EFFECTS_ON_AGENTS = ("tired", "behind", "wet")
+
+# Verbs by which a thing goes from one person to another. The agent has the thing first if the
+# preposition is "to". The patient is the person after the preposition.
+TRANSFER_VERBS = (
+    #    base     third     past      participle  agents     patients
+    Verb("give",  "gives",  "gave",   "given",    "human",   "animate", preposition="to"),
+    Verb("steal", "steals", "stole",  "stolen",   "animate", "animate", preposition="from"),
+    Verb("sell",  "sells",  "sold",   "sold",     "human",   "human",   preposition="to"),
+    Verb("buy",   "buys",   "bought", "bought",   "human",   "human",   preposition="from"),
+)
+HAVE = Verb("have", "has", "had", "had")
+
+# Moods, and what somebody in this mood does. Somebody who is dirty washes himself or herself.
+MOODS = {
+    # mood          base     third     past      participle
+    "dirty":   Verb("wash",  "washes", "washed", "washed"),
+    "tired":   Verb("sleep", "sleeps", "slept",  "slept"),
+    "hungry":  Verb("eat",   "eats",   "ate",    "eaten"),
+    "afraid":  Verb("hide",  "hides",  "hid",    "hidden"),
+    "thirsty": Verb("drink", "drinks", "drank",  "drunk"),
+    "glad":    Verb("play",  "plays",  "played", "played"),
+    "ill":     Verb("rest",  "rests",  "rested", "rested"),
+    "late":    Verb("run",   "runs",   "ran",    "run"),
+}
+ALL_MOODS = tuple(MOODS)
+
+# A state can also be expressed by its opposite: "full" as "not hungry".
+OPPOSITES = {
+    "full":   "hungry",
+    "awake":  "asleep",
+    "clean":  "dirty",
+    "loud":   "quiet",
+    "strong": "weak",
+    "weak":   "strong",
+}
+
+# Opinions about a film, a soup, ...
+GOOD = ("good", "funny", "lovely", "great")
+BAD = ("bad", "dull", "boring", "awful")
+LIKING = (
+    Verb("like",  "likes",  "liked",   "liked"),
+    Verb("enjoy", "enjoys", "enjoyed", "enjoyed"),
+)
+HATING = (
+    Verb("hate",  "hates",  "hated",   "hated"),
+)
+
+# "the cat near the dogs": "with" needs somebody, and "in" needs a place.
+NEAR_THINGS = ("near", "behind", "beside")
+NEAR_SOMEBODY = ("near", "behind", "beside", "with")
+PREPOSITIONS = ("near", "behind", "beside", "with", "in")
+
+# The determiners of a new plural noun. One that is named three times is drawn more often.
+PLURAL_DETERMINERS = ("the", "the", "the", "some", "two", "many", "three")
+
+
+@dataclass(frozen=True)
+class Pronoun:
+    """The forms of a pronoun: "they sleep", "it saw them", "they washed themselves"."""
+
+    subject: str
+    object: str
+    reflexive: str
+
+
+IT = Pronoun("it", "it", "itself")
+THEY = Pronoun("they", "them", "themselves")
+SHE = Pronoun("she", "her", "herself")
+HE = Pronoun("he", "him", "himself")
+
+# Auxiliaries, by (past, plural).
+BE = {
+    (False, False): "is",  (False, True): "are",
+    (True,  False): "was", (True,  True): "were",
+}
+DO = {
+    (False, False): "does", (False, True): "do",
+    (True,  False): "did",  (True,  True): "did",
+}
+# fmt: on
+
+
+def group_by_kind(nouns):
+    """{kind: its nouns}, in the order of the table."""
+    groups = {}
+    for noun in nouns:
+        groups.setdefault(noun.kind, []).append(noun)
+    return groups
+
+
+NOUNS_BY_KIND = group_by_kind(NOUNS)
+
+
+# --- Meanings -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entity:
+    """Somebody or something: "the small cats", "anna", "it".
+
+    Attributes:
+        noun: the Noun.
+        is_plural: more than one.
+        determiner: "the", "a", "two", ...; "" for names.
+        adjectives: words, in the order in which they are said.
+        modifier: an Event or a State that says more about the entity: "the cats that the dog
+            chased", "the cats near the dog". In it, None takes the place of the entity itself.
+        as_pronoun: whether it is mentioned by a pronoun.
+    """
+
+    noun: Noun
+    is_plural: bool = False
+    determiner: str = "the"
+    adjectives: tuple = ()
+    modifier: "Event | State | None" = None
+    as_pronoun: bool = False
+
+
+@dataclass(frozen=True)
+class Event:
+    """Somebody does something: "the dog chased the cats", "tom gave two apples to anna".
+
+    Attributes:
+        subject: the Entity that does it.
+        verb: the Verb.
+        object: the Entity to which it is done, or None.
+        past: past tense or present tense.
+        negated: "the dog did not chase the cats".
+        partner: the Entity after the verb's preposition ("anna"), or None.
+    """
+
+    subject: Entity | None
+    verb: Verb
+    object: Entity | None = None
+    past: bool = False
+    negated: bool = False
+    partner: Entity | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """How or what somebody is: "the cats are afraid", "the cats are near the dog".
+
+    Attributes:
+        subject: the Entity.
+        predicate: the words after "is": "afraid", "near", "chased by"; "" in "ducks are birds".
+        object: the Entity after these words, or None.
+        past: past tense or present tense.
+        negated: "the cats are not afraid".
+    """
+
+    subject: Entity | None
+    predicate: str
+    object: Entity | None = None
+    past: bool = False
+    negated: bool = False
+
+
+def modified_by(entity, meaning):
+    """The entity, known by an event or a state in which it takes part.
+
+    In the event "the dog chased the cats":
+        the dog:   "the dog that chased the cats"
+        the cats:  "the cats that the dog chased"
+    """
+    # Leave a gap in place of the entity: "[gap] chased the cats".
+    if entity is meaning.subject:
+        with_gap = replace(meaning, subject=None)
+    else:
+        with_gap = replace(meaning, object=None)
+    return replace(entity, modifier=with_gap)
+
+
+def fixed_word(text, is_plural=False):
+    """An Entity for the subject of a verb that is always the same word: "who", "nobody", "that"."""
+    return Entity(Noun(text, text, ""), is_plural, determiner="")
+
+
+# --- Constructions: from meanings to words --------------------------------------------------------
+
+
+def join(*words):
+    """Join words with spaces; leave out empty ones: join("the", "", "dog") is "the dog"."""
+    return " ".join(word for word in words if word)
+
+
+def phrase(entity, case="subject"):
+    """A noun phrase. The case, "subject" or "object", matters only for pronouns.
+
+    "the small cat", "an owl that chased the dogs"
+    """
+    if entity.as_pronoun:
+        return pronoun(entity, case)
+
+    # adjectives and noun: "small cat"
+    noun = entity.noun.singular
+    if entity.is_plural:
+        noun = entity.noun.plural
+    words = join(*entity.adjectives, noun)
+
+    # determiner: "the small cat", "an owl"
+    determiner = entity.determiner
+    if determiner == "a" and words[0] in "aeiou":
+        determiner = "an"
+    words = join(determiner, words)
+
+    # what else is said about it: "the small cat that chased the dogs"
+    if entity.modifier is None:
+        return words
+    return join(words, modifier_words(entity))
+
+
+def modifier_words(entity):
+    """The words after the noun, with or without "that".
+
+    "that chased the dogs", "near the dogs"
+    """
+    modifier = entity.modifier
+    if isinstance(modifier, State) and modifier.predicate in PREPOSITIONS:
+        return prepositional_phrase(modifier)
+    return relative_clause(entity)
+
+
+def prepositional_phrase(place):
+    """Where somebody is.
+
+    "near the dogs", "in the barn"
+    """
+    return join(place.predicate, phrase(place.object, "object"))
+
+
+def relative_clause(entity):
+    """Which one it is.
+
+    "(the cat) that chased the dogs", "(the child) who the dogs chased"
+    """
+    # People are "who", others are "that".
+    relative = "that"
+    if entity.noun.kind == "person":
+        relative = "who"
+
+    # The entity is the subject, and so is the relative pronoun: "that chased the dogs".
+    if entity.modifier.subject is None:
+        subject = fixed_word(relative, entity.is_plural)
+        return clause(replace(entity.modifier, subject=subject))
+
+    # The entity is the object: "that" and a clause without its object, "that the dogs chased".
+    return join(relative, clause(entity.modifier))
+
+
+def pronoun_of(entity):
+    """The Pronoun of an entity, or None if the language leaves it open.
+
+    of "the cats": they; of "anna": she; of "the teacher", who may be a woman or a man: None
+    """
+    if entity.is_plural:
+        return THEY
+    if entity.noun.kind == "person":
+        return None
+    if entity.noun.kind == "woman":
+        return SHE
+    if entity.noun.kind == "man":
+        return HE
+    return IT
+
+
+def pronoun(entity, case):
+    """A pronoun, as "subject" or as "object".
+
+    "they (were tired)", "(the dog chased) them"
+    """
+    if case == "subject":
+        return pronoun_of(entity).subject
+    return pronoun_of(entity).object
+
+
+def reflexive(entity):
+    """The pronoun for an object that is also the subject.
+
+    "(the cat washed) itself", "(anna washed) herself"
+    """
+    return pronoun_of(entity).reflexive
+
+
+def object_phrase(meaning):
+    """The object of an event or a state: a noun phrase or a reflexive; "" if there is none.
+
+    "(the dog chased) the cats", "(the dog washed) itself"
+    """
+    if meaning.object is None:
+        return ""
+    if meaning.object == meaning.subject:
+        return reflexive(meaning.object)
+    return phrase(meaning.object, "object")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a sentence. A statement and a question put them into different orders.
+
+                   subject     auxiliary   core       rest
+    an event       the dog     did         chase      the cats
+    a state        the cats    were        afraid
+    """
+
+    subject: str
+    auxiliary: str
+    core: str
+    rest: str
+
+
+def parts_of(meaning):
+    """The Parts of an event or a state.
+
+    event: "the dog", "did", "chase", "the cats"; state: "the cats", "were", "near", "the dog"
+    """
+    subject = phrase(meaning.subject)
+    rest = object_phrase(meaning)
+    tense_and_number = (meaning.past, meaning.subject.is_plural)
+    if isinstance(meaning, State):
+        return Parts(subject, BE[tense_and_number], meaning.predicate, rest)
+
+    # one more person: "two apples to anna"
+    if meaning.partner is not None:
+        rest = join(rest, meaning.verb.preposition, phrase(meaning.partner, "object"))
+    return Parts(subject, DO[tense_and_number], meaning.verb.base, rest)
+
+
+def clause(meaning):
+    """An event or a state as a statement.
+
+    "the dog chased the cats", "the cats are afraid"
+    """
+    if meaning.negated:
+        return negation(meaning)
+
+    parts = parts_of(meaning)
+    if isinstance(meaning, State):
+        return join(parts.subject, parts.auxiliary, parts.core, parts.rest)
+    return join(parts.subject, verb_form(meaning), parts.rest)
+
+
+def verb_form(event):
+    """The verb of a statement, in its tense and in the number of its subject.
+
+    "(the dog) chases", "(the dogs) chase"
+    """
+    if event.past:
+        return event.verb.past
+    if event.subject.is_plural:
+        return event.verb.base
+    return event.verb.third
+
+
+def negation(meaning):
+    """An event or a state as a negated statement.
+
+    "the dog did not chase the cats", "the cats are not afraid"
+    """
+    parts = parts_of(meaning)
+    return join(parts.subject, parts.auxiliary, "not", parts.core, parts.rest)
+
+
+def passive(event):
+    """The same event as a statement about its object: a State whose predicate ends in "by".
+
+    "the cats were chased by the dog", "two apples were given to anna by tom"
+    """
+    predicate = event.verb.participle
+    if event.partner is not None:
+        partner = phrase(event.partner, "object")
+        predicate = join(predicate, event.verb.preposition, partner)
+    return State(event.object, join(predicate, "by"), event.subject, event.past, event.negated)
+
+
+def yes_no_question(meaning):
+    """A question that is answered by yes or no.
+
+    "did the dog chase the cats ?", "were the cats afraid ?"
+    """
+    parts = parts_of(meaning)
+    return join(parts.auxiliary, parts.subject, parts.core, parts.rest, "?")
+
+
+def subject_question(meaning):
+    """A question about the subject.
+
+    "who chased the cats ?", "who was chased by the dog ?"
+    """
+    asked = replace(meaning, subject=fixed_word("who"))
+    return join(clause(asked), "?")
+
+
+def object_question(meaning):
+    """A question about the object.
+
+    "who did the dog chase ?", "who were the cats chased by ?"
+    """
+    parts = parts_of(meaning)
+    return join("who", parts.auxiliary, parts.subject, parts.core, "?")
+
+
+def short_answer(meaning):
+    """Only the subject and the auxiliary.
+
+    "the dog did", "they were not"
+    """
+    parts = parts_of(meaning)
+    if meaning.negated:
+        return join(parts.subject, parts.auxiliary, "not")
+    return join(parts.subject, parts.auxiliary)
+
+
+def sentence(meaning):
+    """A clause with its full stop.
+
+    "the dog chased the cats .", "the cats are afraid ."
+    """
+    return full_stop(clause(meaning))
+
+
+def full_stop(words):
+    """Add a full stop.
+
+    "the dog did" becomes "the dog did .", "they were not" becomes "they were not ."
+    """
+    return join(words, ".")
+
+
+def spell(text):
+    """Write text as people type it: "the dog barks ." becomes "the dog barks."."""
+    return re.sub(r" ([.,?])", r"\1", text)
+
+
+# --- What follows from what -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Who is in which state after an event: the cats, "afraid"."""
+
+    who: Entity
+    state: str
+
+
+def outcomes(event):
+    """The states of object and subject after an event. After a negated event, neither is true.
+
+    the dog chased the cats: the cats are afraid, and the dog is tired
+    """
+    return (
+        Outcome(event.object, event.verb.patient_state),
+        Outcome(event.subject, event.verb.agent_state),
+    )
+
+
+def in_mood(who, mood, past, negated, acting):
+    """A mood, as a State or (acting) as the Event of what somebody does in this mood.
+
+    "the cat is tired" or "the cat sleeps"; "the cat is dirty" or "the cat washes itself"
+    """
+    if not acting:
+        return State(who, mood, None, past, negated)
+
+    # "the cat washes itself"; if the language has no pronoun for this one, "the baker washes"
+    washed = None
+    if mood == "dirty" and pronoun_of(who) is not None:
+        washed = who
+    return Event(who, MOODS[mood], washed, past, negated)
+
+
+def is_a(noun, kind, is_plural, negated=False):
+    """What something is.
+
+    "every duck is a bird" or, in the plural, "ducks are birds";
+    negated, "no duck is a tool" or, in the plural, "ducks are not tools"
+    """
+    # the plural: "ducks are birds"
+    if is_plural:
+        ducks = Entity(noun, is_plural=True, determiner="")
+        birds = Entity(KIND_NOUNS[kind], is_plural=True, determiner="")
+        return State(ducks, "", birds, negated=negated)
+
+    # the singular: the determiner says whether it is negated
+    determiner = "every"
+    if negated:
+        determiner = "no"
+    every_duck = Entity(noun, determiner=determiner)
+    a_bird = Entity(KIND_NOUNS[kind], determiner="a")
+    return State(every_duck, "", a_bird)
+
+
+# --- Story: the random choices of one document ----------------------------------------------------
+
+
+class Story:
+    """One document while it is made: its tense, the nouns used so far, and its random choices.
+
+    The order of the draws decides the text. A change of the order gives another text.
+
+    Attributes:
+        random: function that returns a number from 0 to below 1.
+        past: whether the document is in the past tense.
+        used: the nouns drawn so far.
+    """
+
+    def __init__(self, random):
+        self.random = random
+        self.past = random() < 0.5
+        self.used = []
+
+    # Draws
+
+    def chance(self, probability):
+        """True with this probability."""
+        return self.random() < probability
+
+    def pick(self, options):
+        """One of the options. Options further up are drawn more often.
+
+        Of 8 options the first is drawn in 21 % and the last in 9 % of the cases, of 2 options in
+        62 % and 38 %. So some words are more frequent than others, as in every language.
+        """
+        r = self.random()
+        share = r * (1 + r) / 2  # from 0 to 1; small values are more frequent
+        return options[int(len(options) * share)]
+
+    def pick_two(self, options):
+        """Two different options."""
+        first = self.pick(options)
+        others = [option for option in options if option != first]
+        return first, self.pick(others)
+
+    # Entities and events
+
+    def new_noun(self, *kinds):
+        """A noun of one of these kinds that was not drawn before in this document.
+
+        Every kind has enough nouns for that, because no document has a scene twice.
+        """
+        while True:
+            kind = kinds[int(len(kinds) * self.random())]
+            noun = self.pick(NOUNS_BY_KIND[kind])
+            if noun not in self.used:
+                self.used.append(noun)
+                return noun
+
+    def new_entity(self, slot="animate", definite=True, named=True, needs_pronoun=False):
+        """Somebody or something new.
+
+        Args:
+            slot: a key of SLOTS.
+            definite: always with "the"; otherwise perhaps with "a", "some", "two", ...
+            named: names are possible.
+            needs_pronoun: only entities for which the language has a pronoun.
+        """
+        # noun
+        kinds = SLOTS[slot]
+        if not named:
+            kinds = [kind for kind in kinds if kind not in ("woman", "man")]
+        noun = self.new_noun(*kinds)
+
+        # A name has no plural, no determiner and no adjectives.
+        if not noun.plural:
+            return Entity(noun, determiner="")
+
+        # number: "the baker" has no pronoun, and "the bakers" have "they"
+        is_plural = self.chance(0.45)
+        if needs_pronoun and noun.kind == "person":
+            is_plural = True
+
+        # determiner
+        determiner = "the"
+        if not definite:
+            determiner = self.indefinite_determiner(is_plural)
+
+        # adjectives: none, or each rank with probability 1/2
+        adjectives = []
+        if self.chance(0.25):
+            for rank in ADJECTIVES.get(noun.kind, ()):
+                if rank and self.chance(0.5):
+                    adjectives.append(self.pick(rank))
+
+        return Entity(noun, is_plural, determiner, tuple(adjectives))
+
+    def indefinite_determiner(self, is_plural):
+        """The determiner of something new: "some", "two", ...; for one, "a" or "the"."""
+        if is_plural:
+            return self.pick(PLURAL_DETERMINERS)
+        if self.chance(0.25):
+            return "a"
+        return "the"
+
+    def new_entity_near_another(self):
+        """Somebody near somebody or something else: "the cat near the dogs".
+
+        Its verb agrees with "cat", although "dogs" is nearer.
+        """
+        subject = self.new_entity(named=False)
+        slot = self.pick(("animate", "thing"))
+        other = self.new_entity(slot)
+
+        prepositions = NEAR_SOMEBODY
+        if slot == "thing":
+            prepositions = NEAR_THINGS
+        place = State(None, self.pick(prepositions), other)
+        return replace(subject, modifier=place)
+
+    def new_event(self, **options):
+        """Somebody does something to somebody else. The options are those of new_entity."""
+        verb = self.pick(EVENT_VERBS)
+        agent = self.new_entity(verb.agents, **options)
+        patient = self.new_entity(verb.patients, **options)
+        return Event(agent, verb, patient, self.past)
+
+    # The same again
+
+    def mention_again(self, entity, other=None):
+        """The same entity in the next sentence: "it", or by its kind "the animal", or "the dog".
+
+        Args:
+            entity: the entity to mention.
+            other: another entity of the sentence before, which must not be meant.
+        """
+        # A pronoun is usual if it cannot mean the other one, and rare if it can.
+        own_pronoun = pronoun_of(entity)
+        if own_pronoun is not None:
+            probability = 0.65
+            if other is not None and own_pronoun == pronoun_of(other):
+                probability = 0.15
+            if self.chance(probability):
+                return replace(entity, as_pronoun=True)
+
+        # The kind is possible only if the other one is not of this kind.
+        noun = entity.noun
+        is_ambiguous = False
+        if other is not None:
+            is_ambiguous = noun.kind in (other.noun.kind, MORE_GENERAL.get(other.noun.kind))
+        if noun.kind in KIND_NOUNS and not is_ambiguous and self.chance(0.15):
+            noun = KIND_NOUNS[noun.kind]
+
+        # Names have no determiner; what was "two dogs" is now "the dogs".
+        determiner = ""
+        if entity.determiner:
+            determiner = "the"
+        return Entity(noun, entity.is_plural, determiner)
+
+    def describe_state(self, who, state, negated=False):
+        """Say that somebody is in a state, in one of three ways.
+
+        directly:                               "the cat is full"
+        by its opposite:                        "the cat is not hungry"
+        by what somebody in this state does:    "the cat hides" for "the cat is afraid"
+        """
+        if state in MOODS:
+            return in_mood(who, state, self.past, negated, acting=self.chance(0.3))
+
+        if state in OPPOSITES and not negated and self.chance(0.2):
+            return State(who, OPPOSITES[state], past=self.past, negated=True)
+        return State(who, state, past=self.past, negated=negated)
+
+    def active_or_passive(self, event, passive_probability):
+        """The event as it is or, with this probability, in the passive."""
+        if self.chance(passive_probability):
+            return passive(event)
+        return event
+
+
+# --- Scenes: two sentences each -------------------------------------------------------------------
+
+
+def consequence_scene(story):
+    """An event, then the state of the one who did it, or of the one to whom it was done.
+
+    the dog chased the cats .            they were afraid .
+    the cats were chased by the dog .    the dog was tired .
+    """
+    # what happens, or does not happen
+    negated = story.chance(0.15)
+    event = story.new_event(definite=negated)
+    event = replace(event, negated=negated)
+
+    # what follows, for one of the two
+    outcome, other_outcome = story.pick_two(outcomes(event))
+
+    # the two sentences
+    first = story.active_or_passive(event, 0.4)
+    who = story.mention_again(outcome.who, other_outcome.who)
+    second = story.describe_state(who, outcome.state, negated)
+    return sentence(first), sentence(second)
+
+
+def relative_scene(story):
+    """An event, and the state of somebody after it; a relative clause says who it is.
+
+    the dog chased the cats .                the dog that chased the cats was tired .
+    the cats that the dog bites are hurt .   the cats are bitten by the dog .
+    """
+    event = story.new_event(definite=True, named=False)
+    first, second = relative_meanings(story, event)
+    return sentence(first), sentence(second)
+
+
+def relative_meanings(story, event):
+    """An event and what follows from it, as two meanings; the event comes first or second.
+
+    the dog chased the cats; the cats that the dog chased were afraid
+    the dog that bit the cats was angry; the dog bit the cats
+    """
+    # what follows: about the subject, or about the object known by an active or a passive
+    outcome = story.pick(outcomes(event))
+    known_by = event
+    if outcome.who is event.object:
+        known_by = story.active_or_passive(event, 0.3)
+    consequence = story.describe_state(modified_by(outcome.who, known_by), outcome.state)
+
+    # the event itself
+    plain = story.active_or_passive(event, 0.4)
+
+    if story.chance(0.6):
+        return plain, consequence
+    return consequence, plain
+
+
+def reason_scene(story, event=None):
+    """Why something is so. The meaning alone decides who the pronoun is.
+
+    the fox bit the hen because it was angry .    the fox was angry .
+    the hen was hurt because the fox bit it .     the fox bit the hen .
+
+    Args:
+        story: the Story.
+        event: what to tell about; None draws one. Its entities need pronouns.
+    """
+    # an event, and the state of one of the two
+    if event is None:
+        event = story.new_event(definite=True, needs_pronoun=True)
+    outcome = story.pick(outcomes(event))
+    who = outcome.who
+    it = replace(who, as_pronoun=True)
+
+    # The agent's state is the reason for the event.
+    if who is event.subject and outcome.state not in EFFECTS_ON_AGENTS:
+        reason = State(it, outcome.state, past=story.past)
+        resolved = State(who, outcome.state, past=story.past)
+        return because(event, reason), sentence(resolved)
+
+    # The event is the reason for the state.
+    effect = story.describe_state(who, outcome.state)
+    if who is event.subject:
+        reason = replace(event, subject=it)
+    else:
+        reason = replace(event, object=it)
+    resolved = story.active_or_passive(event, 0.4)
+    return because(effect, reason), sentence(resolved)
+
+
+def because(effect, reason):
+    """Two clauses joined by "because".
+
+    "the fox bit the hen because it was angry .", "the hen was hurt because the fox bit it ."
+    """
+    return full_stop(f"{clause(effect)} because {clause(reason)}")
+
+
+def mood_scene(story):
+    """A mood, once as a state and once as what somebody does in it.
+
+    the horse is not hungry .             it does not eat .
+    the cats near the dog were dirty .    they washed themselves .
+    """
+    # who
+    other = None
+    if story.chance(0.6):
+        who = story.new_entity_near_another()
+        other = who.modifier.object
+    else:
+        who = story.new_entity()
+
+    # which mood
+    mood = story.pick(ALL_MOODS)
+    negated = story.chance(0.35)
+    acting = story.chance(0.3)
+
+    # the two sentences: one as a state, the other one as an event
+    again = story.mention_again(who, other)
+    first = in_mood(who, mood, story.past, negated, acting)
+    second = in_mood(again, mood, story.past, negated, not acting)
+    return sentence(first), sentence(second)
+
+
+def transfer_scene(story):
+    """A thing goes from one person to another: who has it then?
+
+    the farmer gave two apples to the child .    the child had the apples .
+    a rose was bought from anna by tom .         she did not have it .
+    """
+    # the event
+    verb = story.pick(TRANSFER_VERBS)
+    thing = story.new_entity("thing", definite=False)
+    agent = story.new_entity(verb.agents)
+    partner = story.new_entity(verb.patients)
+    event = Event(agent, verb, thing, story.past, partner=partner)
+
+    # who has the thing now, and who has lost it
+    if verb.preposition == "to":
+        owner = partner
+        loser = agent
+    else:
+        owner = agent
+        loser = partner
+
+    # The second sentence is about the loser or about the owner.
+    about_loser = story.chance(0.3)
+    if about_loser:
+        holder = story.mention_again(loser, owner)
+    else:
+        holder = story.mention_again(owner, loser)
+    thing_again = story.mention_again(thing, holder)
+    result = Event(holder, HAVE, thing_again, story.past, negated=about_loser)
+
+    first = story.active_or_passive(event, 0.3)
+    return sentence(first), sentence(result)
+
+
+def binding_scene(story):
+    """Two things with two properties each: which property belongs to which thing?
+
+    a small grey cat and a big white dog are in the barn .      the big animal is white .
+    a small red rose and a big white tulip were in the house .  the tulip was not red .
+    """
+    # two different sizes, ages (which are not said) and colours
+    slot = story.pick(("beast", "thing"))
+    kinds = SLOTS[slot]
+    sizes, _ages, colours = [story.pick_two(rank) for rank in ADJECTIVES[kinds[0]]]
+
+    # the two things
+    pair = []
+    for size, colour in zip(sizes, colours, strict=True):
+        noun = story.new_noun(*kinds)
+        pair.append(Entity(noun, determiner="a", adjectives=(size, colour)))
+
+    # Ask for one of them, by its noun or by kind and size.
+    asked, other = story.pick_two(pair)
+    kind = MORE_GENERAL.get(asked.noun.kind, asked.noun.kind)
+    size, colour = asked.adjectives
+    by_noun = Entity(asked.noun)
+    by_kind_and_size = Entity(KIND_NOUNS[kind], adjectives=(size,))
+    who = story.pick((by_noun, by_kind_and_size))
+
+    # It has its own colour, and not the other one's.
+    negated = story.chance(0.25)
+    if negated:
+        colour = other.adjectives[1]
+    second = State(who, colour, past=story.past, negated=negated)
+
+    # where both are
+    listed = " and ".join(phrase(thing) for thing in pair)
+    place = Entity(story.new_noun("place"))
+    first = State(fixed_word(listed, is_plural=True), "in", place, past=story.past)
+    return sentence(first), sentence(second)
+
+
+def opinion_scene(story, bad=None):
+    """How something is and who likes it. "not" and "nobody" turn an opinion into its opposite.
+
+    nobody liked the soup .                        it was bad .
+    the film was good but the song was not .       anna enjoyed the film .
+
+    Args:
+        story: the Story.
+        bad: whether the opinion is a bad one; None draws it. In a sentence with "but", this is the
+            opinion before the "but".
+    """
+    if bad is None:
+        bad = story.chance(0.5)
+    denied = story.chance(0.35)
+    work = story.new_entity("work")
+
+    # who likes or hates it
+    person = story.new_entity("human")
+    person_denies = story.chance(0.35)
+    choice = story.pick(("a person", "everybody", "nobody"))
+    if choice == "a person":
+        judge = person
+        negated = person_denies
+        is_turned = person_denies
+    else:
+        judge = fixed_word(choice)
+        negated = False
+        is_turned = choice == "nobody"
+
+    # "does not hate" and "nobody hates" are good opinions
+    verbs = LIKING
+    if bad != is_turned:
+        verbs = HATING
+    feeling = Event(judge, story.pick(verbs), work, story.past, negated)
+
+    # "not bad" is a good opinion
+    adjectives = GOOD
+    if bad != denied:
+        adjectives = BAD
+    judgement = State(work, story.pick(adjectives), None, story.past, denied)
+
+    # "but" says the opposite of something else
+    if story.chance(0.3):
+        another = story.new_entity("work")
+        opposite = replace(judgement, subject=another, negated=not denied)
+        mixed = f"{clause(judgement)} but {short_answer(opposite)}"
+        return full_stop(mixed), sentence(feeling)
+
+    # both opinions about the same thing, in either order
+    if story.chance(0.4):
+        judgement = replace(judgement, subject=story.mention_again(work))
+        return sentence(feeling), sentence(judgement)
+    feeling = replace(feeling, object=story.mention_again(work))
+    return sentence(judgement), sentence(feeling)
+
+
+def kinds_scene(story):
+    """What is what.
+
+    every duck is a bird .    every bird is an animal .
+    roses are flowers .       roses are not tools .
+    """
+    noun = story.new_noun(*KIND_NOUNS)
+    is_plural = story.chance(0.5)
+    first = is_a(noun, noun.kind, is_plural)
+
+    # one step further up: every bird is an animal
+    if noun.kind in MORE_GENERAL:
+        second = is_a(KIND_NOUNS[noun.kind], MORE_GENERAL[noun.kind], is_plural)
+        return sentence(first), sentence(second)
+
+    # or what it is not
+    other_kinds = [kind for kind in KIND_NOUNS if kind != noun.kind]
+    wrong_kind = story.pick(other_kinds)
+    second = is_a(noun, wrong_kind, is_plural, negated=True)
+    return sentence(first), sentence(second)
+
+
+def quantity_scene(story):
+    """What holds for all of a kind also holds for a part of them.
+
+    every animal in the barn slept .    the cats in the barn slept .
+    no people in the house are ill .    the baker in the house is not ill .
+    """
+    noun = story.new_noun("animal", "bird", "person")
+    place = State(None, "in", Entity(story.new_noun("place")))
+    quantifier = story.pick(("every", "all", "no"))
+    mood = story.pick(ALL_MOODS)
+    acting = story.chance(0.5)
+
+    # all of them: "every animal in the barn"
+    is_plural = quantifier != "every"
+    everyone = Entity(KIND_NOUNS[noun.kind], is_plural, quantifier, modifier=place)
+    first = in_mood(everyone, mood, story.past, False, acting)
+
+    # a part of them: "the cats in the barn"
+    part = Entity(noun, story.chance(0.5), modifier=place)
+    negated = quantifier == "no"
+    second = in_mood(part, mood, story.past, negated, acting)
+    return sentence(first), sentence(second)
+
+
+def question_scene(story):
+    """A question and its answer: one of the three kinds below.
+
+    who did the dog chase ?    it chased the cats .
+    did the fox sleep ?        no , it did not .
+    """
+    # what the question is about, and which form it has
+    event = story.new_event(definite=True)
+    form = story.random()
+    asked = story.active_or_passive(event, 0.3)
+
+    # 25 %: who did it? 15 %: to whom?
+    if form < 0.25:
+        return ask_for_subject(story, asked, event)
+    if form < 0.4:
+        return ask_for_object(story, event)
+
+    # 60 %: is it so? Most of these are about a mood instead of the event.
+    if form < 0.75:
+        who = story.new_entity_near_another()
+        mood = story.pick(ALL_MOODS)
+        asked = in_mood(who, mood, story.past, False, acting=story.chance(0.3))
+    return ask_for_yes_or_no(story, asked)
+
+
+def ask_for_subject(story, asked, event):
+    """Who did it? The answer is short, or it is the event.
+
+    who chased the cats ?           the dog did .
+    who was chased by the dog ?     the dog chased the cat .
+    """
+    question = subject_question(asked)
+    if story.chance(0.5):
+        return question, full_stop(short_answer(asked))
+    return question, sentence(event)
+
+
+def ask_for_object(story, event):
+    """To whom did somebody do it?
+
+    who did the dog chase ?    it chased the cats .
+    who does anna feed ?       anna feeds the horse .
+    """
+    subject = story.mention_again(event.subject, event.object)
+    answer = replace(event, subject=subject)
+    return object_question(event), sentence(answer)
+
+
+def ask_for_yes_or_no(story, asked):
+    """Is it so?
+
+    did the fox sleep ?               no , it did not .
+    were the cats fed by anna ?       yes , they were .
+    """
+    subject = story.mention_again(asked.subject)
+    negated = story.chance(0.5)
+    answer = short_answer(replace(asked, subject=subject, negated=negated))
+    yes_or_no = "yes"
+    if negated:
+        yes_or_no = "no"
+    return yes_no_question(asked), full_stop(f"{yes_or_no} , {answer}")
+
+
+# --- Documents ------------------------------------------------------------------------------------
+
+# fmt: off
+SCENES = (
+    # scene              how often: a scene with 6 is drawn six times as often as one with 1
+    (consequence_scene,  6),
+    (relative_scene,     6),
+    (mood_scene,         4),
+    (question_scene,     4),
+    (opinion_scene,      3),
+    (reason_scene,       3),
+    (transfer_scene,     2),
+    (binding_scene,      2),
+    (quantity_scene,     2),
+    (kinds_scene,        1),
+)
+# fmt: on
+
+
+def pick_scenes(random, count):
+    """Draw `count` different scenes."""
+    # A scene that is drawn six times as often has six tickets.
+    tickets = []
+    for scene, share in SCENES:
+        tickets.extend(itertools.repeat(scene, share))
+
+    # Draw tickets until there are enough different scenes.
+    scenes = []
+    while len(scenes) < count:
+        scene = tickets[int(len(tickets) * random())]
+        if scene not in scenes:
+            scenes.append(scene)
+    return scenes
+
+
+def documents(seed=0, sentences=SENTENCES):
+    """Generate documents of 4, 6 or 8 sentences.
+
+    Args:
+        seed: of the random choices. The same seed gives the same text on every machine.
+        sentences: when to stop. The last document is completed, so there may be a few more. A
+            longer text begins with the shorter text of the same seed.
+    Yields:
+        a document: a list of sentences, str, with spaces between words and before marks.
+    """
+    random = Random(seed).random
+    while sentences > 0:
+        # the draws of a document: its tense, the number of its scenes, the scenes, their words
+        story = Story(random)
+        count = 2 + int(3 * random())
+        scenes = pick_scenes(random, count)
+
+        document = []
+        for scene in scenes:
+            document.extend(scene(story))
+        yield document
+        sentences -= len(document)

@@ -8,6 +8,9 @@ Letters (the same in all files):
 
 A sequence is a pair of sentences in pre-training. [+ ...] is a part that some variants have.
 
+[C] is Chang, Xu, Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions
+in Pre-trained Language Models".
+
 The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
 
     content        a_ij =  q_i . k_j / sqrt(d)             Vaswani et al. 2017; [C] eq. 1
@@ -23,9 +26,6 @@ positions. Then z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the va
 is softmax(beta). This holds if the whole window is in the sequence; within k positions of an end,
 attention divides the weight among fewer keys. tests/science/test_equivalence.py shows this argument
 step by step, in code.
-
-[C] is Chang, Xu, Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions
-in Pre-trained Language Models".
 
 This file, from top to bottom: attention itself; the position terms; convolutions; the mixers, each
 with its equation; and the table VARIANTS. A new entry in VARIANTS is a new variant.
@@ -66,8 +66,9 @@ def attention(
         a_ij = q_i . k_j / sqrt(d)  [+ query_rows[i, j - i]]  [+ key_rows[j, i - j]]
         z_i  = sum_j softmax_j(a_ij) (v_j  [+ relative_value[j - i]])
 
-    A row has K = 2k + 1 weights, one for each relative position from -k to k: rows[i, r] is its
-    column r + k. kernels.py shifts the rows into place.
+    A row has K = 2k + 1 weights, one for each relative position from -k to k. In these equations
+    rows[i, r] is the weight for r; in the tensor it is column r + k. kernels.py shifts the rows
+    into place.
 
     Args:
         query: (B, H, n, d), for n queries; n = N except for one block of a long sequence.
@@ -121,7 +122,7 @@ def attention(
     p = scores.softmax(dim=-1)  # (B, H, n, N)
     p = drop(p, dropout, generator)
 
-    # values: sum_j p_ij v_j
+    # values: sum_j p_ij v_j (under autocast p is float32, and the values are bf16)
     z = p.to(value.dtype) @ value  # (B, H, n, d)
 
     # relative values: sum_j p_ij s_(j-i) = sum_r (sum of the p_ij with j - i = r) s_r
@@ -254,7 +255,10 @@ class RelativeValue(Term):
 
 
 def relative_table(config):
-    """A table (d, K): one d-vector per relative position. It starts as in the released code."""
+    """A table (d, K): one d-vector per relative position.
+
+    It starts uniform in +-1/sqrt(K), as in the released code.
+    """
     d = config.hidden_size // config.heads
     table = torch.empty(d, config.kernel_size)
     return nn.Parameter(nn.init.kaiming_uniform_(table, a=math.sqrt(5)))
@@ -322,6 +326,8 @@ class HalfConvolution(nn.Module):
 
         first half    y = pointwise(depthwise(x)), without an activation in between
         second half   y = linear(x)
+
+    pointwise is a linear layer: it is applied at each token separately.
 
     (B, N, C) -> (B, N, C). x must be 0 at padding.
     """
@@ -419,10 +425,10 @@ class SelfAttention(Mixer):
         self.heads = config.heads
         self.beyond = config.beyond
         self.dropout = config.dropout
-        self.terms = nn.ModuleDict()  # the position terms; first in the order of the parameters
+        self.terms = nn.ModuleDict()  # made here: their place in the order of the parameters
 
         # projections, linear or half convolutional ([C] sec. 5)
-        self.has_convolution = variant.convolutional != ()
+        self.has_convolutional_projection = variant.convolutional != ()
         self.query = make_projection("query", config, variant)
         self.key = make_projection("key", config, variant)
         self.value = make_projection("value", config, variant)
@@ -440,8 +446,8 @@ class SelfAttention(Mixer):
         self.output = nn.Linear(C, C)
 
     def forward(self, x, attention_mask):
-        # A convolution must not see what is at padding.
-        if self.has_convolution:
+        # A convolutional projection must not see what is at padding.
+        if self.has_convolutional_projection:
             x = zero_padding(x, attention_mask)
 
         # project, and split into heads
@@ -526,7 +532,7 @@ class SelfAttention(Mixer):
         return found
 
     def token_kernels(self, x, attention_mask):
-        if self.has_convolution:
+        if self.has_convolutional_projection:
             x = zero_padding(x, attention_mask)
         q = split_heads(self.query(x), self.heads)  # (B, H, N, d)
 
@@ -555,8 +561,9 @@ class ConvBert(Mixer):
         z_i = sum_r p_i,r v_(i+r)                   a dynamic lightweight convolution
 
     q and k have width C/2 and serve the attention heads. v has width C: its first half serves the
-    attention heads, its second half the convolution heads. Taps at padding or beyond the ends meet
-    a value of 0 and keep their share of the softmax. [C] A.3 compares with this mixer.
+    attention heads, its second half the convolution heads. Weights that fall on padding or beyond
+    the ends are multiplied by a value of 0, and keep their share of the softmax. [C] A.3 compares
+    with this mixer.
     """
 
     def __init__(self, config, variant, layer):
@@ -625,7 +632,8 @@ class GatedConvolution(Mixer):
         z   = convolution of g                       see the subclasses
         y_i = output(z_i)
 
-    Taps at padding or beyond the ends meet a g of 0 and keep their share of the softmax.
+    Weights that fall on padding or beyond the ends are multiplied by a g of 0, and keep their share
+    of the softmax.
     """
 
     def __init__(self, config, variant, layer):
@@ -671,6 +679,7 @@ class LightConv(GatedConvolution):
     def __init__(self, config, variant, layer):
         super().__init__(config, variant, layer)
         self.dilation = variant.dilations[layer % len(variant.dilations)]
+        # Xavier's range depends on the shape; in the authors' code it is (H, 1, K).
         weight = nn.init.xavier_uniform_(torch.empty(config.heads, 1, config.kernel_size))
         self.weight = nn.Parameter(weight.squeeze(1))  # (H, 1, K) -> (H, K)
 
@@ -783,6 +792,7 @@ dynamicconv = "z_i = sum_r softmax_r(kernel(g_i)) g_(i+r),  g = glu(input(x))"
 dilated = "z_i = sum_r softmax_r(weight) g_(i+D*r),  g = glu(input(x)),  D = 1, 2, 4, 8 by layer"
 convbert = f"H/2 heads: {content};  H/2 heads: z_i = sum_r softmax_r(kernel(c_i * q_i)) v_(i+r)"
 hybrid = ";  one layer: " + content
+added_convolution = ",  z_i = sum_j p_ij v_j + sum_r weight_r * v_(i+r)"
 
 VARIANTS = {
     # [C]: position terms
@@ -795,10 +805,8 @@ VARIANTS = {
         composite + " + k_j.u_(i-j)/sqrt(d)", terms=COMPOSITE + ("key_dynamic",)
     ),
     # [C]: convolutions next to attention and in the projections
-    "depthwise": Variant(content + ",  z_i,c + sum_r b_r,c*v_(i+r),c", depthwise=True),
-    "composite-depthwise": Variant(
-        composite + ",  z_i,c + sum_r b_r,c*v_(i+r),c", terms=COMPOSITE, depthwise=True
-    ),
+    "depthwise": Variant(content + added_convolution, depthwise=True),
+    "composite-depthwise": Variant(composite + added_convolution, terms=COMPOSITE, depthwise=True),
     "conv-qk": Variant(content + ",  half of q, k = conv(x)", convolutional=QK),
     "conv-v": Variant(content + ",  half of v = conv(x)", convolutional=("value",)),
     "conv-qkv": Variant(content + ",  half of q, k, v = conv(x)", convolutional=QKV),

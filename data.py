@@ -736,8 +736,8 @@ def draw_epoch(train, lengths, seed, epoch, batch_size):
 
     Each batch holds rows of similar length, so that it needs little padding, but the order of the
     batches is random. Each row of `train` occurs at most once per epoch: the rows of the shuffled
-    order that do not fill a last batch are left out, other ones in each epoch. If there are fewer
-    rows than one batch, they are repeated.
+    order that do not fill a last batch are left out; in each epoch these are different rows. If
+    there are fewer rows than one batch, they are repeated.
 
     Args:
         train: (training rows,) the indices of the rows to draw from.

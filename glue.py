@@ -1,9 +1,9 @@
 """The GLUE protocol: fine-tune pre-trained models on nine tasks, print the paper's table.
 
-    python glue.py finetune runs/composite --data_dir toy --seeds 3    nine tasks, three seeds each
+    python glue.py finetune runs/none runs/composite --data_dir toy --seeds 3    nine tasks
     python glue.py table runs/none runs/composite                      mean and standard error
     python glue.py predict RUN                                         the test files, as a zip
-    python glue.py check RUN/glue/submission.zip                       is any zip a submission?
+    python glue.py check RUN/glue/submission.zip                       check the format of a zip
     python glue.py download all --data_dir glue_data                   GLUE's own files
     python glue.py data --data_dir glue_data                           count the rows of every file
 
@@ -297,7 +297,7 @@ def fine_tune(trainer, train, dev, metrics):
             trainer.update(loss)
             bar.update()
 
-            # What is due after this step? The last step and a signal are reasons, too.
+            # Log and save every so many steps, and log after the last step. After a signal, save.
             is_last = trainer.step == steps
             is_stopped = stop.number != 0
             log_is_due = is_last or trainer.step % log_every == 0
@@ -926,7 +926,7 @@ def print_notes(rows, has_toy, table_format):
     if has_toy:
         notes.append("results of the toy tasks: no GLUE scores")
     if "~" in cells:
-        notes.append("~ on some of the published rows: not a GLUE score")
+        notes.append("~ trained or scored on incomplete data: not a GLUE score")
     if "*" in cells:
         notes.append("* with runs that gave the same answer for all rows")
 

@@ -14,15 +14,15 @@ The map of scores reads the row at every key j:
 With "clip" (Shaw et al. 2018; the default) every key farther away than k takes the end weight of
 its side. With "zero" such keys get nothing.
 
-From rows to the map. The first function is tested against plain loops, and each of the others
-against the one before it:
+From rows to the map. The first three functions are tested against plain loops, and add_band
+against relative_scores:
 
     gather_scores        the definition, with an index of N x N numbers
     relative_scores      no index: the rows are shifted into place by a view
     band_scores          the same, with a backward pass of its own
     add_band             the same, added to a map in place: what attention uses
 
-The band are the diagonals of the map from r = -k to r = k. From the map back to rows:
+The band: the diagonals of the map from r = -k to r = k. From the map back to rows:
 
     sum_bands            the sum of each diagonal: the backward pass of the functions above
     band_sums            the same, with a backward pass of its own: Shaw's relative values use it
@@ -134,7 +134,8 @@ def relative_scores(rows, length, beyond="clip", first=0):
 
     # (i, j) is number (n - 1) + i (N + n - 1) + j of the flattened rows
     flat = wide.flatten(-2)[..., n - 1 :]  # (B, H, n * (N + n) - (n - 1))
-    return flat.unfold(-1, N, N + n - 1)[..., :n, :]  # (B, H, n, N)
+    scores = flat.unfold(-1, N, N + n - 1)  # (B, H, n or more, N): if N is small, too many rows
+    return scores[..., :n, :]  # (B, H, n, N)
 
 
 def extra_columns(n, N, K, first):
@@ -217,8 +218,8 @@ def sum_bands(scores, K, beyond="clip", first=0):
     """sums[i, r + k] = sum of scores[i, j] over the keys j at relative position r.
 
     With "clip", the ends also sum all keys that are farther away. `relative_scores` is a linear map
-    from rows to scores, and this is its transpose: it gives the gradient of the rows. There is no
-    index and no atomic addition, so the result is the same bits every time.
+    from rows to scores, and this is its transpose: it gives the gradient of the rows. No two
+    threads add to the same number, so the result is the same bits every time.
 
     Args:
         scores: (B, H, n, N).
@@ -300,7 +301,7 @@ class BandSums(torch.autograd.Function):
 
 
 def key_scores(rows, n, beyond="clip", first=0):
-    """scores[i, j] = rows[j, clip(i - j)]: the row belongs to the key and is read at the query.
+    """scores[i, j] = rows[j, clip(i - j, -k, k) + k]: the row belongs to the key.
 
     Example: N = 3, K = 3, each key has weights a, b, c for queries at i - j = -1, 0, 1. The map is
     that of `relative_scores` with queries and keys exchanged, so it is transposed:
@@ -323,7 +324,8 @@ def key_scores(rows, n, beyond="clip", first=0):
     N, K = rows.shape[-2:]
     k = K // 2
 
-    # the keys start .. stop - 1 are within k of a query
+    # The keys start .. stop - 1 are within k of a query. Here keys and queries are exchanged: the
+    # rows are those of the keys, and their positions are counted from the first query.
     start = max(0, first - k)
     stop = min(N, first + n + k)
     near = band_scores(rows[..., start:stop, :], n, beyond, start - first)  # (B, H, near keys, n)

@@ -48,12 +48,13 @@ class BertConfig:
     ffn_size: int  # hidden size of the feed-forward network of a layer
     heads: int  # H
     embedding_size: int  # E
-    max_length: int = 128  # longest sequence of a model with absolute positions
+    max_length: int = 128  # longest sequence; absolute positions have no vectors beyond it
     kernel_size: int | None = None  # K, odd; None: the variant's own (17, ConvBERT 9)
     beyond: str = "clip"  # beyond the reach of a kernel: its end weight ("clip") or 0 ("zero")
-    # of embeddings, hidden states, attention probabilities, kernels of LightConv and DynamicConv
+    # dropout of embeddings, hidden states, attention probabilities, LightConv's and DynamicConv's
+    # kernels
     dropout: float = 0.1
-    # of a hybrid: which layer is self-attention, counted from 1; None: the last layer
+    # which layer of a hybrid is self-attention, counted from 1; None: the last layer
     attention_layer: int | None = None
 
     def __post_init__(self):
@@ -163,7 +164,7 @@ class Embeddings(nn.Module):
         N = input_ids.shape[1]
         x = self.token(input_ids) + self.token_type(token_type_ids)  # (B, N, E)
 
-        # position i has the same vector in every sentence
+        # position i has the same vector in every sequence
         if self.position is not None:
             if N > self.max_length:
                 raise ValueError(
@@ -176,7 +177,7 @@ class Embeddings(nn.Module):
 
 
 class Layer(nn.Module):
-    """The post-norm block of BERT.
+    """The block of BERT, with the LayerNorm after each sum (post-norm).
 
     x = LayerNorm(x + mixer(x))
     x = LayerNorm(x + W2 gelu(W1 x))
@@ -295,8 +296,8 @@ class BertForMaskedLM(nn.Module):
             labels: (B, N), the token to predict, -100 where there is none.
             pad_to_multiple_of: round M up with rows whose target is -100. Matrix products of ever
                 new shapes are slow, because libraries prepare each shape separately.
-            max_predictions: M itself. Then nothing waits for the GPU to know how many tokens are
-                masked. Tokens beyond this number are left out.
+            max_predictions: M itself; then pad_to_multiple_of is not used, and nothing waits for
+                the GPU to know how many tokens are masked. Tokens beyond this number are left out.
         Returns:
             (logits (M, V), targets (M,)).
         """

@@ -162,7 +162,7 @@ class Trainer:
 
         self.step = 0  # steps done
         self.saved_step = None  # the step of the last checkpoint
-        self.losses = []  # since the last line of the log: tensors; numbers after check_finite
+        self.losses = []  # since the last line of the log; check_finite turns them into numbers
         self.gradient_norms = []  # of the steps since the last check
         self.tokens = 0  # real tokens trained on so far
         self.seconds = 0.0  # time of the steps so far, without evaluations and saving
@@ -234,8 +234,8 @@ class Trainer:
     def save(self):
         """Write the checkpoint atomically.
 
-        A running checkpoint has its own copy of the weights. That of a finished run keeps only the
-        result and the log: the weights are in model.pt.
+        The checkpoint of an unfinished run has its own copy of the weights. The checkpoint of a
+        finished run keeps only the result and the log: the weights are in model.pt.
         """
         state = {
             "settings": self.settings,
@@ -380,7 +380,8 @@ def train_step(trainer, corpus):
     # dropout: a function of (seed, step)
     torch.manual_seed(step_seed(settings["seed"], trainer.step, "dropout"))
 
-    # loss: the encoder, then the head at the masked tokens only
+    # loss: the encoder, then the head at the masked tokens only. On CUDA their number is fixed, so
+    # that the CPU does not wait until they are counted.
     max_predictions = None
     if device.type == "cuda":
         max_predictions = predictions_at_most(input_ids.numel())
@@ -552,7 +553,7 @@ def recipe_for(args):
         if value is not None:
             given[name] = value
 
-    # A shorter run warms up for a tenth of its steps.
+    # If only --steps is given: warm up for a tenth of them, but not longer than the recipe.
     if "steps" in given and "warmup_steps" not in given:
         given["warmup_steps"] = min(recipe.warmup_steps, max(1, given["steps"] // 10))
     return replace(recipe, **given)
@@ -604,11 +605,12 @@ def run_folders(args):
     --out_dir, a run goes to runs/VARIANT, with size, corpus and seed in its name if they are not
     the defaults.
     """
+    # a single run with a folder of its own
     runs = [(variant, seed) for seed in args.seed for variant in args.variant]
     if args.out_dir is not None and len(runs) == 1:
         return {runs[0]: args.out_dir}
 
-    # the parts of a name: size, corpus, variant, seed
+    # size and corpus are part of a name in runs/, unless they are the defaults
     prefix = []
     parent = args.out_dir
     if args.out_dir is None:
@@ -616,8 +618,11 @@ def run_folders(args):
         if args.size != "tiny":
             prefix.append(args.size)
         prefix += [Path(name).resolve().stem for name in args.corpus if name != "toy"]
+
+    # and so is the seed, if there are several seeds
     name_seed = len(args.seed) > 1 or (args.out_dir is None and args.seed != [0])
 
+    # the names: "small-books-composite-seed1"
     folders = {}
     for variant, seed in runs:
         parts = [*prefix, variant]
@@ -691,11 +696,12 @@ def print_table(results):
 
 def main(arguments=None):
     """Every run that the command line names, then their table. Returns the exit code."""
+    # what the user wants, and where it will run
     args = parse_arguments(arguments)
     device, dtype, line = choose_device(args.device, args.dtype)
     print(line)
 
-    # everything that can be wrong is checked before the text is prepared
+    # options and folders are checked before the text is prepared
     check_options(args)
     recipe = recipe_for(args)
     configs = {variant: config_for(args, recipe, variant) for variant in args.variant}
@@ -704,11 +710,14 @@ def main(arguments=None):
         check_folders(folders.values(), args.resume)
     listed = ", ".join(f"{name} {value:,}" for name, value in asdict(recipe).items())
     print(f"{args.size}: {listed}")
+
+    # the text, as token ids
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len)
     guess_accuracy = most_frequent_accuracy(corpus)
 
     results = {}
     for (variant, seed), folder in folders.items():
+        # a model with weights drawn from the seed
         config = replace(configs[variant], vocab_size=corpus.vocab_size)
         settings = settings_for(config, recipe, args.size, seed, corpus, dtype)
         trainer = new_trainer(config, settings, folder, device, dtype)
@@ -725,19 +734,23 @@ def main(arguments=None):
         if trainer.step > 0:
             print(f"  resumed at step {trainer.step:,} of {recipe.steps:,}")
 
+        # --compile is the default on a GPU; the first step waits for the compiler
         if args.compile or (args.compile is None and device.type == "cuda"):
             compile_for(trainer)
 
+        # only time some steps
         if args.dry_run:
             dry_run(trainer, corpus)
             continue
 
-        # train, after a first save: the folder is ours, and can be written to
+        # A first save before training: an error in writing shows now, and the folder is taken.
         if trainer.step == 0:
             save_run_and_checkpoint(trainer, corpus, folder)
         eval_every = args.eval_every or max(1, recipe.steps // 10)
         save_every = args.save_every or min(1_000, max(1, recipe.steps // 10))
         stopped = train(trainer, corpus, folder, save_every, eval_every)
+
+        # Ctrl-C or SIGTERM ends all runs
         if stopped:
             name = signal.Signals(stopped).name
             print(
@@ -747,6 +760,7 @@ def main(arguments=None):
             return 128 + stopped  # the usual exit code after a signal
         results[variant, seed] = trainer.result
 
+    # several runs: one row per variant
     if len(results) > 1:
         print_table(results)
     return 0

@@ -75,7 +75,7 @@ class FullRows(BatchSource):
         self.train = np.arange(count)  # (rows,)
 
     def rows(self, indices):
-        """(B,) -> (B, N). Each row is a function of its index alone; no token is a mark."""
+        """(B,) -> (B, N). A row is a function of its index alone, without special tokens."""
         rows = []
         for index in indices:
             random = np.random.default_rng(int(index))
@@ -318,8 +318,8 @@ def measure_lengths(names, size, device, dtype, lengths, rounds, dropout):
     runs a complete model, forward and backward, on one sequence.
 
     Args:
-        names: variants; the first one is what the others are compared with. Hybrids have two kinds
-            of mixers; each kind has a row under its own name.
+        names: variants; the first one is what the others are compared with. No hybrids: their two
+            mixers are measured as `none` and as the variant without "-hybrid".
     """
     tokens = max(lengths)
     per_thousand = 1000 / tokens

@@ -24,7 +24,7 @@ class TaskFormat:
 
     Attributes:
         folder: name of the task's folder, and of the task in tables.
-        rows: {split: number of rows that were published}; None as the number accepts any number. A
+        rows: {split: number of rows that were published}; None: any number is accepted. A
             split is one file.
         columns: names of the columns in the train and dev files, from left to right.
         test_columns: the same for the test files. They have no column for the label.
@@ -321,7 +321,8 @@ def read_task(task, data_dir, split, allow_partial=False, log=print):
     if split not in task.rows:
         raise ValueError(f"{task.folder} has no split {split!r}; it has: {', '.join(task.rows)}")
 
-    # MRPC was published as texts and a list of ids; tables that somebody made from them come first
+    # MRPC was published as texts and a list of ids. If somebody made train.tsv, dev.tsv and
+    # test.tsv from them, these are read.
     path = file_path(task, data_dir, split)
     if task.name == "mrpc" and not path.exists():
         table = read_mrpc_texts(task, data_dir, split)

@@ -16,7 +16,7 @@ window. Arguments that most functions share:
     weights         the state_dict of a mixer: parameter names to tensors
     config          .variant, .heads, .kernel_size, .beyond and .attention_layer of the model
 
-At padding, where the output of a mixer has no meaning, all functions here return 0.
+At padding, where the output of a mixer has no meaning, the functions in MIXERS return 0.
 """
 
 import math

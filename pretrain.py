@@ -269,6 +269,8 @@ class Trainer:
             self.check_settings(state["settings"], option)
 
             # where the run was
+            if not isinstance(state["step"], int):
+                raise TypeError("the step is not a whole number")
             self.step = state["step"]
             self.losses = state["losses"]
             self.tokens = state["tokens"]
@@ -507,7 +509,9 @@ def resume_run(trainer, folder):
     trainer.resume("--out_dir")
 
     # a finished run must have everything that the table prints
-    if trainer.result is not None and not set(RESULT) <= set(trainer.result):
+    result = trainer.result
+    is_complete = isinstance(result, dict) and set(RESULT) <= set(result)
+    if result is not None and not is_complete:
         raise ValueError(f"{trainer.path} is damaged or is not a checkpoint of this project")
 
 

@@ -1045,6 +1045,18 @@ def without_a_number_of_the_result(path):
     torch.save(state, path)
 
 
+def with_a_result_of_another_kind(path):
+    state = load_checkpoint(path)
+    state["result"] = 5
+    torch.save(state, path)
+
+
+def with_a_step_that_is_text(path):
+    state = load_checkpoint(path)
+    state["step"] = "3"
+    torch.save(state, path)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -1056,6 +1068,8 @@ def without_a_number_of_the_result(path):
         without_losses,
         with_settings_of_another_kind,
         without_a_number_of_the_result,
+        with_a_result_of_another_kind,
+        with_a_step_that_is_text,
     ],
 )
 def test_a_damaged_or_foreign_checkpoint_is_refused_and_left_alone(main, tmp_path, damage):

@@ -862,7 +862,8 @@ def existing_results(folder, name):
     records = read_results(folder / name)
     if not records:
         raise ValueError(
-            f"{folder / name} has no results: python glue.py finetune {folder} makes them"
+            f"{folder / name} has no results: "
+            f"python glue.py finetune {folder} --name {name} makes them"
         )
     return records
 
@@ -953,7 +954,8 @@ def predict_tests(folder, formats, data_dir, args, device):
     # all runs and files must be there before any work
     out = folder / args.name
     records = read_results(out)
-    check_best_runs(folder, out, records)
+    command = f"python glue.py finetune {folder} --data_dir {args.data_dir} --name {args.name}"
+    check_best_runs(folder, out, records, command)
     pretrained, tokenizer = load_run(folder)
     examples_of_file = {}
     for file, (name, split) in SUBMISSION.items():
@@ -983,17 +985,17 @@ def predict_tests(folder, formats, data_dir, args, device):
     check_submission(out / "submission.zip", formats)
 
 
-def check_best_runs(folder, out, records):
-    """ValueError if a task has no run, or if its runs do not belong to the model of `folder`."""
+def check_best_runs(folder, out, records, command):
+    """ValueError if a task has no run, or if its runs do not belong to the model of `folder`.
+
+    command: the one that makes the missing runs, without the task.
+    """
     model_digest = sha256_of(folder / "model.pt")[:12]
     for name in TASKS:
         # there is a run
         settings = [record["settings"] for (task, _), record in records.items() if task == name]
         if not settings:
-            raise ValueError(
-                f"{out} has no run of {name}: python glue.py finetune {folder} --task {name} "
-                "makes one"
-            )
+            raise ValueError(f"{out} has no run of {name}: {command} --task {name} makes one")
 
         # it started from the model that the folder has now
         if settings[0].get("model") != model_digest:
@@ -1006,7 +1008,7 @@ def check_best_runs(folder, out, records):
         if not path.exists():
             raise ValueError(
                 f"{path} is missing: delete the lines of {name} in {results_path(out)}, "
-                f"then python glue.py finetune {folder} --task {name} makes it again"
+                f"then {command} --task {name} makes it again"
             )
 
 

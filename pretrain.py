@@ -197,7 +197,7 @@ class Trainer:
         norms = [float(norm) for norm in self.gradient_norms]
         self.gradient_norms = []
 
-        advice = "a lower --lr or a longer warm-up may help"
+        advice = "a lower --lr or a longer warm-up may help, in another folder"
         if self.saved_step is not None:
             advice = f"the checkpoint of step {self.saved_step} is kept; {advice}"
 
@@ -351,10 +351,15 @@ def train(trainer, corpus, folder, save_every, eval_every):
             if log_is_due:
                 record = trainer.log()
                 bar.set_postfix_str(f"loss {record['loss']:.3f}, lr {record['lr']:.1e}")
+            report = None
             if evaluation_is_due:
-                report_evaluation(trainer, corpus)
+                report = record_evaluation(trainer, corpus)
             if save_is_due:
                 save_run_and_checkpoint(trainer, corpus, folder)
+
+            # Print after saving: if the output was closed, nothing is lost.
+            if report is not None:
+                tqdm.write(report)
 
             started = time.perf_counter()
             if is_stopped:
@@ -436,8 +441,11 @@ def evaluate(model, corpus, batch_size, device, dtype):
 RESULT = ("loss", "accuracy", "parameters", "tokens_per_second", "seconds")
 
 
-def report_evaluation(trainer, corpus):
-    """Evaluate, add the result to the log, and print it. The last one is the run's result."""
+def record_evaluation(trainer, corpus):
+    """Evaluate, and add the result to the log. The last one is the result of the run.
+
+    Returns a line that says what was found.
+    """
     # evaluate
     settings = trainer.settings
     loss, accuracy = evaluate(
@@ -465,7 +473,7 @@ def report_evaluation(trainer, corpus):
     if trainer.step == steps:
         duration = f"took {tqdm.format_interval(trainer.seconds)}"
     width = len(str(steps))
-    tqdm.write(
+    return (
         f"step {trainer.step:>{width}} of {steps}   held-out loss {loss:.3f}   "
         f"accuracy {100 * accuracy:5.1f} %   {speed:,.0f} tokens/s   {duration}"
     )
@@ -827,11 +835,11 @@ def parse_arguments(arguments=None):
     add("--dry_run", action="store_true", help="time twenty steps and write no run")
 
     args = parser.parse_args(arguments)
+    for name in args.variant:
+        if name not in VARIANTS and name != "all":
+            parser.error(f"unknown variant {name!r}; the variants are: {names}")
     if "all" in args.variant:
         args.variant = list(VARIANTS)
-    for name in args.variant:
-        if name not in VARIANTS:
-            parser.error(f"unknown variant {name!r}; the variants are: {names}")
     if min(args.seed) < 0:
         parser.error("--seed must not be negative")
     # a name or seed that is given twice is one run

@@ -282,13 +282,13 @@ def chosen_variants(names, allowed, baseline):
         allowed: the variants that can be measured.
         baseline: the variant that the others are compared with.
     """
-    if "all" in names:
-        names = allowed
     for name in names:
-        if name not in allowed:
+        if name not in allowed and name != "all":
             raise ValueError(
                 f"--variant {name} cannot be measured here; the variants are: {', '.join(allowed)}"
             )
+    if "all" in names:
+        names = allowed
     return list(dict.fromkeys([baseline, *names]))
 
 

@@ -547,8 +547,9 @@ def draw_lengths(path):
 def run_attention(args):
     model, tokenizer = load_run(args.run)
     ids, pieces = encode(model, tokenizer, args.sentence)
-    figure = draw_attention(model, ids, pieces, args.layer, args.head)
-    save(figure, args.out, args.run / "figures", f"attention-layer{args.layer}-head{args.head}")
+    head = args.head or 1
+    figure = draw_attention(model, ids, pieces, args.layer, head)
+    save(figure, args.out, args.run / "figures", f"attention-layer{args.layer}-head{head}")
 
 
 def run_fixed(args):
@@ -576,8 +577,9 @@ def run_dynamic(args):
         print("the mean over the tokens of the sentence of the kernels that they make")
         print_descriptions({args.layer: mean}, is_clipped(model))
         return
-    figure = draw_dynamic(model, ids, pieces, args.layer, args.head)
-    save(figure, args.out, args.run / "figures", f"dynamic-layer{args.layer}-head{args.head}")
+    head = args.head or 1
+    figure = draw_dynamic(model, ids, pieces, args.layer, head)
+    save(figure, args.out, args.run / "figures", f"dynamic-layer{args.layer}-head{head}")
 
 
 def run_loss(args):
@@ -685,7 +687,8 @@ def add_layer(parser):
 
 
 def add_head(parser):
-    parser.add_argument("--head", type=positive_int, default=1, help="from 1 (default: 1)")
+    # None and not 1: argparse does not notice an option whose value is the default.
+    parser.add_argument("--head", type=positive_int, help="from 1 (default: 1)")
 
 
 def add_describe(parser):

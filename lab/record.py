@@ -48,8 +48,10 @@ class Record:
         }
         self.out = out
 
-        # Write it now, so that a path that cannot be written fails before anything is measured.
-        self.write()
+        # Write it now, so that a path that cannot be written fails before anything is measured. An
+        # earlier record is kept until the first new row.
+        if out is None or not out.exists():
+            self.write()
 
     def add_table(self, columns, rows):
         """Print rows as soon as they are measured, and keep them.

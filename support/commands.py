@@ -21,8 +21,10 @@ def run_command(program, function, *arguments):
         130    Ctrl-C
     """
     # A console that cannot show a character prints "?" instead.
+    # A stream that was closed before the start is None.
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")
+        if stream is not None:
+            stream.reconfigure(errors="replace")
 
     # Outside the training loop, SIGTERM ends the program and runs its clean-up.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -37,7 +39,7 @@ def run_command(program, function, *arguments):
         message = str(error)
         code = 2
     except KeyboardInterrupt:
-        message = "interrupted; what was saved is complete, and the same command continues from it"
+        message = "interrupted; the files that were written are complete"
         code = 130
     except (MemoryError, RuntimeError) as error:
         # torch reports a full memory by either of the two; other RuntimeErrors are our mistakes.

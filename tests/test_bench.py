@@ -526,3 +526,12 @@ def test_an_output_that_cannot_be_written_fails_before_anything_is_measured(
     code, _, error = benchmark("attention", "--out", tmp_path / "file" / "record.json")
     assert code == 2
     assert error.startswith("lab.bench: ") and error.count("\n") == 1
+
+
+def test_an_earlier_record_is_kept_until_a_new_row_is_measured(tmp_path):
+    out = tmp_path / "record.json"
+    out.write_text("an earlier record", encoding="utf-8")
+    results = record.Record(["steps"], {}, CPU, out)
+    assert out.read_text(encoding="utf-8") == "an earlier record"
+    results.add_note("a note")
+    assert json.loads(out.read_text(encoding="utf-8"))["notes"] == ["a note"]

@@ -191,3 +191,11 @@ def test_a_program_ends_with_one_line_and_its_exit_code():
     )
     assert (program.returncode, program.stdout) == (2, "")
     assert program.stderr == "a.py: no such corpus\n"
+
+
+def test_a_program_whose_output_was_closed_before_its_start_still_runs(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(SystemExit) as stop:
+        run_command("program.py", lambda: 7)
+    assert stop.value.code == 7

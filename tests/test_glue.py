@@ -882,7 +882,8 @@ def test_predict_names_the_task_that_has_no_run(run, small_toy, run_program):
     options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--device", "cpu"]
     error = failure(run_program, "predict", run, *options)
     assert "no run of sst-2" in error
-    assert f"python glue.py finetune {run} --task sst-2" in error
+    command = f"python glue.py finetune {run} --data_dir toy --name glue --task sst-2"
+    assert command in error  # with the options that the user gave
 
 
 def test_predict_names_weights_that_are_gone_or_of_another_model(

@@ -180,7 +180,8 @@ def frames_of_the_project():
     names = []
     for frame in traceback.extract_stack():
         path = Path(frame.filename)
-        if path.is_relative_to(ROOT) and not path.is_relative_to(ROOT / "tests"):
+        # a virtual environment may be in the project's folder: its files are not the project's
+        if path.is_relative_to(ROOT) and path.relative_to(ROOT) in SOURCES:
             names.append(frame.name)
     return names
 

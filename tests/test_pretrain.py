@@ -1113,6 +1113,7 @@ def test_a_checkpoint_with_weights_or_optimizer_of_another_model_is_refused(
     "arguments, words",
     [
         (["--variant", "nonsense"], ", ".join(VARIANTS)),
+        (["--variant", "all", "nonsense"], "unknown variant 'nonsense'"),
         (["--kernel_size", "8"], "odd"),
         (["--kernel_size", "-3"], "whole number"),
         (["--variant", "none", "--kernel_size", "9"], "kernel"),

@@ -44,6 +44,7 @@ from attention import VARIANTS
 from data import PAD, SEP, BatchSource, pad_pairs
 from model import SIZES, BertForClassification, load_config, load_run
 from pretrain import Trainer, step_seed
+from support import glue_format
 from support.commands import StopSignals, fraction, positive_int, run_command
 from support.devices import autocast, choose_device
 from support.files import load_checkpoint, save_checkpoint, sha256_of, write_text
@@ -1050,9 +1051,11 @@ def data_folder(args):
 
 def toy_folder(cache_dir):
     """The folder of the toy tasks, written now if it is missing."""
-    # its name changes with the programs that write it
-    digests = sha256_of(toy_language.__file__) + sha256_of(toy_glue.__file__)
-    name = hashlib.sha256(digests.encode()).hexdigest()[:8]
+    # its name changes with the programs that write it: the language, the tasks, the columns
+    digest = hashlib.sha256()
+    for module in (toy_language, toy_glue, glue_format):
+        digest.update(sha256_of(module.__file__).encode())
+    name = digest.hexdigest()[:8]
     folder = cache_dir / f"toy-glue-{name}"
     if folder.exists():
         return folder
@@ -1104,7 +1107,7 @@ def main(arguments=None):
 
 def finetune_command(args):
     """Fine-tune every run on every task and seed that is missing."""
-    # what can be wrong is checked before any work
+    # the task, the runs and the files are checked before any work
     find_tasks(args.task)
     for folder in args.runs:
         load_run(folder)

@@ -562,8 +562,9 @@ class ConvBert(Mixer):
 
     q and k have width C/2 and serve the attention heads. v has width C: its first half serves the
     attention heads, its second half the convolution heads. Weights that fall on padding or beyond
-    the ends are multiplied by a value of 0, and keep their share of the softmax. [C] A.3 compares
-    with this mixer.
+    the ends are multiplied by a value of 0, and keep their share of the softmax. In training each
+    weight p_i,r is dropped with the config's probability, as in [C]'s released code. [C] A.3
+    compares with this mixer.
     """
 
     def __init__(self, config, variant, layer):
@@ -603,6 +604,7 @@ class ConvBert(Mixer):
 
         # convolution heads
         p = self.kernel_logits(x, query).softmax(dim=-1)  # (B, H/2, N, K)
+        p = F.dropout(p, dropout)
         v = split_heads(convolution_value, self.heads)  # (B, H/2, N, d)
         convolved = convolve(p, v)  # (B, H/2, N, d)
 

@@ -13,11 +13,11 @@ The file follows these steps from top to bottom:
     Tokenizer    a vocabulary of word pieces is learned from the text
     Preparation  the text becomes token ids, once per corpus, in a folder of the cache
     Pairs        two consecutive sentences become one row: [CLS] first [SEP] second [SEP]
-    Batches      rows of similar length become a batch, a pure function of (seed, step)
+    Batches      rows become a batch, a pure function of (seed, step)
     Corpus       the prepared corpus, read from the cache
     Masks        some tokens of a batch are hidden, and the model learns to predict them
 
-Symbols: B is the batch size (rows), N the sequence length of a batch (tokens per row).
+Symbols: B is the number of rows of a batch, N its sequence length (tokens per row).
 """
 
 import hashlib
@@ -53,7 +53,7 @@ REMEMBERED_WORDS = 1 << 20  # words for which the token ids are kept in memory
 
 # Pairs and batches
 PAD_TO_MULTIPLE_OF = 8  # the width of a batch is a multiple of this: few shapes, little padding
-BATCHES_PER_BUCKET = 50  # this many batches of pairs are sorted by length together
+BATCHES_PER_BUCKET = 50  # the pairs of this many batches are sorted by length together
 HELD_OUT_SHARE = 0.02  # the share of all pairs that is held out for evaluation ...
 HELD_OUT_PAIRS = 2_048  # ... but never more pairs than this
 HELD_OUT_BLOCK = 32  # held-out pairs are chosen in blocks of up to this many consecutive pairs
@@ -731,29 +731,20 @@ def pad_pairs(pairs, seq_len):
 # --- Batches: a pure function of (seed, step) -----------------------------------------------------
 
 
-def draw_epoch(train, lengths, seed, epoch, batch_size):
-    """Draw the batches of one epoch. This function alone decides which rows share a batch.
+def draw_epoch(train, seed, epoch, batch_size):
+    """Draw the batches of one epoch at random.
 
-    Each batch holds rows of similar length, so that it needs little padding, but the order of the
-    batches is random. Each row of `train` occurs at most once per epoch: the rows of the shuffled
-    order that do not fill a last batch are left out; in each epoch these are different rows. If
-    there are fewer rows than one batch, they are repeated.
+    Each row of `train` occurs at most once per epoch: the rows of the shuffled order that do not
+    fill a last batch are left out; in each epoch these are different rows. If there are fewer rows
+    than one batch, they are repeated.
 
     Args:
         train: (training rows,) the indices of the rows to draw from.
-        lengths: (rows,) the number of tokens of each row, read at the indices in `train`.
         seed, epoch: two integers. The same two always give the same batches.
         batch_size: B, the number of rows per batch.
 
     Returns:
         (batches, B) indices of rows.
-
-    Example with B = 2 and buckets of 2 batches. The numbers are the lengths of the rows.
-
-        rows shuffled           9  3  7  4  |  2  8  6  5      ("|" is between two buckets)
-        each bucket sorted      3  4  7  9  |  2  5  6  8
-        cut into batches       (3  4)(7  9)   (2  5)(6  8)
-        batches shuffled       (6  8)(3  4)   (7  9)(2  5)
     """
     # Shuffle the rows.
     random = np.random.default_rng([seed, epoch])
@@ -762,14 +753,82 @@ def draw_epoch(train, lengths, seed, epoch, batch_size):
     # Cut to complete batches. If there are too few rows for one batch, repeat them to fill it.
     batches = max(1, len(order) // batch_size)
     order = np.resize(order, batches * batch_size)  # (batches * B,)
+    return order.reshape(batches, batch_size)  # (batches * B,) -> (batches, B)
 
-    # Sort each bucket by length. np.lexsort sorts by its LAST key first: by bucket, then by length.
-    bucket = np.arange(len(order)) // (BATCHES_PER_BUCKET * batch_size)
-    order = order[np.lexsort((lengths[order], bucket))]
 
-    # Cut into batches and shuffle these.
-    order = order.reshape(batches, batch_size)  # (batches * B,) -> (batches, B)
-    return random.permutation(order)
+def regroup_by_length(batches, tokens, seed, epoch):
+    """Regroup random batches so that they need little padding and have equally many tokens.
+
+    A random batch mixes short and long rows, so about half of it is padding. Here the rows of
+    BATCHES_PER_BUCKET batches are sorted by length and cut again, into as many batches as before.
+    The numbers are the tokens of each row that can be masked:
+
+        3 random batches of B = 2 rows        (10 40)(20 10)(20 20)
+        their rows, sorted                     10 10 20 20 20 40        120 tokens
+        3 batches of 40 tokens                (10 10 20)(20 20)(40)
+
+    Why equally many tokens, and not equally many rows? The loss is the mean over the masked tokens
+    of a batch. With two rows per batch, (10 10) would have 20 tokens and (20 40) would have 60: a
+    token of the first batch would weigh three times as much as a token of the last one. With 40
+    tokens per batch all tokens weigh the same, as they do on average in random batches. There are
+    still B rows per batch on average.
+
+    Args:
+        batches: (batches, B) indices of rows, drawn at random.
+        tokens: (rows,) how many tokens of each row can be masked.
+        seed, epoch: two integers. The same two always give the same order of the batches.
+
+    Returns:
+        A list of index arrays, one per batch, in random order.
+    """
+    regrouped = []
+    for start in range(0, len(batches), BATCHES_PER_BUCKET):
+        bucket = batches[start : start + BATCHES_PER_BUCKET]  # (batches of the bucket, B)
+
+        # Sort the rows of the bucket by length. Rows of equal length stay in their random order.
+        rows = bucket.ravel()
+        rows = rows[np.argsort(tokens[rows], kind="stable")]
+
+        # Cut them into as many batches, with equally many tokens.
+        ends = equal_parts(tokens[rows], len(bucket))
+        regrouped += np.split(rows, ends)
+
+    # Shuffle the batches. Otherwise a bucket would begin with its shortest rows.
+    random = np.random.default_rng([seed, epoch, 1])
+    order = random.permutation(len(regrouped))
+    return [regrouped[index] for index in order]
+
+
+def equal_parts(tokens, parts):
+    """Cut a sequence of rows into parts with equally many tokens, each with at least one row.
+
+    Args:
+        tokens: (rows,) the tokens of each row; at least as many rows as parts.
+        parts: the number of parts.
+
+    Returns:
+        A list of the parts - 1 indices at which a new part begins.
+
+    Example: 6 rows, 3 parts of 40 tokens. A row belongs to the part in which its middle is.
+
+        tokens    10  10  20  20  20  40
+        middle     5  15  30  50  70 100
+        part       0   0   0   1   1   2      so new parts begin at the rows 3 and 5
+    """
+    middles = np.cumsum(tokens) - tokens / 2  # (rows,)
+    per_part = tokens.sum() / parts
+
+    begins = []
+    previous = 0
+    for part in range(1, parts):
+        begin = int(np.searchsorted(middles, part * per_part))
+
+        # At least one row for the part before this one, and for each of the parts after it.
+        begin = max(begin, previous + 1)
+        begin = min(begin, len(tokens) - (parts - part))
+        begins.append(begin)
+        previous = begin
+    return begins
 
 
 class BatchSource:
@@ -787,7 +846,8 @@ class BatchSource:
 
     It gets the following methods. Each result depends on the arguments only:
 
-        epoch_order(seed, epoch, batch_size)    (batches, B) the indices of all batches of an epoch
+        draw(seed, epoch, batch_size)           all batches of an epoch, in the order of the steps;
+                                                here random ones, a subclass may regroup their rows
         batch_indices(seed, step, batch_size)   (B,) the indices of the batch of a training step
         batch(seed, step, batch_size)           (B, N) int64 tensor: the batch itself
     """
@@ -799,20 +859,15 @@ class BatchSource:
 
     # The batches of the last epoch that was asked for, and its (seed, epoch, batch_size).
     _epoch_key = None
-    _epoch_order = None
+    _epoch_batches = None
 
     def rows(self, indices):
         """The rows with these indices: (B,) -> (B, N), a numpy array of int64."""
         raise NotImplementedError(f"{type(self).__name__} must define rows(indices)")
 
-    def epoch_order(self, seed, epoch, batch_size):
-        """The indices (batches, B) of all batches of an epoch, in the order of the steps."""
-        # All steps of an epoch ask for the same order. It is drawn once and kept.
-        key = (seed, epoch, batch_size)
-        if self._epoch_key != key:
-            self._epoch_order = draw_epoch(self.train, self.lengths, seed, epoch, batch_size)
-            self._epoch_key = key
-        return self._epoch_order
+    def draw(self, seed, epoch, batch_size):
+        """The batches of an epoch: a sequence of index arrays (B,), in the order of the steps."""
+        return draw_epoch(self.train, seed, epoch, batch_size)
 
     def batch_indices(self, seed, step, batch_size):
         """The indices (B,) of the rows in the batch of a training step."""
@@ -820,7 +875,13 @@ class BatchSource:
         batches_per_epoch = max(1, len(self.train) // batch_size)
         epoch = step // batches_per_epoch
         index = step % batches_per_epoch
-        return self.epoch_order(seed, epoch, batch_size)[index]
+
+        # All steps of an epoch are drawn together, once, and kept.
+        key = (seed, epoch, batch_size)
+        if self._epoch_key != key:
+            self._epoch_batches = self.draw(seed, epoch, batch_size)
+            self._epoch_key = key
+        return self._epoch_batches[index]
 
     def batch(self, seed, step, batch_size):
         """The batch of a training step: input_ids (B, N), an int64 tensor on the CPU."""
@@ -866,6 +927,13 @@ class Corpus(BatchSource):
         begin = sentence_starts[self.first_sentences]
         end = sentence_starts[self.first_sentences + 2]
         self.lengths = np.minimum(end - begin + 3, seq_len)  # (pairs,)
+
+    def draw(self, seed, epoch, batch_size):
+        """The batches of an epoch: pairs of similar length, equally many tokens in each batch."""
+        batches = draw_epoch(self.train, seed, epoch, batch_size)  # (batches, batch_size)
+
+        # All tokens of a row can be masked, except [CLS] and two [SEP].
+        return regroup_by_length(batches, self.lengths - 3, seed, epoch)
 
     def rows(self, indices):
         """The pairs with these indices: (B,) -> (B, N), a numpy array of int64."""

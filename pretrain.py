@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from attention import VARIANTS
-from data import MASK_PROBABILITY, PAD, mask_tokens, prepare_corpus
+from data import MASK_PROBABILITY, PAD, VOCABULARY_SIZE, mask_tokens, prepare_corpus
 from kernels import BEYOND
 from model import (
     IGNORED,
@@ -45,6 +45,7 @@ from model import (
 from support.commands import StopSignals, TrainingFailed, positive_int, run_command
 from support.devices import autocast, choose_device, compile_encoder
 from support.files import load_checkpoint, save_checkpoint, write_text
+from support.provenance import made_by
 from support.runs import load_weights
 from support.tables import mean_and_standard_error
 
@@ -56,7 +57,7 @@ class Recipe:
     """How long and how fast a model is trained. Raises ValueError if the numbers do not fit."""
 
     steps: int  # updates of the weights
-    batch_size: int  # pairs of sentences per step
+    batch_size: int  # pairs of sentences per step, on average
     seq_len: int  # tokens per pair, at most
     lr: float  # peak learning rate
     warmup_steps: int  # the learning rate rises for so many steps, then falls to 0
@@ -100,7 +101,14 @@ def learning_rate(step, steps, warmup_steps, peak):
     """The learning rate of a step, which counts from 0.
 
     It rises linearly over the warm-up, from peak / warmup_steps in step 0 to the peak in the last
-    step of the warm-up. Then it falls linearly, to 0 after the last step.
+    step of the warm-up. Then it falls linearly, to 0 after the last step. With 4 steps of warm-up:
+
+        step             0     1     2     3     4     5  ...
+        here             1/4   2/4   3/4   1     1     falls
+        released code    0     1/4   2/4   3/4   1     falls
+
+    [C]'s released code thus begins with a step that changes no weight, and is one step behind
+    during the warm-up (docs/differences.md).
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
@@ -166,8 +174,10 @@ class Trainer:
         self.gradient_norms = []  # of the steps since the last check
         self.tokens = 0  # real tokens trained on so far
         self.seconds = 0.0  # time of the steps so far, without evaluations and saving
-        self.records = [{"settings": settings}]  # the lines of log.jsonl
         self.result = None  # what the last evaluation found, when the run is finished
+
+        # the lines of log.jsonl; the first one says what this run is and what made it
+        self.records = [{"settings": settings, "made_by": made_by(device)}]
 
     def update(self, loss):
         """One step of the optimizer from the loss of this step's batch."""
@@ -724,7 +734,7 @@ def main(arguments=None):
     print(f"{args.size}: {listed}")
 
     # the text, as token ids
-    corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len)
+    corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len, args.vocab_size)
     guess_accuracy = most_frequent_accuracy(corpus)
 
     results = {}
@@ -812,10 +822,11 @@ def parse_arguments(arguments=None):
         "an empty line between documents)",
     )
     add("--cache_dir", type=Path, default="cache", help="downloads and token ids")
+    add("--vocab_size", type=positive_int, default=VOCABULARY_SIZE, help="tokens, at most")
 
     # how long and how fast
     add("--steps", type=positive_int, help=by_size)
-    add("--batch_size", type=positive_int, help=f"pairs of sentences; {by_size}")
+    add("--batch_size", type=positive_int, help=f"pairs per step, on average; {by_size}")
     add("--seq_len", type=positive_int, help=f"tokens per pair, at most; {by_size}")
     add("--lr", type=float, help=f"peak learning rate; {by_size}")
     add("--warmup_steps", type=positive_int, help=by_size)

@@ -1,6 +1,7 @@
 """What a training step costs, what attention costs, and how costs grow with the sequence length.
 
     python -m lab.bench steps --size small    training steps of all variants
+    python -m lab.bench padding --size small  training steps on batches that are made in four ways
     python -m lab.bench lengths --size small  one mixer per variant, for 64 to 8,192 tokens
     python -m lab.bench attention             attention alone, computed in six ways
 
@@ -28,7 +29,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from attention import LONGEST_WHOLE, VARIANTS, attention, lowest_at_padding, make_mixer
-from data import SPECIAL_TOKENS, BatchSource, prepare_corpus
+from data import BATCHES_PER_BUCKET, PAD, SPECIAL_TOKENS, BatchSource, draw_epoch, prepare_corpus
 from kernels import (
     BEYOND,
     attention_in_blocks,
@@ -295,6 +296,147 @@ def chosen_variants(names, allowed, baseline):
 def dtype_name(dtype):
     """torch.bfloat16 -> "bfloat16"."""
     return str(dtype).removeprefix("torch.")
+
+
+# --- padding: training steps on batches that are made in different ways ---------------------------
+
+PADDING_COLUMNS = (
+    Column("batches", "batches", 12, align="<"),
+    Column("tokens_per_second", "real tokens/s", 13, ",.0f"),
+    Column("ratio", "x padded", 8, ".2f"),
+    Column("filled", "filled, %", 9, ".0f"),
+    Column("tokens_per_step", "tokens/step", 11, ",.0f"),
+    Column("deviation", "+-", 6, ",.0f"),
+)
+
+
+class RandomBatches(BatchSource):
+    """The pairs of a corpus in random batches, each padded to its own longest pair."""
+
+    def __init__(self, corpus):
+        self.corpus = corpus
+        self.vocab_size = corpus.vocab_size
+        self.seq_len = corpus.seq_len
+        self.lengths = corpus.lengths  # (rows,)
+        self.train = corpus.train  # (training rows,)
+
+    def rows(self, indices):
+        return self.corpus.rows(indices)
+
+
+class PaddedBatches(RandomBatches):
+    """Random batches, each padded to the full length: as in the released code of [C]."""
+
+    def rows(self, indices):
+        input_ids = self.corpus.rows(indices)  # (B, N)
+        missing = self.seq_len - input_ids.shape[1]
+        return np.pad(input_ids, ((0, 0), (0, missing)), constant_values=PAD)  # (B, seq_len)
+
+
+class SortedBatches(RandomBatches):
+    """Batches of equally many pairs, sorted by length in the buckets of data.py.
+
+    They need the least padding, but change the objective: a token of a short pair weighs more.
+    """
+
+    def draw(self, seed, epoch, batch_size):
+        batches = draw_epoch(self.train, seed, epoch, batch_size)  # (batches, B)
+        in_order = []
+        for start in range(0, len(batches), BATCHES_PER_BUCKET):
+            rows = batches[start : start + BATCHES_PER_BUCKET].ravel()
+            rows = rows[np.argsort(self.lengths[rows], kind="stable")]
+            in_order.append(rows.reshape(-1, batch_size))  # (batches of the bucket, B)
+        return np.random.default_rng([seed, epoch, 1]).permutation(np.concatenate(in_order))
+
+
+def measure_padding(trainer, sources, rounds):
+    """Yield a row for each way of making batches.
+
+    Args:
+        trainer: a Trainer; all sources train the same model.
+        sources: {name: BatchSource}; the first one is what the others are compared with.
+        rounds: the number of steps to time, for each source.
+    """
+    times = {name: [] for name in sources}
+    tokens = {name: [] for name in sources}
+    positions = {name: [] for name in sources}
+
+    # The sources take turns, in the same order in every round. Round 0 warms up.
+    for step in tqdm(range(rounds + 1), desc="rounds", disable=None):
+        for name, source in sources.items():
+            trainer.step = step
+            trainer.tokens = 0
+            run = functools.partial(train_step, trainer, source)
+            elapsed = measure.seconds(run, trainer.device)
+            if step > 0:
+                batch = source.batch(0, step, trainer.settings["batch_size"])  # (B, N)
+                times[name].append(elapsed)
+                tokens[name].append(trainer.tokens)
+                positions[name].append(batch.numel())
+    trainer.check_finite()
+
+    # Batches have different numbers of tokens: compare the sums over all rounds.
+    speeds = {name: sum(tokens[name]) / sum(times[name]) for name in sources}
+    slowest = next(iter(speeds.values()))
+    for name, speed in speeds.items():
+        yield {
+            "batches": name,
+            "tokens_per_second": speed,
+            "ratio": speed / slowest,
+            "filled": 100 * sum(tokens[name]) / sum(positions[name]),
+            "tokens_per_step": statistics.mean(tokens[name]),
+            "deviation": float(np.std(tokens[name])),
+        }
+
+
+def run_padding(args, arguments):
+    """python -m lab.bench padding"""
+    device, dtype, line = choose_device(args.device, args.dtype)
+    print(line)
+
+    # one model
+    if len(args.variant) > 1 or args.variant[0] not in VARIANTS:
+        raise ValueError("--variant: name one variant")
+    recipe = recipe_for(args)
+    config = config_for(args, recipe, args.variant[0])
+    corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len)
+    config = replace(config, vocab_size=corpus.vocab_size)
+    settings = settings_for(config, recipe, args.size, 0, corpus, dtype)
+    keep_freed_memory()  # as in pretrain.py
+    trainer = new_trainer(config, settings, Path(), device, dtype)
+
+    record_settings = {
+        "size": args.size,
+        "variant": args.variant[0],
+        "batch_size": recipe.batch_size,
+        "seq_len": recipe.seq_len,
+        "corpus": [without_folder(name) for name in args.corpus],
+        "fingerprint": corpus.fingerprint,
+        "dtype": dtype_name(dtype),
+        "rounds": args.rounds,
+    }
+    record = Record(arguments, record_settings, device, args.out)
+
+    print(
+        "padded: random batches, padded to the full length; random: padded to their longest pair; "
+        "equal-pairs, equal-tokens: sorted by length, with equally many pairs or tokens per batch"
+    )
+    sources = {
+        "padded": PaddedBatches(corpus),
+        "random": RandomBatches(corpus),
+        "equal-pairs": SortedBatches(corpus),
+        "equal-tokens": corpus,
+    }
+    record.add_table(PADDING_COLUMNS, measure_padding(trainer, sources, args.rounds))
+
+    rows = {row["batches"]: row for row in record.content["rows"]}
+    ours = rows["equal-tokens"]["tokens_per_second"]
+    other = rows["equal-pairs"]["tokens_per_second"]
+    record.add_note(
+        f"{args.rounds} rounds. Pre-training uses equal-tokens, where all tokens weigh the same: "
+        f"{ours / other:.2f} times the speed of equal-pairs."
+    )
+    return 0
 
 
 # --- lengths: cost against the length of the sequences --------------------------------------------
@@ -697,6 +839,7 @@ def parse_arguments(arguments=None):
     )
     commands = parser.add_subparsers(dest="command", required=True)
     add_steps_command(commands)
+    add_padding_command(commands)
     add_lengths_command(commands)
     add_attention_command(commands)
     return parser.parse_args(arguments)
@@ -716,11 +859,7 @@ def add_steps_command(commands):
         help="beyond the kernel: its end weight, or 0 (default: clip)",
     )
 
-    # on which batches
-    add("--batch_size", type=positive_int, help="pairs of sentences (default: as pretrain.py)")
-    add("--seq_len", type=positive_int, help="tokens per pair, at most (default: as pretrain.py)")
-    add("--corpus", nargs="+", default=["toy"], help="as for pretrain.py (default: toy)")
-    add("--cache_dir", type=Path, default="cache", help="downloads and token ids (default: cache)")
+    add_corpus_options(parser)
 
     # on what machine, and how often
     add_machine_options(parser, dtypes=("auto", "fp32", "bf16"))
@@ -730,6 +869,28 @@ def add_steps_command(commands):
     # recipe_for and config_for of pretrain.py read these, too: None means the recipe's own value
     parser.set_defaults(
         run=run_steps, steps=None, lr=None, warmup_steps=None, dropout=None, attention_layer=None
+    )
+
+
+def add_padding_command(commands):
+    parser = commands.add_parser("padding", help="training steps on batches made in four ways")
+    add_model_options(parser, default_variants=["composite"])
+    add_corpus_options(parser)
+    add_machine_options(parser, dtypes=("auto", "fp32", "bf16"))
+    parser.add_argument(
+        "--rounds", type=positive_int, default=30, help="steps of each way (default: 30)"
+    )
+
+    # recipe_for and config_for of pretrain.py read these, too: None means the recipe's own value
+    parser.set_defaults(
+        run=run_padding,
+        steps=None,
+        lr=None,
+        warmup_steps=None,
+        dropout=None,
+        attention_layer=None,
+        kernel_size=None,
+        beyond="clip",
     )
 
 
@@ -763,6 +924,15 @@ def add_model_options(parser, default_variants):
         default=default_variants,
         help=f"names of variants, or all (default: {' '.join(default_variants)})",
     )
+
+
+def add_corpus_options(parser):
+    """Options for which batches to train on."""
+    add = parser.add_argument
+    add("--batch_size", type=positive_int, help="pairs of sentences (default: as pretrain.py)")
+    add("--seq_len", type=positive_int, help="tokens per pair, at most (default: as pretrain.py)")
+    add("--corpus", nargs="+", default=["toy"], help="as for pretrain.py (default: toy)")
+    add("--cache_dir", type=Path, default="cache", help="downloads and token ids (default: cache)")
 
 
 def add_longest(parser, default):

@@ -1,7 +1,6 @@
-"""Measure a piece of code: seconds, memory, FLOPs. And say on which machine."""
+"""Measure a piece of code: seconds, memory, FLOPs."""
 
 import ctypes
-import datetime
 import math
 import multiprocessing
 import statistics
@@ -152,30 +151,3 @@ def count_flops(run):
     with FlopCounterMode(display=False, custom_mapping=CORRECTED_FLOPS) as counter:
         run()
     return counter.get_total_flops()
-
-
-# --- The machine ----------------------------------------------------------------------------------
-
-
-def describe_machine(device):
-    """{"date", "device", "torch", "threads"}: when and on what something was measured."""
-    return {
-        "date": datetime.date.today().isoformat(),
-        "device": f"{device.type} ({device_name(device)})",
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-    }
-
-
-def device_name(device):
-    """The model of the GPU or CPU."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-
-    # "model name : AMD EPYC 9R14 96-Core Processor"
-    cpuinfo = Path("/proc/cpuinfo")
-    if device.type == "cpu" and cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return "model unknown"

@@ -1,12 +1,36 @@
-"""What a benchmark prints: a table and notes. And the JSON file with the same numbers."""
+"""Records in results/: of a benchmark, what it printed; of a run, its settings and its results.
+
+A benchmark writes one JSON file. Of runs of pretrain.py, a file NAME.jsonl has one line per run, a
+JSON object:
+
+    run        the name of its folder
+    settings   everything that the run depends on: variant, seed, steps, ...
+    made_by    the machine, the versions and the code that made it (support/provenance.py)
+    curve      [[step, held-out loss, held-out accuracy], ...]
+    training   [[step, training loss], ...], about 20 of them
+    result     {"loss", "accuracy", "parameters", "tokens_per_second", "seconds"}, as in pretrain.py
+    glue       the results of fine-tuning: the records of RUN/glue/results.jsonl
+    pairs      {name of the data: the lines of RUN/pairs/NAME.jsonl}, the minimal pairs
+
+No record names a folder of the machine.
+"""
 
 import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.measure import describe_machine
-from support.files import write_text
+import torch
+
+from attention import VARIANTS
+from model import BertForMaskedLM, load_config, parameter_count
+from support.files import sha256_of, write_text
+from support.glue_results import check_record as check_glue_record
+from support.glue_results import read_results
+from support.provenance import describe_machine
+from support.runs import existing_file
+
+# --- A benchmark ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -104,3 +128,217 @@ def without_folder(argument):
     """
     option, equals, value = argument.rpartition("=")
     return option + equals + Path(value).name
+
+
+# --- A run ----------------------------------------------------------------------------------------
+
+TRAINING_LOSSES = 20  # kept of a run, about
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+
+
+def record_of_run(folder):
+    """The record of a finished run, a dictionary as in the docstring of this file.
+
+    Args:
+        folder: of the run, as pretrain.py wrote it; perhaps with results of glue.py and lab.pairs.
+    Raises:
+        ValueError: it is not a run, the run is not finished, or one of its files is damaged.
+    """
+    folder = Path(folder)
+    config = load_config(folder)
+    first, training, evaluations = read_log(folder)
+
+    # a run that was stopped has no result yet
+    step = evaluations[-1]["step"] if evaluations else 0
+    steps = first["settings"]["steps"]
+    if step != steps or not training:
+        raise ValueError(
+            f"{folder} is not finished (step {step} of {steps}): "
+            "the pretrain.py command that started it continues it"
+        )
+
+    # On the device "meta" a model has shapes but no numbers: enough to count its parameters.
+    with torch.device("meta"):
+        parameters = parameter_count(BertForMaskedLM(config))
+
+    record = {
+        "run": folder.resolve().name,
+        "settings": first["settings"],
+        "made_by": first.get("made_by", {}),
+        "curve": [],
+        "training": [],
+        "result": {
+            "loss": evaluations[-1]["held_out_loss"],
+            "accuracy": evaluations[-1]["held_out_accuracy"],
+            "parameters": parameters,
+            "tokens_per_second": training[-1]["tokens"] / training[-1]["seconds"],
+            "seconds": training[-1]["seconds"],
+        },
+        "glue": list(read_results(folder / "glue").values()),
+        "pairs": read_pairs(folder / "pairs"),
+    }
+    check_model(folder, record)
+
+    # the curves; of n training losses, every (n / 20)th one, counted from the last
+    for line in evaluations:
+        record["curve"].append([line["step"], line["held_out_loss"], line["held_out_accuracy"]])
+    every = math.ceil(len(training) / TRAINING_LOSSES)
+    for index, line in enumerate(training, 1):
+        if (len(training) - index) % every == 0:
+            record["training"].append([line["step"], line["loss"]])
+    return record
+
+
+def read_log(folder):
+    """The log of a run: (its first line, the lines of training, the lines of evaluations).
+
+    Raises ValueError if there is no log or if it is damaged.
+    """
+    path = folder / "log.jsonl"
+    if not path.is_file():
+        raise ValueError(f"{folder} is not a run of pretrain.py: it has no log.jsonl")
+
+    try:
+        first, *lines = read_lines(path)
+        training = [line for line in lines if "loss" in line]
+        evaluations = [line for line in lines if "held_out_loss" in line]
+
+        # everything that is read later is there
+        settings = first["settings"]
+        check_numbers(settings["steps"], settings["seed"])
+        for line in training:
+            check_numbers(line["step"], line["loss"], line["tokens"], 1 / line["seconds"])
+        for line in evaluations:
+            check_numbers(line["step"], line["held_out_loss"], line["held_out_accuracy"])
+    except (*DAMAGE, ZeroDivisionError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+    return first, training, evaluations
+
+
+def read_pairs(folder):
+    """{name of the data: its lines} of all results of minimal pairs of a run; {} without any."""
+    pairs = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        try:
+            lines = read_lines(path)
+            check_pairs(lines)
+        except DAMAGE as error:
+            raise ValueError(f"{path} is damaged ({error}): delete it and run again") from None
+        pairs[path.stem] = lines
+    return pairs
+
+
+def check_model(folder, record):
+    """ValueError if the record of a run has results of an earlier model in the same folder."""
+    digest = sha256_of(existing_file(folder, "model.pt"))[:12]
+    for result in record["glue"]:
+        if result["settings"].get("model", digest) != digest:
+            raise ValueError(
+                f"{folder}/glue has results of an earlier model of this folder: "
+                "delete it and run glue.py again"
+            )
+    for data, lines in record["pairs"].items():
+        if any(line["model"] != digest for line in lines):
+            raise ValueError(
+                f"{folder}/pairs/{data}.jsonl has results of an earlier model of this folder: "
+                "delete it and run lab.pairs again"
+            )
+
+
+def read_lines(path):
+    """The JSON values of a file, one per line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def check_numbers(*values):
+    """ValueError if a value is not a finite number."""
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"{value!r} is not a number")
+        if not math.isfinite(value):
+            raise ValueError(f"a number is {value}")
+
+
+def check_pairs(lines):
+    """An error (one of DAMAGE) if the lines of minimal pairs are not what the tables read."""
+    for line in lines:
+        names = (line["paradigm"], line["phenomenon"], line["pairs_sha256"], line["model"])
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{names} are not names")
+        for score in line["scores"].values():
+            check_numbers(score["accuracy"])
+
+
+def check_run_record(record):
+    """An error (one of DAMAGE) if a record of a run is not what the tables read."""
+    settings = record["settings"]
+    names = (record["run"], settings["variant"])
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{names} are not names")
+    check_numbers(settings["seed"], settings["steps"])
+    for name in ("loss", "accuracy", "parameters", "tokens_per_second", "seconds"):
+        check_numbers(record["result"][name])
+    for result in record["glue"]:
+        check_glue_record(result)
+    for lines in record["pairs"].values():
+        check_pairs(lines)
+
+
+def read_run_records(path):
+    """The records of a file results/NAME.jsonl. ValueError if it is missing or damaged."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(
+            f"{path} is not there: python -m lab.report collect RUN ... --out {path} makes it"
+        )
+    records = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            record = json.loads(line)
+            check_run_record(record)
+        except DAMAGE as error:
+            raise ValueError(
+                f"{path}, line {number} is damaged ({error}): delete the line and collect the run"
+            ) from None
+        records.append(record)
+    return records
+
+
+def add_run_records(path, added):
+    """Add records of runs to a file. A record of the same run is replaced.
+
+    The lines are sorted by variant, in the order of VARIANTS, then by seed. The file is written
+    atomically.
+    """
+    path = Path(path)
+    records = {}
+    if path.exists():
+        records = {identity_of_run(record): record for record in read_run_records(path)}
+    records |= {identity_of_run(record): record for record in added}
+
+    lines = []
+    for record in sorted(records.values(), key=place_of_run):
+        lines.append(json.dumps(record) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(lines))
+
+
+def identity_of_run(record):
+    """What tells the runs of a file apart. A run that is trained longer is still the same run."""
+    settings = record["settings"]
+    layer = settings.get("attention_layer")
+    return record["run"], settings["variant"], settings["seed"], layer
+
+
+def place_of_run(record):
+    """By what records are sorted: variant, attention layer, seed, and the name of the run."""
+    settings = record["settings"]
+    layer = settings.get("attention_layer") or 0
+    return place_of_variant(settings["variant"]), layer, settings["seed"], record["run"]
+
+
+def place_of_variant(name):
+    """0, 1, 2, ... in the order of VARIANTS; variants that it does not have come last."""
+    if name in VARIANTS:
+        return list(VARIANTS).index(name)
+    return len(VARIANTS)

@@ -126,9 +126,10 @@ def compile_encoder(encoder, input_ids, precision):
     """torch.compile the encoder in place, and try it. Returns whether it is compiled.
 
     On a GPU the encoder is compiled in one piece. On a CPU it is compiled layer by layer: equal
-    layers are compiled only once, so compiling takes a third of the time. Each width of a batch is
-    compiled separately: the width of `input_ids` (B, N) here, other widths at their first use.
-    If compiling fails, one line says so and the encoder runs uncompiled.
+    layers are compiled only once, so compiling takes a third of the time. The compiled code serves
+    batches of any number of rows. Some variants need other code for some widths: it is compiled
+    when such a width first occurs. If compiling fails, one line says so and the encoder runs
+    uncompiled.
 
     Args:
         encoder: a model.Bert.
@@ -142,10 +143,11 @@ def compile_encoder(encoder, input_ids, precision):
     start = time.perf_counter()
     try:
         # Forget the graphs of the previous run; allow one graph for each width of a batch.
+        # dynamic=True: the shape of a batch is a variable of the compiled code.
         torch._dynamo.reset()
         torch._dynamo.config.recompile_limit = 128
         for part in parts:
-            part.compile(dynamic=False)
+            part.compile(dynamic=True)
 
         # One forward and backward pass compiles both.
         with precision:
@@ -165,6 +167,6 @@ def compile_encoder(encoder, input_ids, precision):
         B, N = input_ids.shape
         print(
             f"  first step: {seconds:.0f} s to compile batches of {B} x {N} (--no-compile starts "
-            "at once); every other width is compiled when it first occurs"
+            "at once); other widths may be compiled when they first occur"
         )
     return compiled

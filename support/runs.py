@@ -30,6 +30,21 @@ def read_config(folder):
     return config
 
 
+def pretraining_settings(folder):
+    """The settings with which pretrain.py trained the run: the first line of its log.
+
+    {} if the run has no log, such as a run that another program made.
+    """
+    path = Path(folder) / "log.jsonl"
+    if not path.is_file():
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            return dict(json.loads(file.readline())["settings"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError(f"{path} is damaged: its first line holds no settings") from None
+
+
 def read_weights(folder):
     """The state_dict in model.pt. Raises ValueError if it is missing or damaged."""
     return load_checkpoint(existing_file(folder, "model.pt"))

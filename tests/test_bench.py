@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from data import PAD, prepare_corpus
 from lab import bench, figures, measure, record
 from model import BertConfig
 
@@ -294,6 +295,68 @@ def test_all_variants_train_on_the_same_batches_in_every_round(
     assert batches[0] == batches[2] and batches[1] == batches[3]
     assert batches[4] == batches[6] and batches[5] == batches[7]
     assert batches[0] != batches[4] and batches[1] != batches[5]
+
+
+# --- padding --------------------------------------------------------------------------------------
+
+
+def padding(benchmark, small_text, *arguments):
+    return benchmark(
+        "padding",
+        *("--corpus", small_text.file, "--cache_dir", small_text.cache, "--variant", "none"),
+        *("--batch_size", 4, "--seq_len", 32, "--dtype", "fp32", "--rounds", 3),
+        *arguments,
+    )
+
+
+def test_padding_compares_four_ways_of_making_batches_and_records_them(
+    benchmark, small_text, tmp_path
+):
+    out_file = tmp_path / "padding.json"
+    code, out, error = padding(benchmark, small_text, "--out", out_file)
+    assert code == 0, error
+    rows = table(out, bench.PADDING_COLUMNS)
+    assert [row[0] for row in rows] == ["padded", "random", "equal-pairs", "equal-tokens"]
+    assert rows[0][2] == "1.00"
+    content = assert_record_has_what_is_printed(out_file, out, bench.PADDING_COLUMNS)
+    filled = [row["filled"] for row in content["rows"]]
+    assert filled[0] < filled[1] <= 100
+    assert len(content["notes"]) == 1
+
+
+@pytest.fixture
+def mixed_lengths(tmp_path):
+    """A corpus of pairs of 2, 4, ..., 20 words."""
+    lines = []
+    for words in range(1, 11):
+        lines += 8 * [" ".join(words * ["word"]) + "."] + [""]
+    path = tmp_path / "mixed.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return prepare_corpus([path], tmp_path / "cache", 32, log=print)
+
+
+def test_batches_padded_to_the_full_length_hold_the_same_pairs(mixed_lengths):
+    narrow = bench.RandomBatches(mixed_lengths).batch(0, 1, 4)  # (4, N)
+    wide = bench.PaddedBatches(mixed_lengths).batch(0, 1, 4)  # (4, 32)
+    width = narrow.shape[1]
+    assert wide.shape == (4, 32)
+    assert torch.equal(wide[:, :width], narrow)
+    assert (wide[:, width:] == PAD).all()
+
+
+def test_sorted_batches_hold_each_pair_once_equally_many_and_of_similar_length(mixed_lengths):
+    batches = bench.SortedBatches(mixed_lengths).draw(0, 0, 4)  # (batches, 4)
+    drawn = bench.RandomBatches(mixed_lengths).draw(0, 0, 4)  # (batches, 4)
+    assert batches.shape == drawn.shape
+    assert sorted(batches.ravel()) == sorted(drawn.ravel())
+    lengths = mixed_lengths.lengths
+    assert np.ptp(lengths[batches], axis=1).mean() < np.ptp(lengths[drawn], axis=1).mean()
+
+
+def test_padding_takes_one_variant(benchmark, small_text):
+    code, _, error = padding(benchmark, small_text, "--variant", "none", "fixed")
+    assert code == 2
+    assert error.strip().endswith("--variant: name one variant")
 
 
 # --- lengths --------------------------------------------------------------------------------------

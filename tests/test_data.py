@@ -543,18 +543,85 @@ def test_an_epoch_holds_every_training_pair_once_except_a_remainder_that_changes
 
 
 def test_batches_hold_pairs_of_similar_length(small):
-    order = small.epoch_order(0, 0, 16)  # (batches, 16)
-    spread = np.ptp(small.lengths[order], axis=1).mean()
-    shuffled = np.random.default_rng(0).permutation(order.ravel()).reshape(order.shape)
-    spread_of_random_batches = np.ptp(small.lengths[shuffled], axis=1).mean()
-    assert spread < 0.3 * spread_of_random_batches
+    batches = small.draw(0, 0, 16)
+    spread = np.mean([np.ptp(small.lengths[rows]) for rows in batches])
+    random_batches = data.draw_epoch(small.train, 0, 0, 16)  # (batches, 16)
+    spread_of_random_batches = np.ptp(small.lengths[random_batches], axis=1).mean()
+    assert spread < 0.35 * spread_of_random_batches
 
 
 def test_the_order_of_the_batches_does_not_follow_their_lengths(small):
-    order = small.epoch_order(0, 0, 16)  # (batches, 16)
-    longest = small.lengths[order].max(axis=1)
+    longest = [small.lengths[rows].max() for rows in small.draw(0, 0, 16)]
     assert (np.diff(longest) > 0).any()
     assert (np.diff(longest) < 0).any()
+
+
+def lengths_like_english(count):
+    """Row lengths from 8 to 128 tokens, spread like those of English sentence pairs."""
+    random = np.random.default_rng(0)
+    return np.clip(random.gamma(4, 14, count), 8, 128).astype(int)  # (rows,)
+
+
+@pytest.mark.parametrize("batch_size", [16, 32, 128])
+def test_a_token_of_a_short_pair_weighs_as_much_as_one_of_a_long_pair(batch_size):
+    """The loss is a mean over the tokens of a batch: in a batch of n tokens, each weighs 1 / n.
+
+    Averaged over all tokens of pairs of similar length, the weight differs by less than 2 % from
+    the average over all tokens. In batches of equally many pairs that are sorted by length, a token
+    of the shortest pairs weighs three times the average: this test would notice.
+    """
+    tokens = lengths_like_english(20_000) - 3  # without [CLS] and two [SEP]
+    weights = np.zeros(len(tokens))
+    for epoch in range(4):
+        random_batches = data.draw_epoch(np.arange(len(tokens)), 0, epoch, batch_size)
+        for rows in data.regroup_by_length(random_batches, tokens, 0, epoch):
+            weights[rows] += 1 / tokens[rows].sum()
+    average = (weights * tokens).sum() / tokens.sum()
+
+    borders = [0, 15, 20, 30, 45, 60, 80, 100, 125, 126]
+    for shortest, longest in itertools.pairwise(borders):
+        is_inside = (tokens >= shortest) & (tokens < longest)
+        inside = tokens[is_inside]
+        assert len(inside) > 50
+        weight = (weights[is_inside] * inside).sum() / inside.sum()
+        assert weight == pytest.approx(average, rel=0.02), (shortest, longest)
+
+
+def test_the_rows_per_batch_average_the_batch_size_in_every_bucket():
+    """The batches of a bucket are shuffled with all others, so the smallest case is one bucket."""
+    tokens = lengths_like_english(50 * 32)
+    batches = data.regroup_by_length(data.draw_epoch(np.arange(1_600), 0, 0, 32), tokens, 0, 0)
+    sizes = [len(rows) for rows in batches]
+    assert len(sizes) == 50
+    assert np.mean(sizes) == 32
+    assert min(sizes) < 20
+    assert max(sizes) > 64
+
+
+def test_regrouping_keeps_every_row_and_is_a_function_of_seed_and_epoch():
+    tokens = lengths_like_english(1_000)
+    random_batches = data.draw_epoch(np.arange(1_000), 3, 1, 8)
+    batches = data.regroup_by_length(random_batches, tokens, 3, 1)
+    assert sorted(np.concatenate(batches)) == sorted(random_batches.ravel())
+    again = data.regroup_by_length(random_batches, tokens, 3, 1)
+    assert [rows.tolist() for rows in batches] == [rows.tolist() for rows in again]
+    other = data.regroup_by_length(random_batches, tokens, 3, 2)
+    assert [rows.tolist() for rows in batches] != [rows.tolist() for rows in other]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parts", "begins"),
+    [
+        ([10, 10, 20, 20, 20, 40], 3, [3, 5]),  # the example of the docstring
+        ([5, 5, 5, 5], 2, [2]),
+        ([1, 1, 1, 97], 2, [3]),
+        ([1, 1, 98, 100], 4, [1, 2, 3]),  # at least one row each
+        ([100, 100, 1, 1], 4, [1, 2, 3]),
+        ([7, 7, 7], 1, []),
+    ],
+)
+def test_rows_are_cut_into_parts_with_equally_many_tokens(tokens, parts, begins):
+    assert data.equal_parts(np.array(tokens), parts) == begins
 
 
 def test_fewer_pairs_than_a_batch_are_repeated_to_fill_it(tmp_path):
@@ -585,7 +652,7 @@ def test_a_source_of_batches_only_needs_lengths_training_indices_and_rows():
         assert batch[:, 0].tolist() == table.batch_indices(1, step, 4).tolist()
         seen += batch[:, 0].tolist()
     assert sorted(seen) == list(range(4, 24))
-    assert table.epoch_order(1, 1, 4).ravel().tolist() == seen
+    assert table.draw(1, 1, 4).ravel().tolist() == seen
 
 
 # --- Held-out batches and the most frequent token -------------------------------------------------

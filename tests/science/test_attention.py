@@ -459,6 +459,39 @@ def test_dropconnect_drops_weights_of_the_kernel_and_scales_the_others_up():
     torch.testing.assert_close(z, torch.ones_like(z), atol=1e-6, rtol=0)
 
 
+def test_convbert_drops_weights_of_its_kernel_and_scales_the_others_up():
+    """If all kernel weights are 1/3 and all values are 1, a convolution head gives the sum of the
+    weights that are left: 0, 1, 2 or 3 times (1/3) / 0.75, another sum for each token and head.
+    """
+    mixer = random_mixer("convbert", dropout=0.25, kernel_size=3).train()
+    with torch.no_grad():
+        mixer.kernel.weight.zero_()
+        mixer.kernel.bias.zero_()
+        mixer.value.weight.zero_()
+        mixer.value.bias.fill_(1.0)
+        mixer.output.weight.copy_(torch.eye(C))
+        mixer.output.bias.zero_()
+    mask = torch.ones(4, 50, dtype=torch.bool)
+    torch.manual_seed(0)
+    x = torch.randn(4, 50, C, dtype=torch.float64)
+
+    # far from the ends, where all three weights fall on tokens; the second half of the channels
+    z = mixer(x, mask)[:, 1:-1, C // 2 :]  # (4, 48, C/2)
+    by_head = z.unflatten(-1, (H // 2, d))  # (4, 48, H/2, d)
+    assert torch.equal(by_head, by_head[..., :1].expand_as(by_head))
+    kept = by_head[..., 0] * 3 * 0.75  # (4, 48, H/2)
+    torch.testing.assert_close(kept, kept.round(), atol=1e-6, rtol=0)
+    assert sorted(set(kept.round().flatten().tolist())) == [0, 1, 2, 3]
+
+    # three of four weights stay; 4 * 48 * H/2 sums of three weights, 4 standard deviations
+    share = kept.mean().item() / 3
+    deviation = (0.75 * 0.25 / (3 * kept.numel())) ** 0.5
+    assert abs(share - 0.75) < 4 * deviation
+
+    z = mixer.eval()(x, mask)[:, 1:-1, C // 2 :]
+    torch.testing.assert_close(z, torch.ones_like(z), atol=1e-6, rtol=0)
+
+
 def test_terms_in_any_order_give_the_same_mixer(monkeypatch):
     """The same bits: start, names of the weights and output."""
     terms = ("fixed", "dynamic", "key_dynamic", "relative_value")

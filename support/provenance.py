@@ -1,0 +1,52 @@
+"""Where a result comes from: the machine, the versions and the code that made it."""
+
+import datetime
+import hashlib
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parent.parent
+CODE = ("*.py", "support/*.py", "toy/*.py")  # everything that a training can depend on
+
+
+def made_by(device):
+    """{"date", "device", "torch", "threads", "code"}: kept with every result.
+
+    Args:
+        device: the torch.device on which it is computed.
+    """
+    return {**describe_machine(device), "code": code_digest()}
+
+
+def describe_machine(device):
+    """{"date", "device", "torch", "threads"}: when and on what something was computed."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "device": f"{device.type} ({device_name(device)})",
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def device_name(device):
+    """The model of the GPU or CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+
+    # "model name : AMD EPYC 9R14 96-Core Processor"
+    cpuinfo = Path("/proc/cpuinfo")
+    if device.type == "cpu" and cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return "model unknown"
+
+
+def code_digest():
+    """A short string that changes with every change of the project's code."""
+    digest = hashlib.sha256()
+    for pattern in CODE:
+        for path in sorted(ROOT.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

@@ -1,7 +1,8 @@
 """The GLUE protocol: fine-tune pre-trained models on nine tasks, print the paper's table.
 
-    python glue.py finetune runs/none runs/composite --data_dir toy --seeds 3    nine tasks
-    python glue.py table runs/none runs/composite                      mean and standard error
+    python glue.py finetune runs/*-seed? --data_dir toy --seeds 1      nine tasks
+    python glue.py table runs/*-seed?                                  mean and standard error
+    python glue.py table runs/*-seed? --compare composite none         difference, pair by pair
     python glue.py predict RUN                                         the test files, as a zip
     python glue.py check RUN/glue/submission.zip                       check the format of a zip
     python glue.py download all --data_dir glue_data                   GLUE's own files
@@ -11,7 +12,16 @@ RUN is a folder that pretrain.py wrote. `--data_dir toy` means the toy tasks: th
 need no download. Without the word "finetune", a RUN is fine-tuned.
 
 A finished task and seed is one line of RUN/glue/results.jsonl. The same command does only what is
-missing there. Columns, downloads, metrics and submissions are in support/glue_*.py.
+missing there. Columns, downloads, metrics, submissions and the table are in support/glue_*.py.
+
+Which seeds? Ten fine-tuning seeds of one pre-trained model, as in [C], say how much fine-tuning
+varies. Whether one variant is better than another depends on the noise of pre-training, too. So
+pre-train each variant with several seeds (pretrain.py --seed 0 1 2) and fine-tune each of these
+models with one seed (--seeds 1): for the same time the error then holds both.
+
+Batches are drawn at random, and each is as wide as its longest row. Sorting the rows by length
+would need less padding. But length often tells the label, and then most rows of a batch have the
+same label: such batches teach less, or nothing at all.
 
 How it is called, from the command to a batch:
 
@@ -23,10 +33,10 @@ B rows per batch, N tokens per row.
 """
 
 import argparse
-import csv
 import hashlib
 import math
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -34,6 +44,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,7 +54,7 @@ from tqdm import tqdm
 from attention import VARIANTS
 from data import PAD, SEP, BatchSource, pad_pairs
 from model import SIZES, BertForClassification, load_config, load_run
-from pretrain import Trainer, step_seed
+from pretrain import ADAM_BETAS, ADAM_EPS, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
 from support.commands import StopSignals, fraction, positive_int, run_command
 from support.devices import autocast, choose_device
@@ -52,11 +63,28 @@ from support.glue_downloads import download_tasks
 from support.glue_format import FORMATS, check_data, find_tasks, read_task
 from support.glue_metrics import scores
 from support.glue_results import add_result, read_results, results_path
-from support.glue_submission import SUBMISSION, check_submission, submission_text, write_zip
-from support.runs import load_weights
-from support.tables import mean_and_standard_error
+from support.glue_submission import (
+    CHOSEN_ON,
+    SUBMISSION,
+    check_submission,
+    submission_text,
+    write_zip,
+)
+from support.glue_table import (
+    Run,
+    aligned,
+    comparison_lines,
+    has_toy_results,
+    notes_of,
+    phenomenon_cells,
+    print_table,
+    result_lines,
+    task_cells,
+)
+from support.runs import load_weights, pretraining_settings
 from toy import glue as toy_glue
 from toy import language as toy_language
+from toy import pairs as toy_pairs
 
 # --- The published settings: [C] table 5 ----------------------------------------------------------
 
@@ -105,6 +133,7 @@ TASKS = {
 # fmt: on
 
 SAVE_EVERY = 1000  # steps between two checkpoints of an unfinished run
+PROGRESS_EVERY = 30  # seconds between two lines about the progress, if there is no terminal
 
 
 # --- Batches of labelled sentences ----------------------------------------------------------------
@@ -249,7 +278,7 @@ def task_loss(outputs, targets):
     return F.cross_entropy(outputs, targets)
 
 
-def fine_tune(trainer, train, dev, metrics):
+def fine_tune(trainer, train, dev, metrics, progress):
     """Train to the last step, then score the development splits. A signal stops it between steps.
 
     Args:
@@ -257,6 +286,7 @@ def fine_tune(trainer, train, dev, metrics):
         train: LabelledPairs.
         dev: {split: LabelledPairs}.
         metrics: names of the metrics to score with.
+        progress: a Progress, which hears of every step.
 
     Returns:
         The number of the signal that stopped it, or 0. trainer.result is set if it has finished.
@@ -270,16 +300,7 @@ def fine_tune(trainer, train, dev, metrics):
     log_every = max(1, steps // 100)
     labels = torch.tensor(train.examples.labels, device=device)  # (rows,)
 
-    bar = tqdm(
-        total=steps,
-        initial=trainer.step,
-        desc=f"{train.examples.task.folder}, seed {seed}",
-        leave=False,
-        unit="step",
-        disable=None,
-        dynamic_ncols=True,
-    )
-    with StopSignals() as stop, bar:
+    with StopSignals() as stop:
         started = time.perf_counter()
         while trainer.step < steps:
             # the batch of this step: a function of (seed, step)
@@ -296,7 +317,7 @@ def fine_tune(trainer, train, dev, metrics):
 
             # update: backward pass, clipped gradients, optimizer
             trainer.update(loss)
-            bar.update()
+            progress.advance(trainer)
 
             # Log and save every so many steps, and log after the last step. After a signal, save.
             is_last = trainer.step == steps
@@ -312,8 +333,7 @@ def fine_tune(trainer, train, dev, metrics):
 
             # log, then a checkpoint, or after the last step the scores
             if log_is_due:
-                record = trainer.log()
-                bar.set_postfix_str(f"loss {record['loss']:.3f}, lr {record['lr']:.1e}")
+                trainer.log()
             if is_last:
                 trainer.result = evaluate(model, dev, metrics, device, dtype)
             elif save_is_due:
@@ -369,35 +389,33 @@ def accuracy_by_phenomenon(predictions, examples):
 
 
 @dataclass(frozen=True)
-class TaskData:
-    """What a task is trained and scored on.
+class TaskExamples:
+    """The sentences and labels that a task is trained and scored on.
 
     Attributes:
-        train: LabelledPairs.
-        dev: {split: LabelledPairs}.
+        train: Examples (support/glue_format.py).
+        dev: {split: Examples}.
         digest: the same string for the same sentences and labels.
+        characters: how long the training sentences are together.
     """
 
-    train: LabelledPairs
+    train: glue_format.Examples
     dev: dict
     digest: str
+    characters: int
 
 
-def encode_task(splits, tokenizer, seq_len):
-    """The TaskData of a task. splits: {split: Examples}, "train" and the development splits."""
-    # what the files said
+def task_examples(splits):
+    """The TaskExamples of a task. splits: {split: Examples}, "train" and the development splits."""
     content = []
     for split, examples in splits.items():
         content.append((split, examples.a, examples.b, examples.labels))
     digest = hashlib.sha256(repr(content).encode()).hexdigest()[:12]
 
-    # as token ids
-    train = LabelledPairs(splits["train"], tokenizer, seq_len)
-    dev = {}
-    for split, examples in splits.items():
-        if split != "train":
-            dev[split] = LabelledPairs(examples, tokenizer, seq_len)
-    return TaskData(train, dev, digest)
+    train = splits["train"]
+    characters = sum(len(text) for text in train.a + (train.b or []))
+    dev = {split: examples for split, examples in splits.items() if split != "train"}
+    return TaskExamples(train, dev, digest, characters)
 
 
 def size_of(config):
@@ -409,51 +427,142 @@ def size_of(config):
     return "small"
 
 
-def settings_for(name, seed, data, config, given, dtype):
-    """All settings that decide a run of a task, except the encoder that it starts from.
-
-    Args:
-        name: the task.
-        seed: of batches, dropout and the classifier's weights.
-        data: the task's TaskData.
-        config: the BertConfig of the model.
-        given: {setting: value}, in place of the published values.
-        dtype: the precision.
-    """
-    # the published settings, or the given ones
+def published_settings(name, config):
+    """The settings with which [C] fine-tune a model on a task: {setting: value}."""
     task = TASKS[name]
-    settings = {
+    return {
         "lr": task.lr or LEARNING_RATES[size_of(config)],
         "epochs": task.epochs,
         "batch_size": task.batch_size,
         "dropout": DROPOUT,
         "weight_decay": WEIGHT_DECAY,
         "warmup_share": WARMUP_SHARE,
+        "seq_len": min(SEQ_LEN, config.max_length),
+        "start": task.start,
     }
-    settings |= given
+
+
+def settings_for(name, seed, examples, config, args, dtype):
+    """All settings that decide a run of a task, except the pre-trained model.
+
+    Args:
+        name: the task.
+        seed: of batches, dropout and the classifier's weights.
+        examples: the task's TaskExamples.
+        config: the BertConfig of the model.
+        args: the command line of `finetune`.
+        dtype: the precision.
+    """
+    # the published settings, or the given ones; those are for the tasks that the user names
+    published = published_settings(name, config)
+    settings = dict(published)
+    if name in named_tasks(args.task):
+        settings |= given_settings(args)
+    settings["seq_len"] = min(args.seq_len, config.max_length)
+    settings["start"] = start_of(name, args)
+
+    # the table marks results whose settings are not the published ones
+    changed = [key for key, value in published.items() if settings[key] != value]
+    if changed:
+        settings["changed"] = changed
 
     # what follows from them
-    batches_per_epoch = max(1, len(data.train.pairs) // settings["batch_size"])
+    batches_per_epoch = max(1, len(examples.train.a) // settings["batch_size"])
     settings["steps"] = settings["epochs"] * batches_per_epoch
     settings["warmup_steps"] = math.ceil(settings["warmup_share"] * settings["steps"])
 
     # which run it is
     settings["task"] = name
     settings["seed"] = seed
-    settings["seq_len"] = data.train.seq_len
-    settings["data"] = data.digest
+    settings["data"] = examples.digest
+    settings["batches"] = "random"  # in earlier versions of this program: sorted by length
     settings["dtype"] = str(dtype).removeprefix("torch.")
     return settings
 
 
-def fine_tune_run(folder, tasks, args, device, dtype):
-    """Fine-tune one pre-trained model on all tasks and seeds that are asked for and missing.
+class Job(NamedTuple):
+    """One task and one seed of one pre-trained model.
+
+    out: the folder of its results.
+    settings: all that the result depends on.
+    cost: how much work it is, compared with other jobs: the length of the text that it reads.
+    """
+
+    out: Path
+    settings: dict
+    cost: int
+
+
+def plan_jobs(folder, tasks, args, dtype):
+    """The jobs of one pre-trained model that the command line asks for, finished ones included.
 
     Args:
         folder: the run, as pretrain.py wrote it.
-        tasks: {task: {split: Examples}}; a task that others start from comes before them.
+        tasks: {task: TaskExamples}; a task that others start from comes before them.
         args: the command line of `finetune`.
+        dtype: the precision.
+
+    Returns:
+        A list of Job.
+
+    Raises:
+        ValueError: the folder of the results has results with other settings.
+    """
+    config = load_config(folder)
+    model_digest = sha256_of(folder / "model.pt")[:12]
+    out = folder / args.name
+    records = read_results(out)
+
+    jobs = []
+    for seed in chosen_seeds(args.seeds):
+        for name, examples in tasks.items():
+            settings = settings_for(name, seed, examples, config, args, dtype)
+            settings["model"] = model_digest
+            if is_toy(args.data_dir):
+                settings["toy"] = True
+
+            # a task that only gives an encoder to others may have been trained before
+            if name not in named_tasks(args.task) and has_encoder(out, records, settings):
+                continue
+            check_settings(out, records, settings)
+            jobs.append(Job(out, settings, settings["epochs"] * examples.characters))
+    return jobs
+
+
+def missing_jobs(jobs):
+    """Those of the jobs that are not done."""
+    missing = []
+    for job in jobs:
+        if is_done(job):
+            # a checkpoint may have survived a kill
+            shutil.rmtree(checkpoint_folder(job), ignore_errors=True)
+        else:
+            missing.append(job)
+    return missing
+
+
+def is_done(job):
+    """Whether the result is there, and the encoder if other tasks start from it."""
+    name, seed = job.settings["task"], job.settings["seed"]
+    if (name, seed) not in read_results(job.out):
+        return False
+    return not starts_others(name) or encoder_path(job.out, name, seed).exists()
+
+
+def checkpoint_folder(job):
+    """The folder of the checkpoint of an unfinished job."""
+    return job.out / f"running-{job.settings['task']}-seed{job.settings['seed']}"
+
+
+def fine_tune_run(folder, jobs, tasks, device, dtype, progress):
+    """Do the jobs of one pre-trained model.
+
+    Args:
+        folder: the run, as pretrain.py wrote it.
+        jobs: list of Job, the missing ones.
+        tasks: {task: TaskExamples}.
         device, dtype: where and in which precision.
+        progress: a Progress.
 
     Returns:
         The number of the signal that stopped it, or 0.
@@ -461,47 +570,46 @@ def fine_tune_run(folder, tasks, args, device, dtype):
     # the pre-trained model
     pretrained, tokenizer = load_run(folder)
     config = pretrained.config
-    model_digest = sha256_of(folder / "model.pt")[:12]
-    seq_len = min(args.seq_len, config.max_length)
+    tqdm.write(f"\n{folder}: {config.variant}, {VARIANTS[config.variant].equation}")
 
-    # the folder of the results
-    out = folder / args.name
-    make_writable(out)
-    print(f"\n{folder}: {config.variant}, {VARIANTS[config.variant].equation}")
-    print(f"results go to {results_path(out)}")
-
-    wanted = find_tasks(args.task)
     data = {}
-    for seed in chosen_seeds(args.seeds):
-        for name, splits in tasks.items():
-            # token ids, once per task
-            if name not in data:
-                data[name] = encode_task(splits, tokenizer, seq_len)
+    for job in jobs:
+        # another process may have done it meanwhile
+        if is_done(job):
+            progress.skip(job)
+            continue
 
-            # the settings; the command line's are for the tasks that it names
-            given = {}
-            if name in wanted:
-                given = given_settings(args)
-            settings = settings_for(name, seed, data[name], config, given, dtype)
-            settings["model"] = model_digest
-            settings["start"] = start_of(name, args)
-            if is_toy(args.data_dir):
-                settings["toy"] = True
+        # token ids, once per task
+        name, seed = job.settings["task"], job.settings["seed"]
+        if name not in data:
+            data[name] = encode_task(tasks[name], tokenizer, job.settings["seq_len"])
 
-            # a task that only gives an encoder to others may have been trained before
-            if name not in wanted and has_encoder(out, settings):
-                continue
+        # the encoder to start from
+        if job.settings["start"] is None:
+            encoder = pretrained.state_dict()
+        else:
+            encoder = load_checkpoint(encoder_path(job.out, job.settings["start"], seed))
 
-            # the encoder to start from
-            if settings["start"] is None:
-                encoder = pretrained.state_dict()
-            else:
-                encoder = load_checkpoint(encoder_path(out, settings["start"], seed))
-
-            stopped = fine_tune_once(out, data[name], settings, encoder, config, device, dtype)
-            if stopped:
-                return stopped
+        stopped = fine_tune_once(job, data[name], encoder, config, device, dtype, progress)
+        if stopped:
+            return stopped
     return 0
+
+
+class TaskData(NamedTuple):
+    """A task as token ids. train: LabelledPairs; dev: {split: LabelledPairs}."""
+
+    train: LabelledPairs
+    dev: dict
+
+
+def encode_task(examples, tokenizer, seq_len):
+    """The TaskData of a TaskExamples."""
+    train = LabelledPairs(examples.train, tokenizer, seq_len)
+    dev = {}
+    for split, split_examples in examples.dev.items():
+        dev[split] = LabelledPairs(split_examples, tokenizer, seq_len)
+    return TaskData(train, dev)
 
 
 def chosen_seeds(numbers):
@@ -546,58 +654,53 @@ def encoder_path(out, name, seed):
     return out / f"{name}-seed{seed}.pt"
 
 
-def has_encoder(out, settings):
+def has_encoder(out, records, settings):
     """Whether an encoder of this task and seed is there, from the same model and the same data.
 
-    The other settings of its training do not matter.
+    The other settings of its training do not matter, if its batches were random, too.
     """
     name, seed = settings["task"], settings["seed"]
-    record = read_results(out).get((name, seed))
+    record = records.get((name, seed))
     if record is None:
         return False
-    for key in ("model", "data"):
+    for key in ("model", "data", "batches"):
         if record["settings"].get(key) != settings[key]:
             return False
     return encoder_path(out, name, seed).exists()
 
 
-def fine_tune_once(out, data, settings, encoder, config, device, dtype):
-    """One task and one seed, unless the results in `out` have it already.
+def fine_tune_once(job, data, encoder, config, device, dtype, progress):
+    """Do one job: one task and one seed.
 
     Args:
-        out: folder of the results.
+        job: the Job.
         data: the task's TaskData.
-        settings: from settings_for, with the model and the task that it starts from.
         encoder: the state_dict to start from.
         config: the BertConfig of the pre-trained model.
         device, dtype: where and in which precision.
+        progress: a Progress.
 
     Returns:
         The number of the signal that stopped it, or 0.
     """
-    name, seed = settings["task"], settings["seed"]
-    running = out / f"running-{name}-seed{seed}"
-    records = read_results(out)
-    check_settings(out, records, settings)
-
-    # nothing to do if the result is there, and the encoder file is there or no other task needs it
-    lacks_encoder = starts_others(name) and not encoder_path(out, name, seed).exists()
-    if (name, seed) in records and not lacks_encoder:
-        shutil.rmtree(running, ignore_errors=True)  # a checkpoint may have survived a kill
-        return 0
-
-    # train, from the checkpoint if there is one
+    # the model, from the checkpoint if there is one
     num_labels = label_count(data.train.examples.task)
-    model = make_classifier(config, num_labels, encoder, settings)
-    trainer = Trainer(model, settings, running / "train_state.pt", device, dtype)
+    model = make_classifier(config, num_labels, encoder, job.settings)
+    running = checkpoint_folder(job)
+    trainer = Trainer(model, job.settings, running / "train_state.pt", device, dtype)
     trainer.resume("--name")
-    stopped = fine_tune(trainer, data.train, data.dev, TASKS[name].metrics)
+
+    # train
+    progress.begin(job, trainer.step)
+    metrics = TASKS[job.settings["task"]].metrics
+    stopped = fine_tune(trainer, data.train, data.dev, metrics, progress)
 
     # keep the result; then the checkpoint is no longer needed
     if trainer.result is not None:
         if data.train.examples.partial:
             trainer.result["partial"] = True
-        keep_result(out, trainer)
+        keep_result(job.out, trainer)
+        progress.finish()
         shutil.rmtree(running, ignore_errors=True)
     return stopped
 
@@ -622,7 +725,7 @@ def check_settings(out, records, settings):
         differences = []
         for key, value in settings.items():
             saved = record["settings"].get(key)
-            if key != "seed" and saved != value:
+            if key not in ("seed", "changed") and saved != value:
                 differences.append(f"{key} is {saved} there and {value} here")
         if differences:
             raise ValueError(
@@ -650,13 +753,14 @@ def keep_result(out, trainer):
                 encoder[key] = value
         save_checkpoint(encoder_path(out, name, seed), encoder)
 
-    # all weights, if it is the best run of the task so far
-    other_scores = []
-    for (other_name, other_seed), record in records.items():
-        if other_name == name and other_seed != seed:
-            other_scores.append(record["result"]["score"])
-    if result["score"] > max(other_scores, default=-math.inf):
-        save_checkpoint(best_path(out, name), weights)
+    # all weights, if it is the best run of the task so far; MNLI has a best run for each half
+    for split in result["scores"]:
+        other_scores = []
+        for (other_name, other_seed), record in records.items():
+            if other_name == name and other_seed != seed:
+                other_scores.append(score_on(record, split))
+        if result["scores"][split]["score"] > max(other_scores, default=-math.inf):
+            save_checkpoint(best_path(out, name, split), weights)
 
     # the line of results.jsonl comes last: it says that everything else is there
     record = {
@@ -664,28 +768,25 @@ def keep_result(out, trainer):
         "seed": seed,
         "result": result,
         "settings": settings,
-        "code": code_digest(),
+        "made_by": trainer.records[0]["made_by"],
         "seconds": round(trainer.seconds, 3),
     }
     add_result(out, record)
     print_result(trainer)
 
 
-def best_path(out, name):
-    """The file of the weights of a task's best run."""
-    return out / f"best-{name}.pt"
+def best_path(out, name, split):
+    """The file of the weights of a task's best run on a development split.
+
+    best-cola.pt for "dev", best-mnli_matched.pt for "dev_matched".
+    """
+    half = split.removeprefix("dev")
+    return out / f"best-{name}{half}.pt"
 
 
-def code_digest():
-    """Which version of this project made a result: a digest of the six scripts and support/."""
-    here = Path(__file__).parent
-    scripts = ("attention", "kernels", "model", "data", "pretrain", "glue")
-    paths = [here / f"{name}.py" for name in scripts]
-    paths += sorted((here / "support").glob("*.py"))
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+def score_on(record, split):
+    """The score of a record on a development split."""
+    return record["result"]["scores"][split]["score"]
 
 
 def print_result(trainer):
@@ -701,242 +802,92 @@ def print_result(trainer):
         line += "   PARTIAL"
     if result["constant_prediction"]:
         line += "   the same answer for all rows"
-    print(line)
+    tqdm.write(line)
 
 
-# --- The table ------------------------------------------------------------------------------------
-
-# column: (task, split). WNLI is left out, as in [C].
-COLUMNS = {
-    "CoLA": ("cola", "dev"),
-    "MNLI-m": ("mnli", "dev_matched"),
-    "MNLI-mm": ("mnli", "dev_mismatched"),
-    "MRPC": ("mrpc", "dev"),
-    "QNLI": ("qnli", "dev"),
-    "QQP": ("qqp", "dev"),
-    "RTE": ("rte", "dev"),
-    "SST": ("sst-2", "dev"),
-    "STS": ("sts-b", "dev"),
-}
-
-# [C] table 6: means over ten runs; the standard error is kept for CoLA and GLUE only. These are the
-# rows of BERT-small, in the order of COLUMNS, then GLUE.
-# fmt: off
-PUBLISHED = {
-    "none":                "7.0+-2.4  73.0 73.0 80.9 80.1 84.4 61.0 80.9 83.7 69.3+-0.3",
-    "absolute":            "33.5+-0.4 75.8 76.1 83.3 78.2 84.9 64.4 85.0 82.4 73.7+-0.1",
-    "fixed":               "38.3+-0.8 77.2 77.2 84.0 82.1 86.2 64.7 86.9 85.2 75.7+-0.2",
-    "dynamic":             "38.4+-0.7 77.9 77.6 85.6 82.8 87.2 65.1 86.8 85.6 76.3+-0.1",
-    "composite":           "40.9+-0.7 77.9 78.0 86.2 83.0 87.3 66.1 86.9 85.9 76.9+-0.1",
-    "composite-key":       "40.0+-0.6 77.9 77.7 86.3 83.3 87.4 66.3 86.5 86.1 76.8+-0.1",
-    "depthwise":           "38.0+-0.6 76.9 76.8 82.8 81.9 86.1 64.2 87.2 84.4 75.4+-0.1",
-    "composite-depthwise": "40.4+-0.7 77.2 77.4 85.0 83.3 87.3 63.5 87.1 86.1 76.4+-0.1",
-    "conv-qk":             "33.4+-0.4 76.3 76.4 83.3 81.3 85.1 63.0 86.1 84.5 74.4+-0.1",
-    "conv-v":              "34.7+-0.9 76.2 76.6 83.4 82.4 86.6 65.2 87.2 85.0 75.2+-0.1",
-    "conv-qkv":            "31.9+-0.7 76.3 76.3 83.7 80.4 84.6 66.1 86.4 84.4 74.4+-0.1",
-    "composite-conv-qk":   "39.3+-0.8 77.4 77.2 85.4 81.9 86.7 64.0 87.5 85.7 76.1+-0.1",
-    "composite-conv-v":    "37.9+-0.7 77.8 78.1 85.6 83.6 87.5 65.1 87.5 86.4 76.6+-0.1",
-    "composite-conv-qkv":  "38.2+-1.0 77.4 77.3 85.3 82.8 87.0 64.9 86.9 85.9 76.2+-0.2",
-    "convbert":            "33.3+-1.5 76.7 76.8 83.9 77.1 85.1 64.6 86.3 84.0 74.2+-0.3",
-}
-# fmt: on
+# --- Progress -------------------------------------------------------------------------------------
 
 
-@dataclass
-class Cell:
-    """A cell of the table: {seed: score}, and the marks of the runs behind it ("~", "*")."""
+class Progress:
+    """How far a command is, and how long it will still take.
 
-    scores: dict
-    marks: set
-
-    def text(self):
-        """Mean and standard error over the seeds, then the marks: "20.0+-5.8*"."""
-        mean = mean_and_standard_error(list(self.scores.values()), digits=1)
-        return mean.replace(" ", "") + "".join(sorted(self.marks))
-
-
-def marks_of(result):
-    """The marks of a result: ~ for a partial one, * for one answer to all rows."""
-    marks = set()
-    if result["partial"]:
-        marks.add("~")
-    if result["constant_prediction"]:
-        marks.add("*")
-    return marks
-
-
-def add_score(cells, column, seed, score, marks):
-    """Add one run's score and marks to the cell of a column."""
-    cell = cells.setdefault(column, Cell({}, set()))
-    cell.scores[seed] = score
-    cell.marks |= marks
-
-
-def phenomenon_cells(records):
-    """{phenomenon: Cell} of a run: the accuracy on the CoLA sentences that test it."""
-    cells = {}
-    for (_, seed), record in records.items():
-        result = record["result"]
-        for phenomenon, accuracy in result.get("by_phenomenon", {}).items():
-            add_score(cells, phenomenon, seed, accuracy, marks_of(result))
-    return cells
-
-
-def task_cells(records):
-    """{column: Cell} of a run: the columns of [C] table 6 that have results."""
-    cells = {}
-    for column, (task, split) in COLUMNS.items():
-        for (name, seed), record in records.items():
-            if name == task:
-                result = record["result"]
-                score = result["scores"][split]["score"]
-                add_score(cells, column, seed, score, marks_of(result))
-
-    # the mean of all columns, if there is a seed that has them all
-    if len(cells) == len(COLUMNS):
-        overall = glue_cell(cells)
-        if overall.scores:
-            cells["GLUE"] = overall
-    return cells
-
-
-def glue_cell(cells):
-    """The GLUE score as a Cell: for each seed that has all columns, the mean of its scores."""
-    overall = Cell({}, set())
-    for cell in cells.values():
-        overall.marks |= cell.marks
-    for seed in cells["CoLA"].scores:
-        if all(seed in cell.scores for cell in cells.values()):
-            seed_scores = [cell.scores[seed] for cell in cells.values()]
-            overall.scores[seed] = float(np.mean(seed_scores))
-    return overall
-
-
-def print_table(folders, args):
-    """Print one row per run: mean and standard error over the seeds, as in [C] table 6.
+    In a terminal it is a bar, otherwise a line every PROGRESS_EVERY seconds. Jobs take very
+    different times, so each one counts as much as it costs (Job.cost).
 
     Args:
-        folders: of the runs.
-        args: the command line of `table`.
+        missing: the jobs to be done.
+        total: the number of all jobs, those included that were done before.
     """
-    # one row per run: {label: {column: text}}
-    rows = {}
-    has_toy = False
-    for folder in folders:
-        variant = load_config(folder).variant
-        records = existing_results(folder, args.name)
-        if args.by_phenomenon:
-            cells = phenomenon_cells(records)
-        else:
-            cells = task_cells(records)
-        rows[str(folder)] = table_row(variant, cells)
-        if any(record["settings"].get("toy") for record in records.values()):
-            has_toy = True
 
-    # the paper's rows of the same variants
-    if args.published:
-        if has_toy:
-            raise ValueError(
-                "there are results of the toy tasks among these runs; "
-                "the published rows are results of GLUE"
-            )
-        rows |= published_rows(row["variant"] for row in rows.values())
+    def __init__(self, missing, total):
+        self.total = total
+        self.done = total - len(missing)
+        self.worked = 0.0  # the cost of all steps since the start
+        self.left = float(sum(job.cost for job in missing))  # and of those to come
+        self.name = ""  # of the job that is running
+        self.step_cost = 0.0
 
-    # a header line, then one line per row
-    columns = dict.fromkeys(column for row in rows.values() for column in row)
-    lines = [["run", *columns]]
-    for label, row in rows.items():
-        lines.append([label, *[row.get(column, "") for column in columns]])
-
-    if args.format == "csv":
-        csv.writer(sys.stdout, lineterminator="\n").writerows(lines)
-        return
-    if args.format == "markdown":
-        print_markdown(lines)
-    else:
-        print_text(lines)
-    print_notes(rows, has_toy, args.format)
-
-
-def existing_results(folder, name):
-    """The records of a run. ValueError if there are none."""
-    records = read_results(folder / name)
-    if not records:
-        raise ValueError(
-            f"{folder / name} has no results: "
-            f"python glue.py finetune {folder} --name {name} makes them"
+        # the bar shows nothing if there is no terminal; smoothing 0: the speed since the start
+        self.started = time.perf_counter()
+        self.printed = self.started
+        self.bar = tqdm(
+            total=self.left,
+            bar_format="{percentage:3.0f}% |{bar:20}| {elapsed}<{remaining}  {desc}",
+            smoothing=0,
+            leave=False,
+            disable=None,
+            dynamic_ncols=True,
         )
-    return records
+
+    def begin(self, job, step):
+        """A job begins, or continues from the step of its checkpoint."""
+        settings = job.settings
+        self.name = f"{job.out.parent.name} {settings['task']} seed {settings['seed']}"
+        self.step_cost = job.cost / settings["steps"]
+        self.left -= step * self.step_cost
+
+    def finish(self):
+        """The job is done."""
+        self.done += 1
+
+    def skip(self, job):
+        """Another process has done a job."""
+        self.left -= job.cost
+        self.done += 1
+
+    def advance(self, trainer):
+        """A step was done."""
+        self.worked += self.step_cost
+        self.left = max(0.0, self.left - self.step_cost)  # never below 0 by rounding
+
+        # a bar draws itself ten times per second at most
+        if not self.bar.disable:
+            self.bar.total = self.worked + self.left
+            self.bar.set_description_str(self.line(trainer), refresh=False)
+            self.bar.update(self.step_cost)
+            return
+
+        # without a terminal
+        now = time.perf_counter()
+        if now - self.printed >= PROGRESS_EVERY:
+            self.printed = now
+            seconds = (now - self.started) / self.worked * self.left
+            print(f"{self.line(trainer)}, ETA {tqdm.format_interval(seconds)}", flush=True)
+
+    def line(self, trainer):
+        """What is being done: "none-seed0 rte seed 42: step 300 of 770; all: 7 of 45 done"."""
+        steps = trainer.settings["steps"]
+        return (
+            f"{self.name}: step {trainer.step:,} of {steps:,}{last_loss(trainer)}; "
+            f"all: {self.done} of {self.total} done"
+        )
 
 
-def table_row(variant, cells):
-    """{column: text} of a run: variant, number of seeds, and its cells."""
-    # the number of seeds, or the smallest and the largest number if the columns differ
-    counts = [len(cell.scores) for cell in cells.values()]
-    runs = ""
-    if counts:
-        runs = str(min(counts))
-        if max(counts) > min(counts):
-            runs += f"-{max(counts)}"
-
-    row = {"variant": variant, "runs": runs}
-    for column, cell in cells.items():
-        row[column] = cell.text()
-    return row
-
-
-def published_rows(variants):
-    """{label: {column: text}}: the rows of [C] table 6 for these variants, each one once."""
-    rows = {}
-    for variant in variants:
-        if variant in PUBLISHED:
-            row = {"variant": variant, "runs": "10"}
-            cells = PUBLISHED[variant].split()
-            for column, cell in zip([*COLUMNS, "GLUE"], cells, strict=True):
-                row[column] = cell
-            rows[f"[C] {variant}"] = row
-    return rows
-
-
-def aligned(lines):
-    """The same table with every cell filled up with spaces to the width of its column."""
-    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
-    padded = []
-    for line in lines:
-        padded.append([cell.ljust(width) for cell, width in zip(line, widths, strict=True)])
-    return padded
-
-
-def print_text(lines):
-    """Print a table with two spaces between the columns."""
-    for line in aligned(lines):
-        print("  ".join(line).rstrip())
-
-
-def print_markdown(lines):
-    """Print a table in Markdown."""
-    header, *rows = aligned(lines)
-    rule = ["-" * len(cell) for cell in header]
-    for line in [header, rule, *rows]:
-        print("| " + " | ".join(line) + " |")
-
-
-def print_notes(rows, has_toy, table_format):
-    """Explain the marks that occur in a table, one line each."""
-    cells = "".join(cell for row in rows.values() for cell in row.values())
-    notes = []
-    if has_toy:
-        notes.append("results of the toy tasks: no GLUE scores")
-    if "~" in cells:
-        notes.append("~ trained or scored on incomplete data: not a GLUE score")
-    if "*" in cells:
-        notes.append("* with runs that gave the same answer for all rows")
-
-    # in Markdown, an empty line ends the table
-    if notes and table_format == "markdown":
-        print()
-    for note in notes:
-        print(note)
+def last_loss(trainer):
+    """The training loss in the last line of the log as text: ", loss 0.312"."""
+    if "loss" not in trainer.records[-1]:
+        return ""
+    return f", loss {trainer.records[-1]['loss']:.3f}"
 
 
 # --- The test files -------------------------------------------------------------------------------
@@ -944,6 +895,9 @@ def print_notes(rows, has_toy, table_format):
 
 def predict_tests(folder, formats, data_dir, args, device):
     """Write the eleven files of a submission, each from the best run of its task, and zip them.
+
+    The best run is that with the best development score. MNLI's two test files each have a best run
+    of their own, as in the released code of [C].
 
     Args:
         folder: the run.
@@ -955,8 +909,7 @@ def predict_tests(folder, formats, data_dir, args, device):
     # all runs and files must be there before any work
     out = folder / args.name
     records = read_results(out)
-    command = f"python glue.py finetune {folder} --data_dir {args.data_dir} --name {args.name}"
-    check_best_runs(folder, out, records, command)
+    check_best_runs(folder, out, records, finetune_hint(folder, args))
     pretrained, tokenizer = load_run(folder)
     examples_of_file = {}
     for file, (name, split) in SUBMISSION.items():
@@ -964,12 +917,13 @@ def predict_tests(folder, formats, data_dir, args, device):
 
     submission = out / "submission"
     submission.mkdir(exist_ok=True)
-    for file, (name, _) in SUBMISSION.items():
+    for file, (name, test_split) in SUBMISSION.items():
         # the best run of the task
-        best = best_record(records, name)
+        split = CHOSEN_ON[test_split]
+        best = best_record(records, name, split)
         num_labels = label_count(formats[name])
         model = BertForClassification(pretrained.config, num_labels).to(device)
-        path = best_path(out, name)
+        path = best_path(out, name, split)
         load_weights(model, load_checkpoint(path), path)
 
         # its predictions, with the row length and the precision of its training
@@ -979,7 +933,7 @@ def predict_tests(folder, formats, data_dir, args, device):
         write_text(submission / file, submission_text(predictions, formats[name]))
         print(
             f"{file}: {len(predictions):,} predictions of seed {best['seed']}, "
-            f"development score {best['result']['score']:.1f}"
+            f"development score {score_on(best, split):.1f}"
         )
 
     write_zip(out / "submission.zip", submission)
@@ -1004,23 +958,32 @@ def check_best_runs(folder, out, records, command):
                 f"{out}: its runs of {name} started from another model.pt than {folder} has now"
             )
 
-        # its weights are there
-        path = best_path(out, name)
-        if not path.exists():
-            raise ValueError(
-                f"{path} is missing: delete the lines of {name} in {results_path(out)}, "
-                f"then {command} --task {name} makes it again"
-            )
+        # the weights of its best runs are there
+        for split in FORMATS[name].dev_splits:
+            path = best_path(out, name, split)
+            if not path.exists():
+                raise ValueError(
+                    f"{path} is missing: delete the lines of {name} in {results_path(out)}, "
+                    f"then {command} --task {name} makes it again"
+                )
 
 
-def best_record(records, name):
-    """The record with the best score of a task; of equal scores the first."""
+def best_record(records, name, split):
+    """The record of a task with the best score on a development split; of equal ones the first."""
     of_task = [record for (task, _), record in records.items() if task == name]
-    return max(of_task, key=score_of)
+    scores_of_task = [score_on(record, split) for record in of_task]
+    return of_task[scores_of_task.index(max(scores_of_task))]
 
 
-def score_of(record):
-    return record["result"]["score"]
+def finetune_hint(folder, args):
+    """The command that fine-tunes a run, for messages, with the options that the user gave."""
+    words = ["python", "glue.py", "finetune", str(folder), "--data_dir", str(args.data_dir)]
+    if is_toy(args.data_dir):
+        words += ["--cache_dir", str(args.cache_dir)]
+    words += ["--name", args.name]
+    if args.allow_partial:
+        words.append("--allow_partial")
+    return shlex.join(words)
 
 
 # --- The tasks' files -----------------------------------------------------------------------------
@@ -1053,7 +1016,7 @@ def toy_folder(cache_dir):
     """The folder of the toy tasks, written now if it is missing."""
     # its name changes with the programs that write it: the language, the tasks, the columns
     digest = hashlib.sha256()
-    for module in (toy_language, toy_glue, glue_format):
+    for module in (toy_language, toy_pairs, toy_glue, glue_format):
         digest.update(sha256_of(module.__file__).encode())
     name = digest.hexdigest()[:8]
     folder = cache_dir / f"toy-glue-{name}"
@@ -1074,10 +1037,10 @@ def read_tasks(formats, data_dir, args):
     """The training and development splits of the tasks that the command line asks for.
 
     Returns:
-        {task: {split: Examples}}; tasks that others start from come first.
+        {task: TaskExamples}; tasks that others start from come first.
     """
     # the tasks, after those they start from
-    wanted = find_tasks(args.task)
+    wanted = named_tasks(args.task)
     names = []
     for name in wanted:
         if start_of(name, args) is not None:
@@ -1090,8 +1053,14 @@ def read_tasks(formats, data_dir, args):
         splits = {}
         for split in ["train", *task_format.dev_splits]:
             splits[split] = read_task(task_format, data_dir, split, args.allow_partial)
-        tasks[name] = splits
+        tasks[name] = task_examples(splits)
     return tasks
+
+
+def named_tasks(words):
+    """Names of the tasks that the words on a command line mean, each one once."""
+    names = [name for word in words for name in find_tasks(word)]
+    return list(dict.fromkeys(names))
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -1107,9 +1076,10 @@ def main(arguments=None):
 
 def finetune_command(args):
     """Fine-tune every run on every task and seed that is missing."""
-    # the task, the runs and the files are checked before any work
-    find_tasks(args.task)
-    for folder in args.runs:
+    # the tasks, the runs and the files are checked before any work
+    named_tasks(args.task)
+    folders = list(dict.fromkeys(args.runs))  # each one once
+    for folder in folders:
         load_run(folder)
     formats = formats_of(args.data_dir)
     data_dir = data_folder(args)
@@ -1117,19 +1087,60 @@ def finetune_command(args):
     print(line)
     tasks = read_tasks(formats, data_dir, args)
 
-    for folder in args.runs:
-        stopped = fine_tune_run(folder, tasks, args, device, dtype)
-        if stopped:
-            name = signal.Signals(stopped).name
-            print(f"stopped by {name}; the same command continues from there")
-            return 128 + stopped
+    # what is to be done
+    jobs = []
+    missing = {}
+    for folder in folders:
+        planned = plan_jobs(folder, tasks, args, dtype)
+        jobs += planned
+        missing[folder] = missing_jobs(planned)
+    for folder in folders:
+        make_writable(folder / args.name)
+    progress = Progress(missing_jobs(jobs), len(jobs))
+    tqdm.write(
+        f"{progress.total} jobs (one task and one seed of one run), {progress.done} of them done "
+        f"before; results go to RUN/{results_path(args.name)}"
+    )
+
+    with progress.bar:
+        for folder in folders:
+            stopped = fine_tune_run(folder, missing[folder], tasks, device, dtype, progress)
+            if stopped:
+                name = signal.Signals(stopped).name
+                tqdm.write(f"stopped by {name}; the same command continues from there")
+                return 128 + stopped
     return 0
 
 
 def table_command(args):
     """Print the results of the runs."""
-    print_table(args.runs, args)
+    runs = [read_run(folder, args.name) for folder in dict.fromkeys(args.runs)]
+    if args.published and has_toy_results(runs):
+        raise ValueError(
+            "there are results of the toy tasks among these runs; "
+            "the published rows are results of GLUE"
+        )
+
+    # two variants, or all of them
+    if args.compare is not None:
+        lines = comparison_lines(runs, *args.compare)
+    elif args.by_phenomenon:
+        lines = result_lines(runs, phenomenon_cells)
+    else:
+        lines = result_lines(runs, task_cells, args.published)
+    print_table(lines, notes_of(lines, runs), args.format)
     return 0
+
+
+def read_run(folder, name):
+    """A run and its results, for the table. ValueError if it has none."""
+    # without a log only the variant is known
+    settings = {**pretraining_settings(folder), "variant": load_config(folder).variant}
+    records = read_results(folder / name)
+    if not records:
+        hint = shlex.join(["python", "glue.py", "finetune", str(folder), "--name", name])
+        raise ValueError(f"{folder / name} has no results: {hint} makes them")
+    return Run(str(folder), settings, list(records.values()))
 
 
 def predict_command(args):
@@ -1151,8 +1162,7 @@ def download_command(args):
     """Download the files of the tasks."""
     if is_toy(args.data_dir):
         raise ValueError("the toy tasks need no download: give another --data_dir")
-    names = [name for task in args.tasks for name in find_tasks(task)]
-    download_tasks(names, args.data_dir)
+    download_tasks(named_tasks(args.tasks), args.data_dir)
     return 0
 
 
@@ -1164,7 +1174,7 @@ def data_command(args):
 
 COMMANDS = {
     "finetune": (finetune_command, "fine-tune runs on tasks and seeds; do only what is missing"),
-    "table": (table_command, "print the results of runs: mean and standard error over seeds"),
+    "table": (table_command, "print the results of variants: mean and standard error over seeds"),
     "predict": (predict_command, "write the test files of a run's best models, as a zip"),
     "check": (check_command, "check whether a zip is a GLUE submission"),
     "download": (download_command, "download GLUE's files; size and SHA-256 are checked"),
@@ -1177,7 +1187,9 @@ def parse_arguments(arguments):
     parser = argparse.ArgumentParser(
         prog="glue.py",
         description="The GLUE protocol: fine-tune pre-trained models on nine tasks.",
-        epilog="Without a COMMAND, glue.py RUN ... means glue.py finetune RUN ...",
+        epilog="Without a COMMAND, glue.py RUN ... means glue.py finetune RUN ...\n\n"
+        + published_settings_text(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
     # one parser per command; each one has only the options that it uses
@@ -1208,14 +1220,20 @@ def parse_arguments(arguments):
 
 
 def add_finetune_options(parser):
-    parser.epilog = published_settings()
+    parser.epilog = published_settings_text()
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
 
     # on what
     add_data_options(parser)
     add_partial_option(parser)
-    add("--task", default="all", help=f"{', '.join(TASKS)}; or all (default: %(default)s)")
+    add(
+        "--task",
+        nargs="+",
+        default=["all"],
+        metavar="TASK",
+        help=f"one or more of {', '.join(TASKS)}; or all (default: all)",
+    )
     add(
         "--seeds",
         nargs="+",
@@ -1223,7 +1241,9 @@ def add_finetune_options(parser):
         default=[len(SEEDS)],
         metavar="N",
         help=f"one number up to {len(SEEDS)}: the first N of the published seeds; otherwise: the "
-        f"seeds themselves (default: all {len(SEEDS)} published seeds)",
+        f"seeds themselves (default: all {len(SEEDS)} published seeds). To compare variants, "
+        "pre-train each of them with several seeds and fine-tune these with --seeds 1: then the "
+        "error holds the noise of pre-training, too",
     )
     add(
         "--intermediate",
@@ -1259,6 +1279,10 @@ def add_finetune_options(parser):
 
 
 def add_table_options(parser):
+    parser.epilog = (
+        "Runs that differ in the pre-training seed alone share a row, and its error is over these\n"
+        "seeds. With a single pre-trained model the error is over its fine-tuning seeds."
+    )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
     add_name_option(parser)
@@ -1268,12 +1292,19 @@ def add_table_options(parser):
     group.add_argument(
         "--published",
         action="store_true",
-        help="also print the paper's rows of the same variants",
+        help="also print the paper's development scores of the same variants, small and base",
     )
     group.add_argument(
         "--by_phenomenon",
         action="store_true",
         help="in place of the tasks, print the accuracy on each phenomenon of CoLA",
+    )
+    group.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("A", "B"),
+        help="print the difference of two variants, A - B: paired by pre-training seed, with "
+        "standard error and p-value",
     )
 
     # its form
@@ -1368,7 +1399,7 @@ def row_length(text):
     return length
 
 
-def published_settings():
+def published_settings_text():
     """The published settings as text, for --help."""
     text = [
         "published settings (Chang et al. 2021, table 5), used unless an option changes them:",
@@ -1389,9 +1420,14 @@ def published_settings():
     seeds = " ".join(str(seed) for seed in SEEDS)
     text += [
         "",
-        f"  all tasks: the learning rate rises over {WARMUP_SHARE:.0%} of the steps, then falls",
-        f"  linearly to 0; dropout {DROPOUT}, weight decay {WEIGHT_DECAY};",
+        f"  all tasks: random batches; at most {SEQ_LEN} tokens per row; AdamW with betas",
+        f"  {ADAM_BETAS[0]} and {ADAM_BETAS[1]}, eps {ADAM_EPS}, weight decay {WEIGHT_DECAY};",
+        f"  gradient norm at most {MAX_GRADIENT_NORM}; the learning rate rises over",
+        f"  {WARMUP_SHARE:.0%} of the steps, then falls linearly to 0; dropout {DROPOUT};",
         f"  seeds {seeds}",
+        "",
+        "  The rates of tiny are this project's own. The paper does not list WNLI: its epochs are",
+        "  those of the released code.",
     ]
     return "\n".join(text)
 

@@ -6,13 +6,15 @@
     python -m lab.figures dynamic RUN "the dog barks." --layer 1 --head 2     kernel of each token
     python -m lab.figures loss RUN RUN ...                                    loss curves
     python -m lab.figures lengths FILE.json                                   cost against length
+    python -m lab.figures phenomena FILE.jsonl                                minimal pairs
     python -m lab.figures idea                                                the idea in a picture
     python -m lab.figures fixed RUN --describe                                each kernel in words
 
-RUN is a folder that pretrain.py wrote, FILE.json a file that `python -m lab.bench lengths` wrote.
-Layers and heads count from 1. Each figure becomes a PNG and an SVG file, in RUN/figures (for `loss`
-that of the first RUN; for `lengths` next to its file) or at --out. Drawing needs matplotlib
-(pip install matplotlib); --describe prints text and does not need it. Letters as in attention.py.
+RUN is a folder that pretrain.py wrote, FILE.json a file that `python -m lab.bench lengths` wrote,
+FILE.jsonl a file of records of runs that `python -m lab.report collect` wrote. Layers and heads
+count from 1. Each figure becomes a PNG and an SVG file, in RUN/figures (for `loss` that of the
+first RUN; for a file next to it) or at --out. Drawing needs matplotlib (pip install matplotlib);
+--describe prints text and does not need it. Letters as in attention.py.
 """
 
 import argparse
@@ -26,6 +28,9 @@ import torch
 from attention import VARIANTS, SelfAttention, attention, split_heads
 from kernels import key_scores, relative_scores
 from lab.idea import draw_idea
+from lab.pairs import groups_of, mean_accuracy
+from lab.record import read_run_records
+from lab.report import checked, with_pairs
 from model import load_run
 from support.commands import positive_int, run_command
 
@@ -34,6 +39,7 @@ BLUE = "#0072B2"
 RED = "#D55E00"
 COLOURS = (BLUE, RED, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")  # for more lines than there are colours
+MARKERS = ("o", "s", "^", "D")  # for more dots than there are colours
 
 
 # --- What a model contains ------------------------------------------------------------------------
@@ -541,6 +547,85 @@ def draw_lengths(path):
     return figure
 
 
+def read_phenomena(path):
+    """Accuracy on minimal pairs from a file of `python -m lab.report collect`.
+
+    Returns:
+        {variant: {name of a group: [accuracy of each run]}}. The groups are the phenomena and the
+        mean of all paradigms. Runs without results are left out.
+    Raises:
+        ValueError: it is not such a file, or it has results of no pairs or of several kinds.
+    """
+    records = checked(read_run_records(path))
+    names = {name for record in records for name in record["pairs"]}
+    if not names:
+        raise ValueError(
+            f"{path} has no minimal pairs yet: python -m lab.pairs RUN ..., then "
+            f"python -m lab.report collect RUN ... --out {path}"
+        )
+    if len(names) > 1:
+        raise ValueError(
+            f"{path} has results of several kinds of pairs: {', '.join(sorted(names))}"
+        )
+
+    # every run has the same paradigms, in groups by phenomenon
+    data = names.pop()
+    runs = with_pairs(records, data)
+    table = {}
+    for name, paradigms in groups_of(runs[0], data).items():
+        for run in runs:
+            groups = table.setdefault(run["settings"]["variant"], {})
+            groups.setdefault(name, []).append(mean_accuracy(run, data, paradigms))
+    return table
+
+
+def draw_phenomena(path):
+    """Accuracy on minimal pairs: a group of dots per phenomenon, a dot per variant.
+
+    A dot is the mean over the runs of a variant, its line the standard error.
+    """
+    table = read_phenomena(path)
+    names = list(next(iter(table.values())))
+
+    # one group per phenomenon, from top to bottom; every second one is grey
+    pyplot = load_pyplot()
+    group_height = 0.12 + 0.045 * len(table)  # inches
+    figure, axis = pyplot.subplots(figsize=(6.3, 1.1 + group_height * len(names)))
+    for group in range(0, len(names), 2):
+        axis.axhspan(group - 0.5, group + 0.5, color="0.94", linewidth=0)
+    axis.axvline(50, color="0.4", linewidth=0.8, linestyle=":")
+
+    # the variants of a group, from top to bottom in the order of the legend
+    for number, (variant, groups) in enumerate(table.items()):
+        offset = 0.8 * (number + 0.5) / len(table) - 0.4
+        means = [np.mean(groups[name]) for name in names]
+        errors = [standard_error(groups[name]) for name in names]
+        places = np.arange(len(names)) + offset
+        axis.errorbar(
+            means,
+            places,
+            xerr=errors,
+            fmt=MARKERS[number // len(COLOURS) % len(MARKERS)],
+            color=COLOURS[number % len(COLOURS)],
+            markersize=3,
+            linewidth=0.8,
+            label=variant,
+        )
+
+    axis.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
+    axis.set_ylim(len(names) - 0.5, -0.5)  # the first one at the top
+    axis.set_xlabel("accuracy (%), mean and standard error over runs; dotted: chance")
+    figure.legend(loc="outside upper center", ncols=5)
+    return figure
+
+
+def standard_error(values):
+    """Standard error of the mean; of one value 0."""
+    if len(values) == 1:
+        return 0.0
+    return np.std(values, ddof=1) / math.sqrt(len(values))
+
+
 # --- The command line -----------------------------------------------------------------------------
 
 
@@ -588,6 +673,11 @@ def run_loss(args):
 
 def run_lengths(args):
     save(draw_lengths(args.file), args.out, args.file.parent, args.file.stem)
+
+
+def run_phenomena(args):
+    name = f"{args.file.stem}-phenomena"
+    save(draw_phenomena(args.file), args.out, args.file.parent, name)
 
 
 def run_idea(args):
@@ -665,6 +755,10 @@ def parse_arguments(arguments=None):
     lengths = add("lengths", help="cost against sequence length")
     lengths.add_argument("file", type=Path, help="JSON file of python -m lab.bench lengths")
     lengths.set_defaults(draw=run_lengths)
+
+    phenomena = add("phenomena", help="minimal pairs by phenomenon and variant")
+    phenomena.add_argument("file", type=Path, help="JSONL file of python -m lab.report collect")
+    phenomena.set_defaults(draw=run_phenomena)
 
     idea = add("idea", help="the picture at the top of README.md")
     idea.set_defaults(draw=run_idea)

@@ -26,7 +26,8 @@ from attention import VARIANTS
 from model import BertForMaskedLM, load_config, parameter_count
 from support.files import sha256_of, write_text
 from support.glue_results import check_record as check_glue_record
-from support.glue_results import read_results
+from support.glue_results import read_results as read_glue_results
+from support.pair_results import read_results as read_pair_results
 from support.provenance import describe_machine
 from support.runs import existing_file
 
@@ -174,8 +175,8 @@ def record_of_run(folder):
             "tokens_per_second": training[-1]["tokens"] / training[-1]["seconds"],
             "seconds": training[-1]["seconds"],
         },
-        "glue": list(read_results(folder / "glue").values()),
-        "pairs": read_pairs(folder / "pairs"),
+        "glue": list(read_glue_results(folder / "glue").values()),
+        "pairs": read_pairs(folder),
     }
     check_model(folder, record)
 
@@ -218,13 +219,8 @@ def read_log(folder):
 def read_pairs(folder):
     """{name of the data: its lines} of all results of minimal pairs of a run; {} without any."""
     pairs = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        try:
-            lines = read_lines(path)
-            check_pairs(lines)
-        except DAMAGE as error:
-            raise ValueError(f"{path} is damaged ({error}): delete it and run again") from None
-        pairs[path.stem] = lines
+    for path in sorted((folder / "pairs").glob("*.jsonl")):
+        pairs[path.stem] = list(read_pair_results(folder, path.stem).values())
     return pairs
 
 
@@ -291,6 +287,8 @@ def read_run_records(path):
         raise ValueError(
             f"{path} is not there: python -m lab.report collect RUN ... --out {path} makes it"
         )
+
+    # one record per line
     records = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:

@@ -6,8 +6,9 @@ A line is a JSON object, the record:
     result       {"score": ..., "scores": {dev split: {metric: ..., "score": ...}},
                   "constant_prediction": ..., "partial": ...}
                  and, for CoLA, "by_phenomenon": {phenomenon: accuracy}
-    settings     all that the result depends on
-    code         which version of the program made it
+    settings     all that the result depends on; "changed" lists the names of those that are not
+                 the published ones, if there are any
+    made_by      the machine, the versions and the code that made it (support/provenance.py)
     seconds      how long it took
 """
 

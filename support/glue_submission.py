@@ -21,6 +21,15 @@ SUBMISSION = {
     "WNLI.tsv": ("wnli", "test"),
     "AX.tsv": ("mnli", "diagnostic"),
 }
+# test split: the development split that decides which run of the task is the best. Each half of
+# MNLI has its own, as in the released code of Chang et al. 2021. The diagnostic sentences have
+# none: the best run on the matched half predicts them.
+CHOSEN_ON = {
+    "test": "dev",
+    "test_matched": "dev_matched",
+    "test_mismatched": "dev_mismatched",
+    "diagnostic": "dev_matched",
+}
 HEADER = "index\tprediction"
 LARGEST_FILE = 64 * 2**20  # bytes; the largest file, QQP.tsv, has about 4 MB
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from attention import split_heads
+from attention import VARIANTS, split_heads
 from lab import figures
 from model import BertConfig, BertForMaskedLM, save_run
 
@@ -69,6 +69,46 @@ def write_lengths(path, kib=12_280.0):
     ]
     path.write_text(json.dumps({"rows": rows}), encoding="utf-8")
     return path
+
+
+def write_runs(path, accuracies, data="toy"):
+    """Write a file as `python -m lab.report collect` does, of runs with minimal pairs.
+
+    accuracies: {(variant, seed): {(phenomenon, paradigm): accuracy}}; a run without pairs: {}.
+    """
+    lines = []
+    for (variant, seed), paradigms in accuracies.items():
+        results = []
+        for (phenomenon, paradigm), accuracy in paradigms.items():
+            result = {
+                "phenomenon": phenomenon,
+                "paradigm": paradigm,
+                "pairs_sha256": "",
+                "model": "",
+            }
+            results.append({**result, "scores": {"pll": {"accuracy": accuracy}}})
+        record = {
+            "run": f"{variant}-{seed}",
+            "made_by": {},
+            "glue": [],
+            "curve": [],
+            "training": [],
+        }
+        record["settings"] = {"variant": variant, "seed": seed, "steps": 1}
+        names = ("loss", "accuracy", "parameters", "tokens_per_second", "seconds")
+        record["result"] = dict.fromkeys(names, 1)
+        record["pairs"] = {data: results} if results else {}
+        lines.append(json.dumps(record) + "\n")
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+TWO_VARIANTS = {
+    ("none", 0): {("long_distance", "a"): 50, ("long_distance", "b"): 60, ("roles", "c"): 40},
+    ("none", 1): {("long_distance", "a"): 52, ("long_distance", "b"): 64, ("roles", "c"): 40},
+    ("fixed", 0): {("long_distance", "a"): 90, ("long_distance", "b"): 80, ("roles", "c"): 70},
+    ("dynamic", 0): {},
+}
 
 
 @pytest.fixture
@@ -406,12 +446,16 @@ def assert_is_png(path):
     assert path.read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.parametrize("name", ["attention", "fixed", "depthwise", "dynamic", "loss", "lengths"])
+@pytest.mark.parametrize(
+    "name", ["attention", "fixed", "depthwise", "dynamic", "loss", "lengths", "phenomena"]
+)
 def test_every_figure_is_a_png_and_an_svg_file(matplotlib, name, tmp_path, figure):
     source = tmp_path / "run"
     write_run(source, "composite-depthwise")
     if name == "lengths":
         source = write_lengths(tmp_path / "lengths.json")
+    if name == "phenomena":
+        source = write_runs(tmp_path / "runs.jsonl", TWO_VARIANTS)
     sentence = []
     if name in ("attention", "dynamic"):
         sentence = [SENTENCE]
@@ -432,6 +476,7 @@ def test_every_figure_is_a_png_and_an_svg_file(matplotlib, name, tmp_path, figur
         (["fixed", "RUN"], "run/figures/fixed"),
         (["loss", "RUN", "RUN"], "run/figures/loss"),
         (["lengths", "LENGTHS"], "lengths"),
+        (["phenomena", "RUNS"], "runs-phenomena"),
         (["fixed", "RUN", "--out", "RUN"], "run/fixed"),
     ],
 )
@@ -440,7 +485,12 @@ def test_a_figure_goes_to_the_folder_of_its_run_or_next_to_its_file_or_to_out(
 ):
     write_run(tmp_path / "run", "fixed")
     write_lengths(tmp_path / "lengths.json")
-    places = {"RUN": tmp_path / "run", "LENGTHS": tmp_path / "lengths.json"}
+    write_runs(tmp_path / "runs.jsonl", TWO_VARIANTS)
+    places = {
+        "RUN": tmp_path / "run",
+        "LENGTHS": tmp_path / "lengths.json",
+        "RUNS": tmp_path / "runs.jsonl",
+    }
     arguments = [places.get(argument, argument) for argument in arguments]
     code, _, error = figure(*arguments)
     assert code == 0, error
@@ -452,6 +502,45 @@ def test_lengths_are_drawn_where_the_system_does_not_say_its_memory(matplotlib, 
     path = write_lengths(tmp_path / "lengths.json", kib=None)
     assert figure("lengths", path).code == 0
     assert_is_png(tmp_path / "lengths.png")
+
+
+def test_phenomena_are_groups_of_dots_with_the_means_and_errors_of_the_variants(
+    matplotlib, tmp_path
+):
+    """none: long distance 55 and 58, so 56.5 +- 1.5; all paradigms 50 and 52, so 51 +- 1."""
+    (axis,) = figures.draw_phenomena(write_runs(tmp_path / "runs.jsonl", TWO_VARIANTS)).axes
+    labels = [label.get_text() for label in axis.get_yticklabels()]
+    assert labels == ["long distance", "roles", "mean of paradigms"]
+    assert axis.get_ylim() == (2.5, -0.5)  # the first group at the top
+
+    # one colour for each variant that has results
+    none, fixed = axis.containers
+    assert (none.get_label(), fixed.get_label()) == ("none", "fixed")
+    assert none.lines[0].get_color() != fixed.lines[0].get_color()
+    assert np.allclose(none.lines[0].get_xdata(), [56.5, 40, 51])
+    assert np.allclose(fixed.lines[0].get_xdata(), [85, 70, 80])
+
+    # each dot is in its group, none above fixed
+    assert np.allclose(none.lines[0].get_ydata(), [-0.2, 0.8, 1.8])
+    assert np.allclose(fixed.lines[0].get_ydata(), [0.2, 1.2, 2.2])
+
+    # the error bars; one run has none
+    (bars,) = none.lines[2]
+    assert np.allclose([bar[:, 0] for bar in bars.get_segments()], [[55, 58], [40, 40], [50, 52]])
+    (bars,) = fixed.lines[2]
+    assert np.allclose([bar[:, 0] for bar in bars.get_segments()], [[85, 85], [70, 70], [80, 80]])
+
+    # chance
+    dotted = [line for line in axis.lines if line.get_linestyle() == ":"]
+    assert [list(line.get_xdata()) for line in dotted] == [[50, 50]]
+
+
+def test_ten_variants_have_ten_different_dots(matplotlib, tmp_path):
+    paradigms = {("roles", "a"): 60}
+    runs = {(variant, 0): paradigms for variant in list(VARIANTS)[:10]}
+    (axis,) = figures.draw_phenomena(write_runs(tmp_path / "runs.jsonl", runs)).axes
+    dots = {(each.lines[0].get_color(), each.lines[0].get_marker()) for each in axis.containers}
+    assert len(dots) == 10
 
 
 def test_the_idea_is_drawn_as_a_small_png_file(matplotlib, tmp_path, figure):
@@ -512,6 +601,10 @@ def test_the_idea_shows_each_weight_of_the_kernel_on_its_diagonal(matplotlib):
         ("composite", ["lengths", "RUN/config.json"], "was not written by python -m lab.bench"),
         ("composite", ["lengths", "RUN/log.jsonl"], "was not written by python -m lab.bench"),
         ("composite", ["lengths", "RUN/absent"], "not a file"),
+        ("composite", ["phenomena", "RUN/absent"], "absent is not there"),
+        ("composite", ["phenomena", "RUN/log.jsonl"], "log.jsonl, line 1 is damaged"),
+        ("composite", ["phenomena", "NO PAIRS"], "has no minimal pairs yet"),
+        ("composite", ["phenomena", "TWO KINDS"], "several kinds of pairs: blimp, toy"),
         ("composite", ["loss", "RUN", "BROKEN"], "log.jsonl is damaged"),
         ("composite", ["fixed", "RUN", "--out", "RUN/config.json/figure"], ""),
     ],
@@ -525,13 +618,18 @@ def test_an_error_gets_one_line(variant, arguments, message, tmp_path, figure):
     broken.mkdir()
     (broken / "log.jsonl").write_text('{"step": 1, "loss": {"a": 1}}', encoding="utf-8")
 
+    # two files of records
+    without_pairs = write_runs(tmp_path / "none.jsonl", {("none", 0): {}})
+    two_kinds = write_runs(tmp_path / "two.jsonl", {("none", 0): {("roles", "a"): 60}})
+    write_runs(tmp_path / "other.jsonl", {("none", 1): {("roles", "a"): 60}}, data="blimp")
+    two_kinds.write_text(two_kinds.read_text() + (tmp_path / "other.jsonl").read_text())
+    places = {"BROKEN": broken, "NO PAIRS": without_pairs, "TWO KINDS": two_kinds}
+
     completed = []
     for argument in arguments:
         if argument.startswith("RUN"):
             argument = str(run) + argument.removeprefix("RUN")
-        if argument == "BROKEN":
-            argument = str(broken)
-        completed.append(argument)
+        completed.append(places.get(argument, argument))
 
     code, out, error = figure(*completed)
     assert code == 2

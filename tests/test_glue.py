@@ -19,12 +19,12 @@ import torch
 
 import glue
 from data import CLS, PAD, SEP, train_tokenizer
-from glue import LabelledPairs, Trainer, classify, evaluate, fine_tune, predict
+from glue import Job, LabelledPairs, Progress, Trainer, classify, evaluate, predict
 from glue_helpers import failure, run_glue, with_equal_rows, write_lines
 from model import SIZES, BertConfig, BertForClassification, BertForMaskedLM, save_run
 from support.glue_format import FORMATS, Examples, read_task
 from support.glue_metrics import scores
-from support.glue_submission import SUBMISSION
+from support.glue_submission import CHOSEN_ON, SUBMISSION
 from toy import glue as toy_glue
 from toy import language as toy_language
 
@@ -65,15 +65,11 @@ def small_config(tokenizer):
 
 @pytest.fixture(scope="session")
 def small_glue(tmp_path_factory):
-    """A folder with the first rows of every file of the toy tasks."""
+    """A folder with the toy tasks, with few rows in every file."""
     folder = tmp_path_factory.mktemp("small") / "glue"
-    toy_glue.write_glue(folder)
-    for path in folder.rglob("*.tsv"):
-        count = ROWS
-        if (path.parent.name, path.name) not in (("CoLA", "train.tsv"), ("CoLA", "dev.tsv")):
-            count += 1  # the header line
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        path.write_text("".join(lines[:count]), encoding="utf-8", newline="\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toy_glue, "GLUE_ROWS", small_glue_rows())
+        toy_glue.write_glue(folder)
     return folder
 
 
@@ -119,11 +115,12 @@ def tune(run_program, run, *arguments):
 
 
 def results(run, name="glue"):
-    """The records of results.jsonl, without the seconds, which differ between two equal runs."""
+    """The records of results.jsonl, without what may differ between two equal runs."""
     records = []
     for line in (run / name / "results.jsonl").read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         del record["seconds"]
+        del record["made_by"]
         records.append(record)
     return records
 
@@ -164,6 +161,13 @@ def new_trainer(tokenizer, folder, train, **options):
     num_labels = glue.label_count(train.examples.task)
     model = glue.make_classifier(small_config(tokenizer), num_labels, encoder, settings)
     return Trainer(model, settings, folder / "train_state.pt", CPU, torch.float32)
+
+
+def fine_tune(trainer, train, dev, metrics):
+    """glue.fine_tune, outside of a command with several jobs."""
+    progress = Progress([], 0)
+    progress.step_cost = 1.0
+    return glue.fine_tune(trainer, train, dev, metrics, progress)
 
 
 def note_losses(trainer, monkeypatch):
@@ -209,11 +213,35 @@ def test_the_batch_of_a_step_is_a_function_of_seed_and_step(tokenizer):
         assert torch.equal(again.batch(42, step, 8), expected[step])
 
 
-def test_batches_join_rows_of_similar_length(tokenizer):
+def test_batches_are_random_although_length_tells_the_label(tokenizer):
+    """The short half of the rows has label 0, the long half label 1.
+
+    In random batches of B rows, the mean label has the variance p (1 - p) / B, here 0.25 / 8, and
+    the mean length the variance of the lengths / B. Sorted batches have 8 times as much. Over 500
+    batches the standard deviation of a variance is 6 %: 25 % is four of these.
+    """
     data = made_pairs(tokenizer, 400)
-    spreads = [np.ptp(data.lengths[data.batch_indices(0, step, 8)]) for step in range(50)]
-    # rows drawn at random would span most of the range
-    assert np.mean(spreads) < np.ptp(data.lengths) / 8
+    labels = data.lengths > np.median(data.lengths)  # (rows,)
+    mean_labels = []
+    mean_lengths = []
+    for step in range(500):
+        indices = data.batch_indices(0, step, 8)
+        mean_labels.append(labels[indices].mean())
+        mean_lengths.append(data.lengths[indices].mean())
+    assert np.var(mean_labels) == pytest.approx(np.var(labels) / 8, rel=0.25)
+    assert np.var(mean_lengths) == pytest.approx(np.var(data.lengths) / 8, rel=0.25)
+
+
+def test_a_batch_is_as_wide_as_its_longest_row_in_steps_of_8(tokenizer):
+    data = made_pairs(tokenizer, 40)
+    widths = set()
+    for step in range(20):
+        longest = data.lengths[data.batch_indices(3, step, 2)].max()
+        width = data.batch(3, step, 2).shape[1]
+        assert width % 8 == 0
+        assert width - 8 < longest <= width
+        widths.add(width)
+    assert len(widths) > 2
 
 
 def test_a_row_is_cls_a_sep_b_sep_and_its_length_is_known(tokenizer):
@@ -433,20 +461,18 @@ def test_released_steps_are_close_to_the_epochs_of_each_task():
         assert abs(steps / task.released_steps - 1) < 0.06, name
 
 
-def settings_of(tokenizer, name, size, rows, *options):
+def settings_of(name, size, rows, *options):
     """The settings of a run on so many rows, with these options on the command line."""
     args = glue.parse_arguments(["RUN", *[str(option) for option in options]])
     train = labelled(name, ["the dog slept."] * rows, None, [0] * rows)
-    data = glue.encode_task({"train": train}, tokenizer, 128)
+    data = glue.task_examples({"train": train})
     config = BertConfig.from_size(size, "composite", 300)
-    given = glue.given_settings(args)
-    settings = glue.settings_for(name, 42, data, config, given, torch.float32)
-    return settings | {"start": glue.start_of(name, args)}
+    return glue.settings_for(name, 42, data, config, args, torch.float32)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", glue.TASKS)
-def test_settings_of_a_run_are_the_published_ones(tokenizer, name, size):
+def test_settings_of_a_run_are_the_published_ones(name, size):
     epochs = {"rte": 10, "sts-b": 10, "mnli": 4, "qqp": 4, "wnli": 5}.get(name, 3)
     batch_size = 128 if name in ("mnli", "qqp") else 32
     steps = epochs * (300 // batch_size)
@@ -461,11 +487,12 @@ def test_settings_of_a_run_are_the_published_ones(tokenizer, name, size):
         "seq_len": 128,
         "start": "mnli" if name in ("rte", "sts-b", "mrpc") else None,
     }
-    settings = settings_of(tokenizer, name, size, 300)
+    settings = settings_of(name, size, 300)
+    assert "changed" not in settings
     assert {key: settings[key] for key in expected} == expected
 
 
-def test_every_setting_can_be_changed(tokenizer):
+def test_every_setting_can_be_changed():
     given = {
         "lr": 0.5,
         "epochs": 7,
@@ -477,10 +504,29 @@ def test_every_setting_can_be_changed(tokenizer):
     options = []
     for name, value in given.items():
         options += [f"--{name}", value]
-    settings = settings_of(tokenizer, "mrpc", "small", 30, *options)
+    settings = settings_of("mrpc", "small", 30, *options)
     assert {name: settings[name] for name in given} == given
+    assert settings["changed"] == list(given)
     assert settings["steps"] == 70
     assert settings["warmup_steps"] == 35
+
+
+@pytest.mark.parametrize(
+    "options, changed",
+    [
+        (["--lr", 0.0003, "--epochs", 3, "--seq_len", 200], None),  # the published values
+        (["--lr", 0.001], ["lr"]),
+        (["--seq_len", 64], ["seq_len"]),
+        (["--no-intermediate"], ["start"]),
+        (["--task", "rte", "--lr", 0.001], None),  # for RTE alone
+    ],
+)
+def test_settings_other_than_the_published_ones_are_named(options, changed):
+    assert settings_of("mrpc", "small", 30, *options).get("changed") == changed
+
+
+def test_no_intermediate_changes_nothing_for_a_task_that_starts_from_the_pretrained_model():
+    assert "changed" not in settings_of("cola", "small", 30, "--no-intermediate")
 
 
 def test_as_many_optimizer_steps_are_taken_as_the_settings_say(
@@ -513,6 +559,18 @@ def test_as_many_optimizer_steps_are_taken_as_the_settings_say(
 def test_seeds_are_a_count_of_the_published_ones_or_a_list(words, seeds):
     args = glue.parse_arguments(["RUN", *words])
     assert glue.chosen_seeds(args.seeds) == seeds
+
+
+@pytest.mark.parametrize(
+    "words, names",
+    [
+        ([], list(glue.TASKS)),
+        (["--task", "rte", "cola", "RTE"], ["rte", "cola"]),
+        (["--task", "wnli", "all"], ["wnli", *[name for name in glue.TASKS if name != "wnli"]]),
+    ],
+)
+def test_several_tasks_may_be_named_each_counts_once(words, names):
+    assert glue.named_tasks(glue.parse_arguments(["RUN", *words]).task) == names
 
 
 # --- Where a task starts --------------------------------------------------------------------------
@@ -598,6 +656,103 @@ def test_an_encoder_without_some_weights_is_refused(tokenizer):
         glue.make_classifier(small_config(tokenizer), 2, encoder, settings)
 
 
+# --- Progress -------------------------------------------------------------------------------------
+
+
+def made_job(run, task, steps, cost):
+    return Job(run / "glue", {"task": task, "seed": 42, "steps": steps}, cost)
+
+
+class StandIn:
+    """What Progress reads of a Trainer."""
+
+    def __init__(self, steps, loss=None):
+        self.step = 0
+        self.settings = {"steps": steps}
+        self.records = [{"settings": {}}]
+        if loss is not None:
+            self.records.append({"loss": loss})
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that Progress reads, in seconds: clock["now"]."""
+    time_now = {"now": 1000.0}
+
+    def perf_counter():
+        return time_now["now"]
+
+    monkeypatch.setattr(glue.time, "perf_counter", perf_counter)
+    return time_now
+
+
+def advance(progress, trainer, steps, clock, seconds):
+    """Let a job make so many steps of so many seconds each."""
+    for _ in range(steps):
+        clock["now"] += seconds
+        trainer.step += 1
+        progress.advance(trainer)
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then_with_an_eta_over_all_jobs(
+    tmp_path, clock, capsys
+):
+    """Two jobs of three are missing: 100 steps cost 1 each, then 10 steps cost 30 each."""
+    jobs = [made_job(tmp_path / "none", "cola", 100, 100)]
+    jobs.append(made_job(tmp_path / "none", "mnli", 10, 300))
+    progress = Progress(jobs, 3)
+    progress.begin(jobs[0], 0)
+    advance(progress, StandIn(100, loss=0.5), 60, clock, seconds=1)
+
+    # a line after 30 and after 60 seconds; then 340 are left, at a second each
+    lines = capsys.readouterr().out.splitlines()
+    start = "none cola seed 42: step"
+    assert lines == [
+        f"{start} 30 of 100, loss 0.500; all: 1 of 3 done, ETA 06:10",
+        f"{start} 60 of 100, loss 0.500; all: 1 of 3 done, ETA 05:40",
+    ]
+
+
+def test_a_resumed_job_counts_only_the_steps_that_it_still_has_to_do(tmp_path, clock, capsys):
+    jobs = [made_job(tmp_path / "none", "cola", 100, 100), made_job(tmp_path, "rte", 1, 50)]
+    progress = Progress(jobs, 2)
+    progress.begin(jobs[0], 40)
+    trainer = StandIn(100)
+    trainer.step = 40
+    advance(progress, trainer, 30, clock, seconds=1)
+    line = capsys.readouterr().out
+    assert line == "none cola seed 42: step 70 of 100; all: 0 of 2 done, ETA 01:20\n"
+
+
+def test_the_remaining_work_is_0_in_the_end_whoever_did_it(tmp_path, clock):
+    jobs = [made_job(tmp_path, "cola", 10, 20), made_job(tmp_path, "rte", 5, 30)]
+    progress = Progress(jobs, 2)
+    progress.begin(jobs[0], 0)
+    advance(progress, StandIn(10), 10, clock, seconds=0.1)
+    progress.finish()
+    progress.skip(jobs[1])
+    assert progress.left == pytest.approx(0)
+    assert progress.worked == pytest.approx(20)
+    assert progress.done == 2
+
+
+def test_progress_counts_the_tasks_and_seeds_of_all_runs(run, small_toy, run_program, monkeypatch):
+    """Of two runs, one has a result. A line after every step says so."""
+    other = run.with_name("other")
+    shutil.copytree(run, other)
+    tune(run_program, other, "--task", "cola", "--seeds", 1)
+
+    monkeypatch.setattr(glue, "PROGRESS_EVERY", 0)
+    options = ["--task", "cola", "wnli", "--seeds", 1, "--epochs", 1, "--batch_size", 8]
+    output = run_glue(run_program, run, other, *toy_options(run), *options).out
+    assert "4 jobs (one task and one seed of one run), 1 of them done before" in output
+    lines = [line for line in output.splitlines() if "; all: " in line]
+    assert len(lines) == 9  # 3 jobs of 3 steps
+    assert lines[0].startswith("composite cola seed 42: step 1 of 3; all: 1 of 4 done, ETA ")
+    assert lines[8].startswith("other wnli seed 42: step 3 of 3, loss ")
+    assert "; all: 3 of 4 done, ETA 00:00" in lines[8]
+
+
 # --- Results that survive -------------------------------------------------------------------------
 
 
@@ -625,21 +780,22 @@ def test_the_word_finetune_and_its_short_form_mean_the_same(
 def test_more_seeds_or_tasks_add_what_is_missing(run, small_toy, run_program):
     tune(run_program, run, "--task", "cola", "--seeds", 1)
     tune(run_program, run, "--task", "cola", "--seeds", 3)
-    tune(run_program, run, "--task", "sst-2", "--seeds", 1)
+    tune(run_program, run, "--task", "cola", "sst-2", "--seeds", 1)
     done = [(record["task"], record["seed"]) for record in results(run)]
     assert done == [("cola", 42), ("cola", 97), ("cola", 834), ("sst-2", 42)]
 
 
-def test_a_record_has_task_seed_scores_settings_code_and_seconds(run, small_toy, run_program):
+def test_a_record_has_task_seed_scores_settings_maker_and_seconds(run, small_toy, run_program):
     tune(run_program, run, "--task", "mnli", "--seeds", 1)
     record = json.loads((run / "glue" / "results.jsonl").read_text(encoding="utf-8"))
-    assert set(record) == {"task", "seed", "result", "settings", "code", "seconds"}
+    assert set(record) == {"task", "seed", "result", "settings", "made_by", "seconds"}
     assert record["seconds"] > 0
     accuracies = []
     for split in ("dev_matched", "dev_mismatched"):
         accuracies.append(record["result"]["scores"][split]["accuracy"])
     assert record["result"]["score"] == pytest.approx(np.mean(accuracies), abs=1e-9)
-    assert re.fullmatch("[0-9a-f]{12}", record["code"])
+    assert re.fullmatch("[0-9a-f]{12}", record["made_by"]["code"])
+    assert record["made_by"]["device"].startswith("cpu")
     assert record["settings"]["epochs"] == 1
 
 
@@ -844,11 +1000,14 @@ def test_predict_writes_eleven_files_that_the_checker_accepts(run, small_toy, ru
     assert all(re.fullmatch(r"\d\.\d{3}", word) for word in words["STS-B.tsv"])
 
     # each file comes from the best run of its task; of equal ones from the first
-    for name in glue.TASKS:
-        records = [record for record in results(run) if record["task"] == name]
-        best = max(records, key=glue.score_of)
-        file = next(file for file, (task, _) in SUBMISSION.items() if task == name)
-        line = f"{file}: {ROWS} predictions of seed {best['seed']}, development score "
+    for file, (name, test_split) in SUBMISSION.items():
+        best = None
+        for record in results(run):
+            if record["task"] == name:
+                score = record["result"]["scores"][CHOSEN_ON[test_split]]["score"]
+                if best is None or score > best[0]:
+                    best = (score, record["seed"])
+        line = f"{file}: {ROWS} predictions of seed {best[1]}, development score {best[0]:.1f}\n"
         assert line in outcome.out
 
     # the checker, as a command of its own
@@ -877,13 +1036,51 @@ def test_the_weights_kept_are_those_of_the_best_development_run(
     assert score == pytest.approx(max(found), abs=1e-9)
 
 
-def test_predict_names_the_task_that_has_no_run(run, small_toy, run_program):
-    tune(run_program, run, "--task", "cola", "--seeds", 1)
+def test_each_half_of_mnli_keeps_and_uses_its_own_best_run(
+    run, small_toy, tokenizer, run_program, monkeypatch
+):
+    """Seed 42 is the best on the matched half, seed 97 on the other one."""
+    made_scores = {
+        42: {"dev_matched": 60.0, "dev_mismatched": 50.0},
+        97: {"dev_matched": 55.0, "dev_mismatched": 58.0},
+        834: {"dev_matched": 60.0, "dev_mismatched": 57.0},
+    }
+    weights = {}
+    tuned = glue.fine_tune
+
+    def made_result(trainer, train, dev, *arguments):
+        stopped = tuned(trainer, train, dev, *arguments)
+        seed = trainer.settings["seed"]
+        weights[seed] = {key: value.clone() for key, value in trainer.model.state_dict().items()}
+        for split, score in made_scores[seed].items():
+            trainer.result["scores"][split]["score"] = score
+        return stopped
+
+    monkeypatch.setattr(glue, "fine_tune", made_result)
+    tune(run_program, run, "--task", "mnli", "--seeds", 3)
+    for half, seed in (("matched", 42), ("mismatched", 97)):
+        kept = torch.load(run / "glue" / f"best-mnli_{half}.pt", weights_only=True)
+        assert all(torch.equal(kept[name], weights[seed][name]) for name in kept)
+    assert not (run / "glue" / "best-mnli.pt").exists()
+
+    # the test files; the diagnostic sentences belong to the matched half
+    monkeypatch.setattr(glue, "fine_tune", tuned)
+    tune(run_program, run, "--seeds", 1, "--task", *[name for name in glue.TASKS if name != "mnli"])
     options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--device", "cpu"]
+    outcome = run_glue(run_program, "predict", run, *options)
+    for file, seed, score in (("MNLI-m", 42, 60), ("MNLI-mm", 97, 58), ("AX", 42, 60)):
+        line = f"{file}.tsv: {ROWS} predictions of seed {seed}, development score {score}.0\n"
+        assert line in outcome.out
+
+
+def test_predict_names_the_task_that_has_no_run(run, small_toy, run_program):
+    tune(run_program, run, "--task", "cola", "--seeds", 1, "--name", "mine")
+    cache = run.parent / "cache"
+    options = ["--data_dir", "toy", "--cache_dir", cache, "--name", "mine", "--device", "cpu"]
     error = failure(run_program, "predict", run, *options)
     assert "no run of sst-2" in error
-    command = f"python glue.py finetune {run} --data_dir toy --name glue --task sst-2"
-    assert command in error  # with the options that the user gave
+    command = f"python glue.py finetune {run} --data_dir toy --cache_dir {cache} --name mine"
+    assert f"{command} --task sst-2" in error  # with the options that the user gave
 
 
 def test_predict_names_weights_that_are_gone_or_of_another_model(
@@ -891,8 +1088,10 @@ def test_predict_names_weights_that_are_gone_or_of_another_model(
 ):
     tune(run_program, run, "--seeds", 1)
     options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--device", "cpu"]
-    (run / "glue" / "best-rte.pt").unlink()
-    assert "best-rte.pt is missing" in failure(run_program, "predict", run, *options)
+    for file in ("best-rte.pt", "best-mnli_mismatched.pt"):
+        (run / "glue" / file).rename(run / "kept.pt")
+        assert f"{file} is missing" in failure(run_program, "predict", run, *options)
+        (run / "kept.pt").rename(run / "glue" / file)
     torch.manual_seed(9)
     save_run(run, BertForMaskedLM(small_config(tokenizer)), tokenizer)
     assert "another model.pt" in failure(run_program, "predict", run, *options)
@@ -951,6 +1150,15 @@ def test_the_help_of_finetune_shows_the_published_settings(run_program):
     assert "cola matthews 3 32 0.0003, 0.0003, 0.0001" in lines
     assert "rte accuracy 10 32 0.0003, 0.0003, 0.0001 mnli" in lines
     assert "42 97 834 622 329 75 213 101 123 57" in outcome.out
+    text = " ".join(lines)
+    for setting in ("128 tokens", "eps 1e-06", "weight decay 0.0", "10% of the steps"):
+        assert setting in text
+    for setting in ("dropout 0.1", "gradient norm at most 1.0", "random batches"):
+        assert setting in text
+
+    # the help of the program shows them, too
+    published = outcome.out[outcome.out.index("published settings") :]
+    assert published in run_glue(run_program, "--help").out
 
 
 def test_an_unknown_task_is_answered_with_the_list(run, run_program):
@@ -1029,6 +1237,7 @@ def test_a_wrong_submission_ends_with_a_list_of_what_is_wrong(tmp_path, run_prog
         ("predict", "RUN", "--seeds", "3"),
         ("check", "x.zip", "--task", "cola"),
         ("table", "RUN", "--published", "--by_phenomenon"),
+        ("table", "RUN", "--published", "--compare", "none", "composite"),
     ],
 )
 def test_options_of_another_command_and_contradictions_are_refused(run_program, arguments):

@@ -43,6 +43,13 @@ def test_a_record_of_the_same_task_and_seed_is_replaced(tmp_path):
     assert found["cola", 42] == newer
 
 
+def test_settings_and_maker_of_a_record_are_kept(tmp_path):
+    added = record() | {"made_by": {"code": "0" * 12}}
+    added["settings"] = {"lr": 0.1, "changed": ["lr"]}
+    add_result(tmp_path, added)
+    assert read_results(tmp_path)["cola", 42] == added
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -7,7 +7,13 @@ import pytest
 
 from glue_helpers import error_of, with_equal_rows
 from support.glue_format import FORMATS
-from support.glue_submission import SUBMISSION, check_submission, submission_text, write_zip
+from support.glue_submission import (
+    CHOSEN_ON,
+    SUBMISSION,
+    check_submission,
+    submission_text,
+    write_zip,
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +44,15 @@ def problems_of(path, formats=FORMATS):
 def test_the_eleven_files_are_glue_s():
     names = "CoLA.tsv SST-2.tsv MRPC.tsv STS-B.tsv MNLI-m.tsv MNLI-mm.tsv QNLI.tsv QQP.tsv RTE.tsv"
     assert " ".join(SUBMISSION) == names + " WNLI.tsv AX.tsv"
+
+
+def test_every_file_has_a_development_split_that_chooses_its_run_and_each_half_of_mnli_its_own():
+    chosen = {}
+    for file, (name, split) in SUBMISSION.items():
+        assert CHOSEN_ON[split] in FORMATS[name].dev_splits
+        chosen[file] = CHOSEN_ON[split]
+    assert chosen["MNLI-m.tsv"] == chosen["AX.tsv"] == "dev_matched"
+    assert chosen["MNLI-mm.tsv"] == "dev_mismatched"
 
 
 def test_class_ids_are_written_as_label_words():

@@ -1,4 +1,4 @@
-"""glue.py table: means, standard errors, the GLUE score, marks, published rows, formats."""
+"""support/glue_table.py and glue.py table: rows, errors, marks, published rows, comparisons."""
 
 import csv
 import io
@@ -10,26 +10,30 @@ import pytest
 
 import glue
 from attention import VARIANTS
-from glue_helpers import failure, run_glue
+from glue_helpers import error_of, failure, run_glue
 from model import BertConfig
 from support.glue_format import FORMATS
+from support.glue_table import (
+    PUBLISHED,
+    Run,
+    compare_variants,
+    group_runs,
+    pooled_rows,
+    published_rows,
+)
+
+# --- Made results ---------------------------------------------------------------------------------
 
 
-def make_run(folder, scores_by_task, variant="composite", settings=None, **changes):
-    """A run with a results.jsonl.
+def made_records(scores_by_task, settings=None, **changes):
+    """Records of results.jsonl.
 
     Args:
-        folder: the run's folder.
         scores_by_task: {task: [score of each seed]}.
-        variant: of the model.
         settings: of every record.
         changes: {task with "_" for "-": values that are changed in its results}.
     """
-    (folder / "glue").mkdir(parents=True)
-    config = BertConfig.from_size("tiny", variant, 300)
-    (folder / "config.json").write_text(json.dumps(vars(config)), encoding="utf-8")
-
-    lines = []
+    records = []
     for name, values in scores_by_task.items():
         for seed, value in zip(glue.SEEDS, values, strict=False):
             # the second development split of MNLI is better by 1
@@ -43,10 +47,30 @@ def make_run(folder, scores_by_task, variant="composite", settings=None, **chang
                 "partial": False,
             }
             result |= changes.get(name.replace("-", "_"), {})
-            record = {"task": name, "seed": seed, "result": result, "settings": settings or {}}
-            lines.append(json.dumps(record) + "\n")
+            record = {"task": name, "seed": seed, "result": result}
+            records.append(record | {"settings": {"seed": seed, **(settings or {})}})
+    return records
+
+
+def make_run(folder, scores_by_task, variant="composite", settings=None, log=None, **changes):
+    """A run with a results.jsonl. log: the settings of its pre-training, if it has a log."""
+    (folder / "glue").mkdir(parents=True)
+    config = BertConfig.from_size("tiny", variant, 300)
+    (folder / "config.json").write_text(json.dumps(vars(config)), encoding="utf-8")
+    if log is not None:
+        line = json.dumps({"settings": {"variant": variant, **log}})
+        (folder / "log.jsonl").write_text(line + "\n", encoding="utf-8")
+
+    records = made_records(scores_by_task, settings, **changes)
+    lines = [json.dumps(record) + "\n" for record in records]
     (folder / "glue" / "results.jsonl").write_text("".join(lines), encoding="utf-8")
     return folder
+
+
+def made_run(variant, seed, scores_by_task, **settings):
+    """A Run of plain values; `settings` are those of its pre-training."""
+    settings = {"variant": variant, "steps": 300, **settings, "seed": seed}
+    return Run(f"{variant}-seed{seed}", settings, made_records(scores_by_task))
 
 
 ALL = {
@@ -69,23 +93,43 @@ def table(run_program, *arguments):
     return outcome.out
 
 
+# --- The cells of a row ---------------------------------------------------------------------------
+
+
 def test_the_table_has_means_standard_errors_and_the_glue_score_of_each_seed(tmp_path, run_program):
     """CoLA 10, 20, 30: 20 +- 10 / sqrt(3).
 
     GLUE: (CoLA + 70 + 71 + 4 x 80 + 60 + 80) / 9 for each seed. WNLI is left out.
     """
     folder = make_run(tmp_path / "a", ALL)
-    header, row = table(run_program, folder).splitlines()
-    columns = "run variant runs CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST STS GLUE"
+    header, row, *_ = table(run_program, folder).splitlines()
+    columns = "variant runs seeds CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST STS GLUE WNLI"
     assert " ".join(header.split()) == columns
-    cells = "composite 3 20.0+-5.8 70.0+-0.0 71.0+-0.0 80.0+-0.0 80.0+-0.0 80.0+-0.0 60.0+-0.0"
-    assert " ".join(row.split()) == f"{folder} {cells} 80.0+-0.0 80.0+-0.0 69.0+-0.6"
+    cells = "1^ 3 20.0+-5.8 70.0+-0.0 71.0+-0.0 80.0+-0.0 80.0+-0.0 80.0+-0.0 60.0+-0.0"
+    cells = f"composite ({folder}) {cells} 80.0+-0.0 80.0+-0.0 69.0+-0.6 50.0+-0.0"
+    assert " ".join(row.split()) == cells
+
+
+def test_wnli_is_printed_but_is_not_part_of_the_glue_mean(tmp_path, run_program):
+    note = "WNLI is not part of the GLUE mean"
+    one = make_run(tmp_path / "a", ALL)
+    other = make_run(tmp_path / "b", ALL | {"wnli": [10, 20, 30]})
+    output = table(run_program, one, other)
+    rows = [line.split() for line in output.splitlines()[1:3]]
+    assert [row[-1] for row in rows] == ["50.0+-0.0", "20.0+-5.8"]
+    assert [row[-2] for row in rows] == ["69.0+-0.6", "69.0+-0.6"]
+    assert note in output
+
+    without = {name: scores for name, scores in ALL.items() if name != "wnli"}
+    output = table(run_program, make_run(tmp_path / "c", without))
+    assert "69.0+-0.6" in output
+    assert "WNLI" not in output
 
 
 def test_the_glue_score_takes_only_seeds_with_every_task(tmp_path, run_program):
     folder = make_run(tmp_path / "a", ALL | {"rte": [60]})
     row = table(run_program, folder, "--format", "csv").splitlines()[1]
-    assert row.endswith(",60.0,80.0+-0.0,80.0+-0.0,67.9")
+    assert row.endswith(",60.0,80.0+-0.0,80.0+-0.0,67.9,50.0+-0.0")
 
     other = make_run(tmp_path / "b", {name: ALL[name] for name in ("cola", "rte")})
     assert "GLUE" not in table(run_program, other)
@@ -96,7 +140,113 @@ def test_columns_with_different_numbers_of_seeds_show_the_smallest_and_the_large
 ):
     folder = make_run(tmp_path / "a", {"cola": [10, 20, 30], "rte": [60]})
     row = table(run_program, folder, "--format", "csv").splitlines()[1]
-    assert row == f"{folder},composite,1-3,20.0+-5.8,60.0"
+    assert row == f"composite ({folder}),1^,1-3,20.0+-5.8,60.0"
+
+
+# --- Which runs share a row -----------------------------------------------------------------------
+
+
+def test_runs_that_differ_in_the_seed_alone_share_a_row_with_the_error_over_pretraining_seeds():
+    """Means over the fine-tuning seeds: 15, 35, 40. Their mean is 30, their error sqrt(175 / 3)."""
+    runs = [
+        made_run("composite", 0, {"cola": [10, 20]}),
+        made_run("none", 0, {"cola": [3]}),
+        made_run("composite", 1, {"cola": [30, 40]}),
+        made_run("composite", 2, {"cola": [40, 40]}),
+    ]
+    rows = pooled_rows(runs)
+    assert list(rows) == ["composite", "none"]
+    cell = rows["composite"]["CoLA"]
+    assert cell.means() == {0: 15, 1: 35, 2: 40}
+    assert np.std([15, 35, 40], ddof=1) / np.sqrt(3) == pytest.approx(7.638, abs=1e-3)
+    assert cell.text() == "30.0+-7.6"
+    assert rows["none"]["CoLA"].text() == "3.0"
+
+
+def test_the_table_says_how_many_pretraining_seeds_and_marks_the_rows_with_one(
+    tmp_path, run_program
+):
+    folders = []
+    for seed in (0, 1):
+        log = {"seed": seed, "steps": 300}
+        folders.append(make_run(tmp_path / f"c{seed}", {"cola": [10, 20]}, log=log))
+    folders.append(make_run(tmp_path / "n", {"cola": [10, 20]}, "none", log=log))
+    header, pooled, single, *notes = table(run_program, *folders).splitlines()
+    assert header.split() == ["variant", "runs", "seeds", "CoLA"]
+    assert pooled.split() == ["composite", "2", "2", "15.0+-0.0"]
+    assert single.split() == ["none", "1^", "2", "15.0+-5.0"]
+    assert notes == ["^ one pre-trained model: the error is over its fine-tuning seeds"]
+
+
+def test_one_finetuning_seed_of_one_model_has_no_error_and_no_mark():
+    cell = pooled_rows([made_run("none", 0, {"cola": [3]})])["none"]["CoLA"]
+    assert cell.text() == "3.0"
+    assert published_rows(["none"])["[C] BERT-small none"]["runs"] == "1^"
+
+
+def test_the_glue_score_of_a_pooled_row_is_the_mean_over_the_pretraining_seeds():
+    """GLUE scores: 67.9, 69.0, 70.1 and 70.1, 71.2, 72.3; their means are 69.0 and 71.2."""
+    better = ALL | {"sst-2": [100, 100, 100]}
+    runs = [made_run("none", 0, ALL), made_run("none", 1, better)]
+    cell = pooled_rows(runs)["none"]["GLUE"]
+    assert cell.means() == {0: pytest.approx(69.0), 1: pytest.approx(69 + 20 / 9)}
+    assert cell.text() == "70.1+-1.1"
+
+
+def test_a_column_that_not_every_seed_has_is_the_mean_of_those_that_have_it():
+    runs = [made_run("none", 0, {"cola": [1], "rte": [60, 70]}), made_run("none", 1, {"cola": [3]})]
+    row = pooled_rows(runs)["none"]
+    assert row["CoLA"].text() == "2.0+-1.0"
+    assert row["RTE"].text() == "65.0"  # one pre-training seed has no error here
+
+
+def test_runs_that_differ_in_more_than_the_seed_have_rows_of_their_own_that_say_in_what():
+    scores = {"cola": [1]}
+    runs = [
+        made_run("none", 0, scores, lr=0.1),
+        made_run("none", 1, scores, steps=2000, lr=0.1),
+        made_run("none", 2, scores, steps=2000, lr=0.2),
+        made_run("none", 3, scores, lr=0.1),
+        made_run("absolute", 0, scores, lr=0.3),
+    ]
+    groups = group_runs(runs)
+    labels = ["none, steps 300", "none, steps 2000, lr 0.1", "none, steps 2000, lr 0.2", "absolute"]
+    assert list(groups) == labels
+    assert [run.seed for run in groups["none, steps 300"]] == [0, 3]
+
+
+def test_models_of_two_sizes_or_texts_are_not_pooled():
+    runs = [
+        made_run("none", 0, {"cola": [1]}, size="tiny", corpus="one"),
+        made_run("none", 1, {"cola": [2]}, size="small", corpus="one"),
+        made_run("none", 2, {"cola": [3]}, size="small", corpus="two"),
+    ]
+    labels = ["none, size tiny", "none, size small, corpus one", "none, size small, corpus two"]
+    assert list(group_runs(runs)) == labels
+
+
+def test_runs_finetuned_with_other_settings_are_not_pooled():
+    runs = [made_run("none", seed, {"cola": [1]}) for seed in (0, 1)]
+    runs[1].records[0]["settings"]["epochs"] = 1
+    assert list(group_runs(runs)) == ["none (none-seed0)", "none (none-seed1)"]
+
+    # the model differs between pre-training seeds
+    runs = [made_run("none", seed, {"cola": [1]}) for seed in (0, 1)]
+    for run in runs:
+        run.records[0]["settings"]["model"] = run.label
+    assert list(group_runs(runs)) == ["none"]
+
+
+def test_the_same_seed_twice_and_a_run_without_a_log_are_not_pooled():
+    runs = [made_run("none", seed, {"cola": [1]}) for seed in (0, 0, 1)]
+    runs.append(Run("runs/x", {"variant": "none"}, made_records({"cola": [5]})))
+    runs[1] = runs[1]._replace(label="copy")
+    groups = group_runs(runs)
+    assert list(groups) == ["none (none-seed0)", "none (copy)", "none (runs/x)"]
+    assert len(groups["none (none-seed0)"]) == 2
+
+
+# --- Marks ----------------------------------------------------------------------------------------
 
 
 def test_partial_and_constant_runs_are_marked_and_the_marks_explained(tmp_path, run_program):
@@ -113,19 +263,90 @@ def test_partial_and_constant_runs_are_marked_and_the_marks_explained(tmp_path, 
     assert "not a GLUE score" not in table(run_program, other)
 
 
-def test_published_rows_are_below_and_agree_with_their_glue_score(tmp_path, run_program):
+def test_results_with_other_settings_than_the_published_ones_are_marked(tmp_path, run_program):
+    folder = make_run(tmp_path / "a", ALL)
+    path = folder / "glue" / "results.jsonl"
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for record in records:
+        if record["task"] == "cola":
+            record["settings"]["changed"] = ["lr", "epochs"]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    output = table(run_program, folder)
+    assert "20.0+-5.8!" in output
+    assert "69.0+-0.6!" in output
+    assert output.count("80.0+-0.0!") == 0
+    note = "! fine-tuned with other settings than the published ones: lr, epochs"
+    assert note in output.splitlines()
+    assert note not in table(run_program, make_run(tmp_path / "b", ALL))
+
+
+def test_what_starts_from_a_task_with_other_settings_is_marked():
+    run = made_run("none", 0, {"mnli": [70], "rte": [60], "mrpc": [50]})
+    mnli, rte, _ = run.records
+    mnli["settings"]["changed"] = ["epochs"]
+    rte["settings"]["start"] = "mnli"
+    row = pooled_rows([run])["none"]
+    assert [row[column].text() for column in ("MNLI-m", "RTE", "MRPC")] == [
+        "70.0!",
+        "60.0!",
+        "50.0",
+    ]
+
+
+# --- The paper's rows -----------------------------------------------------------------------------
+
+
+def test_published_rows_are_below_name_their_size_and_agree_with_their_glue_score(
+    tmp_path, run_program
+):
     folders = []
     for variant in ("none", "composite"):
         folders.append(make_run(tmp_path / variant, {"cola": [1, 2]}, variant))
     lines = table(run_program, *folders, "--published").splitlines()
-    assert [line.split()[-1] for line in lines[-2:]] == ["69.3+-0.3", "76.9+-0.1"]
-    assert len(lines) == 5
+    assert [line.split()[-1] for line in lines[3:6]] == ["69.3+-0.3", "76.9+-0.1", "81.2+-0.2"]
+    labels = ["[C] BERT-small none", "[C] BERT-small composite", "[C] BERT-base composite"]
+    assert [line.partition("  ")[0] for line in lines[3:6]] == labels
 
-    # the last number of each row is the mean of the others, which are rounded
-    for name, row in glue.PUBLISHED.items():
-        scores = [float(cell.partition("+-")[0]) for cell in row.split()]
-        assert len(scores) == 10
-        assert abs(np.mean(scores[:9]) - scores[9]) < 0.11, name
+    assert len([line for line in lines if line.startswith("[C]")]) == 3
+
+    # the last number of each row is the mean of the others, which are rounded; for BERT-base the
+    # paper prints a smaller one
+    for size, tolerance in (("small", 0.11), ("base", 0.4)):
+        for name, (means, _) in PUBLISHED[size].items():
+            scores = [float(mean) for mean in means.split()]
+            assert len(scores) == 10
+            assert abs(np.mean(scores[:9]) - scores[9]) < tolerance, name
+
+
+@pytest.mark.parametrize(
+    "label, row",
+    [
+        (
+            "[C] BERT-small none",
+            "7.0+-2.4 73.0+-0.1 73.0+-0.1 80.9+-0.4 80.1+-0.2 84.4+-0.1 61.0+-0.5 80.9+-0.9 "
+            "83.7+-0.1 69.3+-0.3",
+        ),
+        (
+            "[C] BERT-small convbert",
+            "33.3+-1.5 76.7+-0.1 76.8+-0.1 83.9+-0.5 77.1+-0.8 85.1+-0.1 64.6+-0.5 86.3+-0.3 "
+            "84.0+-0.2 74.2+-0.3",
+        ),
+        (
+            "[C] BERT-base composite",
+            "58.5+-0.5 81.9+-0.1 81.6+-0.1 86.0+-1.2 85.0+-0.3 88.7+-0.0 71.0+-0.7 90.5+-0.1 "
+            "88.4+-0.1 81.2+-0.2",
+        ),
+    ],
+)
+def test_published_rows_have_the_standard_error_of_every_column(label, row):
+    found = published_rows([label.split()[-1]])[label]
+    assert " ".join(list(found.values())[2:]) == row
+
+
+def test_published_rows_are_there_for_every_variant_of_the_paper():
+    assert set(PUBLISHED["small"]) <= set(VARIANTS)
+    assert len(PUBLISHED["small"]) == 15
+    assert list(PUBLISHED["base"]) == ["absolute", "fixed", "dynamic", "composite"]
 
 
 def test_toy_results_are_named_and_never_in_one_table_with_published_rows(tmp_path, run_program):
@@ -137,9 +358,95 @@ def test_toy_results_are_named_and_never_in_one_table_with_published_rows(tmp_pa
         assert "results of the toy tasks" in failure(run_program, "table", *folders, "--published")
 
 
-def test_published_rows_are_there_for_every_variant_of_the_paper():
-    assert set(glue.PUBLISHED) <= set(VARIANTS)
-    assert len(glue.PUBLISHED) == 15
+# --- Two variants compared ------------------------------------------------------------------------
+
+
+def test_two_variants_are_compared_pair_by_pair_on_the_seeds_that_both_have():
+    """Pairs: 10 - 8 = 2, 20 - 14 = 6, 30 - 26 = 4. The mean is 4, the error 2 / sqrt(3).
+
+    t = 4 / 1.1547 = 3.4641 with 2 degrees of freedom: p = 1 - t / sqrt(t^2 + 2) = 0.0742.
+    """
+    first = {0: 10, 1: 20, 2: 30, 7: 99}
+    second = {2: 26, 0: 8, 1: 14, 8: 1}
+    runs = [made_run("composite", seed, {"cola": [score]}) for seed, score in first.items()]
+    runs += [made_run("none", seed, {"cola": [score]}) for seed, score in second.items()]
+    difference = compare_variants(runs, "composite", "none")["CoLA"]
+    comparison = difference.comparison
+    assert comparison.pairs == 3
+    assert comparison.mean == pytest.approx(4)
+    assert comparison.standard_error == pytest.approx(2 / np.sqrt(3))
+    assert comparison.p == pytest.approx(1 - 12**0.5 / 14**0.5, abs=1e-6)
+    assert (difference.first.text(), difference.second.text()) == ("20.0+-5.8", "16.0+-5.3")
+
+    turned = compare_variants(runs, "none", "composite")["CoLA"].comparison
+    assert (turned.mean, turned.p) == (-comparison.mean, comparison.p)
+
+
+def test_equal_finetuning_seeds_are_averaged_in_each_pair():
+    """Seeds 42 and 97 are in both: (10 + 20) / 2 - (1 + 3) / 2 = 13."""
+    runs = [made_run("composite", 0, {"cola": [10, 20]}), made_run("none", 0, {"cola": [1, 3, 90]})]
+    comparison = compare_variants(runs, "composite", "none")["CoLA"].comparison
+    assert (comparison.mean, comparison.pairs) == (13, 1)
+    assert np.isnan(comparison.p)
+
+
+def test_the_glue_scores_are_compared_too_and_columns_of_one_variant_left_out():
+    without = {name: scores for name, scores in ALL.items() if name != "wnli"}
+    runs = [made_run("composite", seed, ALL | {"cola": [20 + seed]}) for seed in (0, 1)]
+    runs += [made_run("none", seed, without | {"cola": [2]}) for seed in (0, 1)]
+    differences = compare_variants(runs, "composite", "none")
+    assert " ".join(differences) == "CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST STS GLUE"
+    assert differences["GLUE"].comparison.mean == pytest.approx(18.5 / 9)
+
+
+def test_compare_prints_both_means_the_difference_its_error_and_p(tmp_path, run_program):
+    folders = []
+    for variant, scores in (("composite", (10, 20, 30)), ("none", (8, 14, 26))):
+        for seed, score in enumerate(scores):
+            folder = tmp_path / f"{variant}-seed{seed}"
+            settings = {"toy": True}
+            folders.append(make_run(folder, {"cola": [score]}, variant, settings, {"seed": seed}))
+    lines = table(run_program, *folders, "--compare", "composite", "none").splitlines()
+    assert lines[0].split() == ["composite", "none", "composite", "-", "none", "p", "seeds"]
+    assert lines[1].split() == ["CoLA", "20.0+-5.8", "16.0+-5.3", "4.0+-1.2", "0.074", "3"]
+    assert lines[2:] == ["results of the toy tasks: no GLUE scores"]
+
+    # one pair has neither error nor p
+    options = ["--compare", "composite", "none", "--format", "csv"]
+    one_pair = table(run_program, folders[1], folders[4], *options).splitlines()
+    assert one_pair[1] == "CoLA,20.0,14.0,6.0,,1"
+
+
+def test_variants_without_a_common_seed_are_not_compared(tmp_path, run_program):
+    one = make_run(tmp_path / "a", {"cola": [1]}, log={"seed": 0})
+    other = make_run(tmp_path / "b", {"cola": [1]}, "none", log={"seed": 1})
+    unknown = make_run(tmp_path / "c", {"cola": [1]}, "none")
+    error = failure(run_program, "table", one, other, "--compare", "composite", "none")
+    assert "composite and none share no seed (pre-training seeds 0 and 1)" in error
+    error = failure(run_program, "table", one, unknown, "--compare", "composite", "none")
+    assert "share no seed (pre-training seeds 0 and unknown)" in error
+
+
+def test_variants_that_are_not_there_or_not_trained_alike_are_not_compared():
+    scores = {"cola": [1]}
+    runs = [made_run("composite", 0, scores), made_run("none", 0, scores, steps=2000)]
+    message = error_of(compare_variants, runs, "composite", "fixed")
+    assert "there is no run of 'fixed' among these runs of: composite, none" in message
+    message = error_of(compare_variants, runs, "composite", "none")
+    assert "not trained alike (steps: 300 and 2000)" in message
+
+    runs += [made_run("none", 1, scores)]
+    message = error_of(compare_variants, runs, "composite", "none")
+    assert "of one kind (none, steps 2000; none, steps 300)" in message
+
+
+def test_variants_may_differ_in_their_kernels():
+    runs = [made_run("composite", 0, {"cola": [3]}, kernel_size=17)]
+    runs += [made_run("none", 0, {"cola": [1]}, kernel_size=None)]
+    assert compare_variants(runs, "composite", "none")["CoLA"].comparison.mean == 2
+
+
+# --- Forms of the table ---------------------------------------------------------------------------
 
 
 def test_markdown_and_csv_hold_the_same_cells(tmp_path, run_program):
@@ -159,15 +466,17 @@ def test_markdown_and_csv_hold_the_same_cells(tmp_path, run_program):
 def test_by_phenomenon_prints_the_accuracy_on_each_phenomenon(tmp_path, run_program):
     by_phenomenon = {"by_phenomenon": {"agreement": 75.0, "order": 50.0}}
     folder = make_run(tmp_path / "a", {"cola": [1, 2]}, cola=by_phenomenon)
-    header, row = table(run_program, folder, "--by_phenomenon").splitlines()
+    header, row, _ = table(run_program, folder, "--by_phenomenon").splitlines()
     assert header.split()[3:] == ["agreement", "order"]
-    assert row.split()[3:] == ["75.0+-0.0", "50.0+-0.0"]
+    assert row.split()[-2:] == ["75.0+-0.0", "50.0+-0.0"]
 
 
 def test_a_table_without_results_names_the_command_that_makes_them(tmp_path, run_program):
     folder = make_run(tmp_path / "a", ALL)
     (folder / "glue" / "results.jsonl").unlink()
-    assert f"python glue.py finetune {folder}" in failure(run_program, "table", folder)
+    hint = f"python glue.py finetune {folder} --name"
+    assert f"{hint} glue makes them" in failure(run_program, "table", folder)
+    assert f"{hint} mine makes them" in failure(run_program, "table", folder, "--name", "mine")
 
 
 DAMAGED = [

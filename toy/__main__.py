@@ -1,13 +1,15 @@
 """Print documents of the toy language, or write its GLUE tasks.
 
 python -m toy                       about 20 sentences
-python -m toy --glue FOLDER         the nine tasks, and what can be reached without word order
+python -m toy --glue FOLDER         the nine tasks, and what can be reached without pre-training
 """
 
 import argparse
 
-from toy.glue import GLUE_ROWS, ORDERED, baselines, write_glue
+from toy import glue
 from toy.language import documents
+
+BASELINES = ("majority", "words", "trigrams", "first", "second", "length")
 
 
 def main():
@@ -25,7 +27,7 @@ def main():
     parser.add_argument(
         "--glue",
         metavar="FOLDER",
-        help="write the toy GLUE tasks there, and print what is right without word order",
+        help="write the toy GLUE tasks there, and print the scores of simple methods",
     )
     args = parser.parse_args()
 
@@ -36,7 +38,7 @@ def main():
 
     # or write the tasks
     try:
-        written = write_glue(args.glue, args.seed)
+        written = glue.write_glue(args.glue, args.seed)
     except OSError as error:
         parser.exit(2, f"toy: {error}\n")
     print_baselines(written)
@@ -51,18 +53,28 @@ def print_documents(seed, sentences):
 
 
 def print_baselines(written):
-    """Print a line for each dev file: its rows, and what is right without word order."""
-    for task in GLUE_ROWS:
-        note = ""
-        if task in ORDERED:
-            note = "  order decides"
+    """Print a line for each dev file: the score of each baseline, in the units of glue.py."""
+    print(table_line("task", "dev file", BASELINES))
+    for task, splits in written.items():
+        for split, rows in splits.items():
+            if not split.startswith("dev"):
+                continue
 
-        for split, rows in written[task].items():
-            if split.startswith("dev"):
-                majority, words = baselines(written[task]["train"], rows)
-                line = f"{task:<6}{split:<15}{len(rows):>4} rows"
-                line += f"   majority {majority:6.1%}   bag of words {words:6.1%}"
-                print(line, note)
+            # a task of one text has no score for the first or the second text alone
+            scores = glue.baselines(task, splits["train"], rows)
+            cells = []
+            for name in BASELINES:
+                cell = "-"
+                if name in scores:
+                    cell = f"{scores[name]:.1f}"
+                cells.append(cell)
+            print(table_line(task, split, cells), flush=True)
+
+
+def table_line(task, split, cells):
+    """A line of the table, in columns."""
+    columns = [f"{cell:>10}" for cell in cells]
+    return f"{task:<7}{split:<15}" + "".join(columns)
 
 
 if __name__ == "__main__":

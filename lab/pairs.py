@@ -1,0 +1,773 @@
+"""Minimal pairs: does a pre-trained model prefer the correct sentence? Nothing is fine-tuned.
+
+    python -m lab.pairs RUN ...                               the toy language's own pairs
+    python -m lab.pairs RUN ... --data blimp                  BLiMP (downloaded once, 2.4 MB)
+    python -m lab.pairs RUN ... --data FOLDER                 files in the format of BLiMP
+    python -m lab.pairs RUN ... --table                       a table of finished results
+    python -m lab.pairs RUN ... --compare composite fixed     paired differences of two variants
+
+RUN is a folder that pretrain.py wrote. The results are written to RUN/pairs/toy.jsonl, one line per
+paradigm (support/pair_results.py). A paradigm that has its line already is not computed again.
+
+A pair is right if the good sentence has the higher score. A tie counts one half. Two scores:
+
+    pll           Pseudo-log-likelihood (Salazar et al. 2020): the sum of log p(piece) over all
+                  pieces of the sentence. p is what the model predicts for this piece from all
+                  others, with this piece masked.
+    whole_word    The same, from left to right within a word (Kauf and Ivanova 2023): the pieces to
+                  the right in the same word are masked, too. Otherwise the rest of a rare word
+                  gives each of its pieces away.
+
+If a pair has a context, both sentences are read after it. Only their own pieces are scored.
+
+In float32 on every device. bf16 has 8 bits of precision: it would make ties of pairs that differ,
+and differences of pairs that are ties.
+"""
+
+import argparse
+import itertools
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from tqdm import tqdm
+
+import toy.pairs
+from model import load_config, load_run
+from support import blimp
+from support.blimp import Paradigm
+from support.commands import run_command
+from support.devices import choose_device
+from support.files import sha256_of
+from support.pair_results import (
+    DIGITS,
+    SCORES,
+    add_result,
+    credits,
+    digest_of_pairs,
+    read_results,
+    score_record,
+)
+from support.provenance import made_by
+from support.runs import existing_file, pretraining_settings
+from support.statistics import Comparison, compare
+from support.tables import mean_and_standard_error
+
+# Two scores that differ by less than this, in nats, are equal. Equal scores come out of batches of
+# different shapes with differences of some 1e-6, because float32 rounds each sum.
+TIE = 1e-4
+
+# How many tokens a batch has. On a CPU, small batches are faster: they stay in its cache.
+TOKENS_PER_BATCH = {"cpu": 2048, "cuda": 65_536, "mps": 16_384}
+
+RESAMPLES = 2_000  # of the bootstrap
+MEAN = "mean of paradigms"
+MEAN_WHOLE_WORD = "mean, whole_word"
+
+
+# --- Rows: what the model reads -------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A sentence as the model reads it.
+
+    [CLS] sentence [SEP], or with a context [CLS] context [SEP] sentence [SEP].
+
+    Attributes:
+        ids: token ids of the row.
+        start: the index of the sentence's first piece in the row.
+        words: for each piece of the sentence, the number of its word.
+    """
+
+    ids: tuple
+    start: int
+    words: tuple
+
+
+def make_row(tokenizer, context, sentence):
+    """The Row of a sentence; context "" is none.
+
+    A word is what the tokenizer's pre-tokenizer makes: letters, digits or other symbols between
+    spaces. Example of the pieces of a sentence and their words:
+
+        the dog's unhappiness.    ▁the  ▁dog  '  s  ▁un  happi  ness  .
+                                     0     1  2  3    4      4     4  5
+    """
+    cls, sep = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
+    encoding = tokenizer.encode(sentence, add_special_tokens=False)
+
+    before = [cls]
+    if context:
+        before += [*tokenizer.encode(context, add_special_tokens=False).ids, sep]
+    ids = (*before, *encoding.ids, sep)
+    return Row(ids, len(before), tuple(encoding.word_ids))
+
+
+def check_lengths(rows, longest):
+    """ValueError if a row is longer than what the model takes."""
+    for (context, sentence), row in rows.items():
+        if len(row.ids) > longest:
+            text = f"{context} {sentence}".strip()
+            raise ValueError(
+                f"{text!r} has {len(row.ids)} tokens, the model takes {longest}: "
+                "leave out its paradigm"
+            )
+
+
+# --- Copies: rows with a piece masked -------------------------------------------------------------
+#
+# For each piece there is one copy of its row in which it is masked. Example with the pieces
+# un happi ness of one word, and M for [MASK]:
+#
+#     piece     copy for pll        copy for whole_word
+#     un        M  happi ness       M  M  M
+#     happi     un M  ness          un M  M
+#     ness      un happi M          un happi M
+#
+# The last piece of a word has one copy for both scores. So has every word of one piece.
+
+
+class Copy(NamedTuple):
+    """A row in which one or more pieces are masked, to predict one of them.
+
+    Attributes:
+        ids: token ids.
+        position: the index of the piece to predict.
+        target: its id.
+        row: the number of the row.
+        for_score: for each of SCORES, whether log p of this piece belongs to it.
+    """
+
+    ids: tuple
+    position: int
+    target: int
+    row: int
+    for_score: tuple
+
+
+def copies_of(row, number, mask):
+    """The copies of a Row, a list of Copy; `number` is the row's own, `mask` the id of [MASK]."""
+    copies = []
+    for index in range(len(row.words)):
+        position = row.start + index
+        end = row.start + last_of_word(row.words, index)
+        target = row.ids[position]
+
+        # one copy for both scores, or one for each
+        if position == end:
+            ids = masked(row.ids, position, end, mask)
+            copies.append(Copy(ids, position, target, number, (True, True)))
+        else:
+            ids = masked(row.ids, position, position, mask)
+            copies.append(Copy(ids, position, target, number, (True, False)))
+            ids = masked(row.ids, position, end, mask)
+            copies.append(Copy(ids, position, target, number, (False, True)))
+    return copies
+
+
+def last_of_word(words, index):
+    """The index of the last piece of the word that piece `index` belongs to."""
+    while index + 1 < len(words) and words[index + 1] == words[index]:
+        index += 1
+    return index
+
+
+def masked(ids, start, end, mask):
+    """Token ids with [MASK] from index `start` to index `end`."""
+    masks = (mask,) * (end - start + 1)
+    return ids[:start] + masks + ids[end + 1 :]
+
+
+def length_of(copy):
+    return len(copy.ids)
+
+
+def batches_of(copies, tokens):
+    """Cut a list of copies, sorted by length, into batches: yields lists.
+
+    All copies of a batch have the same length, so there is no padding. A batch has at most so many
+    tokens, but at least one copy.
+    """
+    for length, group in itertools.groupby(copies, length_of):
+        group = list(group)
+        size = max(tokens // length, 1)
+        for start in range(0, len(group), size):
+            yield group[start : start + size]
+
+
+# --- Scores ---------------------------------------------------------------------------------------
+
+
+def hidden_at(bert, input_ids, positions):
+    """bert(input_ids) at one position of each row: (M, C).
+
+    The mixer of the last layer needs all tokens. The feed-forward network after it is needed at one
+    position only, which saves a sixth of the work of a model with 4 layers.
+
+    Args:
+        bert: a model.Bert in evaluation mode, so there is no dropout.
+        input_ids: (M, N), without padding.
+        positions: (M,).
+    """
+    *first, last = bert.layers
+    attention_mask = torch.ones_like(input_ids, dtype=torch.bool)  # (M, N)
+
+    # as in model.Bert, but without the last layer
+    x = bert.embeddings(input_ids, torch.zeros_like(input_ids))  # (M, N, C)
+    for layer in first:
+        x = layer(x, attention_mask)  # (M, N, C)
+
+    # as in model.Layer
+    x = x + last.mixer(x, attention_mask)  # (M, N, C)
+    own_row = torch.arange(len(x), device=x.device)
+    x = last.mixer_norm(x[own_row, positions])  # (M, N, C) -> (M, C)
+    return last.ffn_norm(x + last.ffn(x))
+
+
+@torch.inference_mode()
+def score_rows(model, rows, mask, tokens):
+    """The scores of a list of Rows: (rows, 2) float64, in nats; the columns are SCORES.
+
+    Args:
+        model: a BertForMaskedLM in evaluation mode, in float32.
+        rows: list of Row.
+        mask: the id of [MASK].
+        tokens: at most in a batch.
+    """
+    device = model.bias.device
+    copies = []
+    for number, row in enumerate(rows):
+        copies.extend(copies_of(row, number, mask))
+    copies.sort(key=length_of)
+
+    sums = np.zeros((len(rows), len(SCORES)))
+    for batch in batches_of(copies, tokens):
+        ids = torch.tensor([copy.ids for copy in batch], device=device)  # (M, N)
+        positions = torch.tensor([copy.position for copy in batch], device=device)  # (M,)
+        targets = torch.tensor([copy.target for copy in batch], device=device)  # (M,)
+
+        # log p of each masked piece; the head is needed at its position only
+        logits = model.head(hidden_at(model.bert, ids, positions))  # (M, C) -> (M, V)
+        loss = F.cross_entropy(logits, targets, reduction="none")  # (M,)
+
+        # Add it to the scores that it belongs to, in float64.
+        log_p = -loss.double().cpu().numpy()[:, None]  # (M, 1)
+        terms = np.where([copy.for_score for copy in batch], log_p, 0.0)  # (M, 2)
+        np.add.at(sums, [copy.row for copy in batch], terms)
+    return sums
+
+
+def score_pairs(model, tokenizer, pairs, tokens):
+    """{score: (good, bad)}, two arrays (pairs,) of the scores of the sentences, in nats.
+
+    Args:
+        model: a BertForMaskedLM in evaluation mode, in float32.
+        tokenizer: of the model.
+        pairs: list of (context, good, bad).
+        tokens: at most in a batch.
+    """
+    # each different sentence once
+    sentences = {}
+    for context, good, bad in pairs:
+        for sentence in (good, bad):
+            if (context, sentence) not in sentences:
+                sentences[context, sentence] = make_row(tokenizer, context, sentence)
+    check_lengths(sentences, model.config.max_length)
+
+    rows = list(sentences.values())
+    sums = score_rows(model, rows, tokenizer.token_to_id("[MASK]"), tokens)  # (rows, 2)
+
+    # back to pairs
+    number_of = {key: number for number, key in enumerate(sentences)}
+    good_rows = [number_of[context, good] for context, good, _ in pairs]
+    bad_rows = [number_of[context, bad] for context, _, bad in pairs]
+    scores = {}
+    for column, name in enumerate(SCORES):
+        scores[name] = (sums[good_rows, column], sums[bad_rows, column])
+    return scores
+
+
+def judge(good, bad):
+    """The record of one score from the scores of the sentences, two arrays (pairs,)."""
+    ties = np.abs(good - bad) < TIE
+    wins = (good > bad) & ~ties
+    return score_record(wins, ties)
+
+
+# --- The pairs ------------------------------------------------------------------------------------
+
+
+def read_paradigms(data, cache_dir):
+    """(name of the data, list of Paradigm) of "toy", "blimp" or a folder."""
+    if data == "toy":
+        paradigms = []
+        for name, (phenomenon, _) in toy.pairs.PARADIGMS.items():
+            pairs = toy.pairs.zero_shot_pairs(name)
+            paradigms.append(Paradigm(name, phenomenon, pairs))
+        return data, paradigms
+    if data == "blimp":
+        return data, blimp.read_blimp(cache_dir)
+    return data_name(data), blimp.read_folder(data)
+
+
+def data_name(data):
+    """The name under which results are kept: "toy", "blimp", or the name of the folder."""
+    if data in ("toy", "blimp"):
+        return data
+    return Path(data).resolve().name
+
+
+def chosen_paradigms(paradigms, names):
+    """Those with one of these names; all if no names are given. ValueError for an unknown name."""
+    if not names:
+        return paradigms
+    known = [paradigm.name for paradigm in paradigms]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"unknown paradigm {name!r}; the paradigms are: {', '.join(known)}")
+    return [paradigm for paradigm in paradigms if paradigm.name in names]
+
+
+# --- A run ----------------------------------------------------------------------------------------
+
+
+def evaluate(folder, data, paradigms, device):
+    """Score the paradigms that a run has not been scored on yet, and write each result.
+
+    Args:
+        folder: of the run.
+        data: the name under which the results are kept.
+        paradigms: list of Paradigm.
+        device: torch.device.
+    Returns:
+        list of records, one per paradigm.
+    """
+    # what is already there, of this model and of these pairs
+    digest = sha256_of(existing_file(folder, "model.pt"))[:DIGITS]
+    digests = {paradigm.name: digest_of_pairs(paradigm.pairs) for paradigm in paradigms}
+    finished = {}
+    for name, record in read_results(folder, data).items():
+        if record["model"] == digest and record["pairs_sha256"] == digests.get(name):
+            finished[name] = record
+    missing = [paradigm for paradigm in paradigms if paradigm.name not in finished]
+    print(f"{folder}: {len(missing)} paradigms of {data} to score, {len(finished)} finished")
+
+    # score the others
+    if missing:
+        model, tokenizer = load_run(folder)
+        model = model.to(device)
+        tokens = TOKENS_PER_BATCH[device.type]
+        origin = made_by(device)
+        for paradigm in tqdm(missing, desc=f"{Path(folder).name}", unit="paradigm", disable=None):
+            started = time.perf_counter()
+            scores = score_pairs(model, tokenizer, paradigm.pairs, tokens)
+            record = {
+                "data": data,
+                "paradigm": paradigm.name,
+                "phenomenon": paradigm.phenomenon,
+                "pairs": len(paradigm.pairs),
+                "pairs_sha256": digests[paradigm.name],
+                "model": digest,
+                "scores": {name: judge(*both) for name, both in scores.items()},
+                "made_by": origin,
+                "seconds": round(time.perf_counter() - started, 3),
+            }
+            add_result(folder, record)
+            finished[paradigm.name] = record
+    return [finished[paradigm.name] for paradigm in paradigms]
+
+
+def read_run(folder, data):
+    """A run with its results, for the tables: {"run", "settings", "pairs": {data: records}}.
+
+    Raises ValueError if it has no results on these data, or if they are of an earlier model.
+    """
+    records = list(read_results(folder, data_name(data)).values())
+    command = f"python -m lab.pairs {folder} --data {data}"
+    if not records:
+        raise ValueError(f"{folder} has no results on {data} yet; {command}  makes them")
+    digest = sha256_of(existing_file(folder, "model.pt"))[:DIGITS]
+    for record in records:
+        if record["model"] != digest:
+            raise ValueError(f"the results of {folder} are of an earlier model; {command}")
+
+    settings = pretraining_settings(folder)
+    if "variant" not in settings or "seed" not in settings:
+        raise ValueError(f"{folder} has no log.jsonl, so its variant and its seed are unknown")
+    return {"run": Path(folder).name, "settings": settings, "pairs": {data_name(data): records}}
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+#
+# These functions take runs as plain dictionaries, as `read_run` returns them:
+# {"run": name, "settings": {"variant", "seed", ...}, "pairs": {data: list of records}}.
+
+
+def group_by_variant(runs):
+    """{variant: {seed: run}}, variants in the order of the runs.
+
+    Raises ValueError if two runs are of one variant and one seed, or if runs of one variant differ
+    in anything but the seed: then their mean would mean nothing.
+    """
+    variants = {}
+    for run in runs:
+        settings = run["settings"]
+        seeds = variants.setdefault(settings["variant"], {})
+        for other in seeds.values():
+            check_same_settings(other, run)
+        if settings["seed"] in seeds:
+            other = seeds[settings["seed"]]["run"]
+            raise ValueError(
+                f"{other} and {run['run']} are both {settings['variant']} with seed "
+                f"{settings['seed']}: give only one of them"
+            )
+        seeds[settings["seed"]] = run
+    return variants
+
+
+def check_same_settings(first, second):
+    """ValueError if two runs differ in a setting other than the seed."""
+    names = [*first["settings"], *second["settings"]]
+    for name in dict.fromkeys(names):
+        one = first["settings"].get(name)
+        other = second["settings"].get(name)
+        if name != "seed" and one != other:
+            raise ValueError(
+                f"{first['run']} and {second['run']} differ in {name} ({one} and {other}): "
+                "runs of one variant may differ in their seeds only"
+            )
+
+
+def records_of(run, data):
+    """{paradigm: record} of a run. Raises ValueError if it has no results on these data."""
+    records = run["pairs"].get(data, [])
+    if not records:
+        raise ValueError(f"{run['run']} has no results on {data}")
+    return {record["paradigm"]: record for record in records}
+
+
+def check_same_pairs(runs, data):
+    """ValueError if the runs were not all scored on the same pairs."""
+    first = records_of(runs[0], data)
+    for run in runs[1:]:
+        records = records_of(run, data)
+        for paradigm in sorted({*first, *records}):
+            pair = (first.get(paradigm), records.get(paradigm))
+            digests = [record and record["pairs_sha256"] for record in pair]
+            if digests[0] != digests[1]:
+                raise ValueError(
+                    f"{runs[0]['run']} and {run['run']} were not scored on the same pairs of "
+                    f"{data} ({paradigm}): score both of them again"
+                )
+
+
+def groups_of(run, data, paradigms=()):
+    """The rows of a table: {name of a row: list of paradigms whose mean it is}.
+
+    One row per phenomenon and the mean of all paradigms. If paradigms are given, one row for each
+    of them instead.
+    """
+    records = records_of(run, data)
+    if paradigms:
+        for name in paradigms:
+            if name not in records:
+                raise ValueError(
+                    f"{run['run']} has no results on {name!r}; the paradigms are: "
+                    f"{', '.join(records)}"
+                )
+        return {name: [name] for name in paradigms}
+
+    groups = {}
+    for record in records.values():
+        groups.setdefault(record["phenomenon"], []).append(record["paradigm"])
+    groups[MEAN] = list(records)
+    return groups
+
+
+def mean_accuracy(run, data, paradigms, score="pll"):
+    """The mean accuracy of a run on some paradigms, in percent."""
+    records = records_of(run, data)
+    return float(np.mean([records[name]["scores"][score]["accuracy"] for name in paradigms]))
+
+
+def accuracy_table(runs, data, paradigms=()):
+    """Accuracy by phenomenon and variant, in percent: mean +- standard error over the seeds.
+
+    Args:
+        runs: list of runs.
+        data: name of the data.
+        paradigms: names; then there is a row for each of them instead.
+    Returns:
+        list of rows, each a list of cells (texts); the first row is the header. The last rows are
+        the mean of the paradigms for each score, and how many pairs are ties.
+    """
+    check_same_pairs(runs, data)
+    variants = group_by_variant(runs)
+    groups = groups_of(runs[0], data, paradigms)
+
+    # the header: "composite (3)" are three seeds
+    header = [f"{data}, % (seeds)"]
+    for variant, seeds in variants.items():
+        header.append(f"{variant} ({len(seeds)})")
+    table = [header]
+
+    # one row per phenomenon, then the mean
+    for name, members in groups.items():
+        table.append([name, *accuracy_cells(variants, data, members, "pll")])
+    if not paradigms:
+        members = groups[MEAN]
+        table.append([MEAN_WHOLE_WORD, *accuracy_cells(variants, data, members, "whole_word")])
+        table.append(["ties", *tie_cells(variants, data)])
+    return table
+
+
+def accuracy_cells(variants, data, paradigms, score):
+    """One cell per variant: mean +- standard error over its seeds."""
+    cells = []
+    for seeds in variants.values():
+        values = [mean_accuracy(run, data, paradigms, score) for run in seeds.values()]
+        cells.append(mean_and_standard_error(values, digits=1))
+    return cells
+
+
+def tie_cells(variants, data):
+    """One cell per variant: how many of its pairs are ties, on average over its seeds."""
+    cells = []
+    for seeds in variants.values():
+        counts = []
+        for run in seeds.values():
+            records = records_of(run, data).values()
+            counts.append(sum(record["scores"]["pll"]["ties"] for record in records))
+        cells.append(f"{np.mean(counts):,.0f}")
+    return cells
+
+
+class Difference(NamedTuple):
+    """The difference between two variants on some paradigms, in percentage points.
+
+    Attributes:
+        name: of the row.
+        comparison: the paired t-test over seeds.
+        low, high: the 95 % interval of the bootstrap over seeds and pairs.
+    """
+
+    name: str
+    comparison: Comparison
+    low: float
+    high: float
+
+
+def compare_variants(runs, data, first, second, score="pll", paradigms=()):
+    """Differences first - second by phenomenon and of the mean.
+
+    Args:
+        runs: list of runs; only those of these two variants are used.
+        data: name of the data.
+        first, second: names of variants.
+        score: one of SCORES.
+        paradigms: names; then there is a row for each of them instead.
+    Returns:
+        list of Difference.
+    """
+    variants = group_by_variant(runs)
+    for name in (first, second):
+        if name not in variants:
+            raise ValueError(f"there is no run of {name}; the runs are of: {', '.join(variants)}")
+
+    # pairs of runs with the same seed
+    seeds = [seed for seed in variants[first] if seed in variants[second]]
+    if not seeds:
+        raise ValueError(f"there is no seed that both {first} and {second} have")
+    first_runs = {seed: variants[first][seed] for seed in seeds}
+    second_runs = {seed: variants[second][seed] for seed in seeds}
+    check_same_pairs([*first_runs.values(), *second_runs.values()], data)
+
+    # the t-test and the bootstrap of each row
+    groups = groups_of(first_runs[seeds[0]], data, paradigms)
+    drawn = bootstrap(pair_differences(first_runs, second_runs, data, score))
+    rows = []
+    for name, members in groups.items():
+        values = []
+        for each in (first_runs, second_runs):
+            values.append({s: mean_accuracy(run, data, members, score) for s, run in each.items()})
+        means = np.mean([drawn[member] for member in members], axis=0)  # (resamples,)
+        low, high = np.percentile(means, (2.5, 97.5))
+        rows.append(Difference(name, compare(*values), float(low), float(high)))
+    return rows
+
+
+def pair_differences(first_runs, second_runs, data, score):
+    """{paradigm: (seeds, pairs) credit of the first minus credit of the second, 100 per pair}.
+
+    first_runs, second_runs: {seed: run}, with the same seeds.
+    """
+    differences = {}
+    for seed in first_runs:
+        first = records_of(first_runs[seed], data)
+        second = records_of(second_runs[seed], data)
+        for name, record in first.items():
+            ours = credits(record["scores"][score], record["pairs"])
+            theirs = credits(second[name]["scores"][score], record["pairs"])
+            differences.setdefault(name, []).append(100 * (ours - theirs))
+    return {name: np.stack(rows) for name, rows in differences.items()}
+
+
+def bootstrap(differences, resamples=RESAMPLES):
+    """Mean differences in resampled experiments: with other seeds and other pairs.
+
+    Each resample draws as many seeds as there are, with replacement, the same for all paradigms;
+    and in each paradigm as many pairs as there are, with replacement, the same for all seeds.
+
+    Args:
+        differences: {paradigm: (seeds, pairs)}.
+        resamples: how many.
+    Returns:
+        {paradigm: (resamples,)}
+    """
+    random = np.random.default_rng(0)
+    seeds = len(next(iter(differences.values())))
+
+    # how often each resample draws each seed, as a share
+    equal = np.full(seeds, 1 / seeds)
+    seed_shares = random.multinomial(seeds, equal, size=resamples) / seeds  # (resamples, seeds)
+
+    drawn = {}
+    for name, values in differences.items():
+        # Pairs with the same differences in all seeds are exchangeable. So it is enough to draw how
+        # often each kind of pair comes: with three seeds there are some 20 kinds, not 1,000 pairs.
+        kinds, counts = np.unique(values, axis=1, return_counts=True)  # (seeds, kinds), (kinds,)
+        pairs = counts.sum()
+        pair_counts = random.multinomial(pairs, counts / pairs, size=resamples)
+
+        # the mean over the drawn pairs, then over the drawn seeds
+        by_seed = pair_counts @ kinds.T / pairs  # (resamples, kinds) (kinds, seeds)
+        drawn[name] = (seed_shares * by_seed).sum(axis=1)  # (resamples,)
+    return drawn
+
+
+def comparison_table(differences, first, second):
+    """The rows of a table, each a list of cells (texts), from a list of Difference."""
+    # the header, then one row per difference
+    header = [f"{first} - {second}", "difference", "95 % interval", "p (paired t-test)", "seeds"]
+    table = [header]
+    for difference in differences:
+        comparison = difference.comparison
+        p = "-"
+        if comparison.pairs > 1:
+            p = f"{comparison.p:.2g}"
+        table.append(
+            [
+                difference.name,
+                f"{comparison.mean:+.1f}",
+                f"{difference.low:+.1f} to {difference.high:+.1f}",
+                p,
+                str(comparison.pairs),
+            ]
+        )
+    return table
+
+
+def print_table(table):
+    """Print rows of cells in columns: the first one to the left, the others to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = [row[0].ljust(widths[0])]
+        for cell, width in zip(row[1:], widths[1:], strict=True):
+            cells.append(cell.rjust(width))
+        print("  ".join(cells))
+
+
+# --- The command line -----------------------------------------------------------------------------
+
+
+def parse_arguments(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.pairs",
+        description="Minimal pairs: does a pre-trained model prefer the correct sentence?",
+    )
+    add = parser.add_argument
+
+    # what to score, and where
+    add("runs", nargs="+", metavar="RUN", help="folder that pretrain.py wrote")
+    add(
+        "--data", default="toy", help="toy, blimp, or a folder of files in its format (%(default)s)"
+    )
+    add(
+        "--paradigms",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        help="only these; in tables, one row each",
+    )
+    add("--cache_dir", type=Path, default="cache", help="for the download (%(default)s)")
+    add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
+
+    # print instead of scoring
+    add("--table", action="store_true", help="print finished results by phenomenon and variant")
+    add("--compare", nargs=2, metavar=("A", "B"), help="print differences between two variants")
+    return parser.parse_args(arguments)
+
+
+def print_finished(args):
+    """--table and --compare: from the results of the runs, without computing any."""
+    data = data_name(args.data)
+    runs = [read_run(folder, args.data) for folder in args.runs]
+
+    if args.table:
+        print_table(accuracy_table(runs, data, args.paradigms))
+    if args.table and args.compare:
+        print()
+    if args.compare:
+        first, second = args.compare
+        differences = compare_variants(runs, data, first, second, paradigms=args.paradigms)
+        print_table(comparison_table(differences, first, second))
+        print(
+            f"pll, percentage points; intervals: bootstrap over seeds and pairs, "
+            f"{RESAMPLES:,} resamples"
+        )
+
+
+def print_scores(records):
+    """The results of one run: a line per phenomenon."""
+    groups = {}
+    for record in records:
+        groups.setdefault(record["phenomenon"], []).append(record)
+    groups[MEAN] = records
+
+    table = [["", *SCORES, "pairs", "ties"]]
+    for name, members in groups.items():
+        cells = [name]
+        for score in SCORES:
+            mean = np.mean([record["scores"][score]["accuracy"] for record in members])
+            cells.append(f"{mean:.1f}")
+        cells.append(f"{sum(record['pairs'] for record in members):,}")
+        cells.append(f"{sum(record['scores']['pll']['ties'] for record in members):,}")
+        table.append(cells)
+    print_table(table)
+
+
+def main(arguments=None):
+    """Score the runs, or print tables. Returns the exit code."""
+    args = parse_arguments(arguments)
+    if args.table or args.compare:
+        print_finished(args)
+        return 0
+
+    # Everything that can be wrong is checked before the first run is scored.
+    device, _, _ = choose_device(args.device, "fp32")
+    for folder in args.runs:
+        load_config(folder)
+    data, paradigms = read_paradigms(args.data, args.cache_dir)
+    paradigms = chosen_paradigms(paradigms, args.paradigms)
+
+    for folder in args.runs:
+        records = evaluate(folder, data, paradigms, device)
+        print_scores(records)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command("lab.pairs", main)

@@ -1,0 +1,880 @@
+"""Every table of README.md and docs/, made from the records in results/.
+
+    python -m lab.report                                 print all tables
+    python -m lab.report english english-order           print these tables
+    python -m lab.report --write                         put the tables into README.md and docs/*.md
+    python -m lab.report collect RUN ... --out results/english.jsonl
+
+`collect` reads finished runs (folders that pretrain.py wrote, with the results of glue.py and
+lab.pairs if there are any) and keeps one line of each in a file of records: see lab/record.py. A
+run that is already in the file is replaced.
+
+In a document, a table is between two markers. A test compares it with what this program prints.
+
+    <!-- table: english -->
+    <!-- end -->
+
+A cell "a +- b" is mean and standard error over the runs of a variant, which differ in their seed. A
+cell with fewer seeds than others says with how many. An empty cell is not measured yet.
+"""
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.pairs import (
+    MEAN,
+    accuracy_table,
+    check_same_pairs,
+    compare_variants,
+    mean_accuracy,
+)
+from lab.record import add_run_records, identity_of_run, read_run_records, record_of_run
+from support.commands import run_command
+from support.files import write_text
+from support.glue_table import (
+    NOTES,
+    Run,
+    notes_of,
+    phenomenon_cells,
+    result_lines,
+    task_cells,
+)
+from support.statistics import compare
+from support.tables import mean_and_standard_error
+
+ROOT = Path(__file__).parent.parent
+
+# [C]: none < absolute < fixed < dynamic <= composite
+ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
+
+NOT_MEASURED = "(not measured yet)"
+INTERVALS = "[low, high]: 95 % interval of the bootstrap over seeds and pairs."
+DIFFERENCES = f"Runs with the same seed are compared. p: paired t-test over seeds. {INTERVALS}"
+
+# settings that belong to the variant
+OF_VARIANT = ("variant", "kernel_size", "attention_layer", "beyond")
+
+
+# --- What is measured of a run --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that a record of a run may have.
+
+    Attributes:
+        title: in the head of a table.
+        digits: after the point.
+        value: function from a record to the number, or to None if it was not measured.
+        column: of the GLUE table, whose marks the cells get; None: no marks.
+        data: the name of the minimal pairs that it is the accuracy on; None: no pairs.
+        lower_is_better: as for a loss.
+    """
+
+    title: str
+    digits: int
+    value: Callable
+    column: str | None = None
+    data: str | None = None
+    lower_is_better: bool = False
+
+    def marks(self, record):
+        """The marks of the fine-tuning results behind the number, such as {"*"}."""
+        if self.column is None:
+            return set()
+        cells = task_cells([finetuned(record)])
+        if self.column not in cells:
+            return set()
+        return cells[self.column].marks
+
+
+def loss_of(record):
+    """Held-out loss in nats."""
+    return record["result"]["loss"]
+
+
+def accuracy_of(record):
+    """Accuracy on the masked tokens of held-out text, in per cent."""
+    return 100 * record["result"]["accuracy"]
+
+
+def pairs_of(record, data, score="pll"):
+    """Accuracy on minimal pairs in per cent, the mean of all paradigms; None if not measured.
+
+    Args:
+        data: the name of the pairs, such as "blimp".
+        score: "pll" or "whole_word".
+    """
+    lines = record["pairs"].get(data, [])
+    if not lines:
+        return None
+    return mean_accuracy(record, data, [line["paradigm"] for line in lines], score)
+
+
+def finetuned(record):
+    """The record of a run as support/glue_table.py takes it."""
+    return Run(record["run"], record["settings"], record["glue"])
+
+
+def glue_score_of(record, column):
+    """Score in a column of the GLUE table, the mean over the fine-tuning seeds of the run.
+
+    None if it was not measured.
+    """
+    cells = task_cells([finetuned(record)])
+    if column not in cells:
+        return None
+    (score,) = cells[column].means().values()  # of one pre-training seed
+    return score
+
+
+def measure_of_pairs(title, data, score="pll"):
+    value = functools.partial(pairs_of, data=data, score=score)
+    return Measure(title, 1, value, data=data)
+
+
+def measure_of_glue(title, column):
+    value = functools.partial(glue_score_of, column=column)
+    return Measure(title, 1, value, column=column)
+
+
+LOSS = Measure("held-out loss", 3, loss_of, lower_is_better=True)
+ACCURACY = Measure("accuracy (%)", 2, accuracy_of)
+TOY_PAIRS = measure_of_pairs("minimal pairs (%)", "toy")
+BLIMP = measure_of_pairs("BLiMP (%)", "blimp")
+BLIMP_WORDS = measure_of_pairs("BLiMP, whole words (%)", "blimp", "whole_word")
+TOY_GLUE = measure_of_glue("toy GLUE", "GLUE")
+COLA = measure_of_glue("CoLA", "CoLA")
+SST = measure_of_glue("SST-2", "SST")
+
+
+# --- The runs of a variant ------------------------------------------------------------------------
+
+
+def checked(records, apart=("seed",)):
+    """The records, ready for a table: they may be compared, and their pairs are complete.
+
+    Results of minimal pairs that lack a paradigm which another run has are left out: the mean of
+    fewer paradigms is another number.
+
+    Args:
+        apart: the settings in which the runs of one variant differ.
+    Raises:
+        ValueError: there are no runs, or two of them differ in more than that, or in nothing, or
+            they were not tested on the same pairs.
+    """
+    if not records:
+        raise ValueError("a file of records is empty: collect runs into it")
+    check_settings(records, apart)
+
+    # how many paradigms there are, for each name of data
+    paradigms = {}
+    for record in records:
+        for data, lines in record["pairs"].items():
+            paradigms[data] = max(paradigms.get(data, 0), len(lines))
+
+    # the records with complete pairs only
+    complete = []
+    for record in records:
+        pairs = {}
+        for data, lines in record["pairs"].items():
+            if len(lines) == paradigms[data]:
+                pairs[data] = lines
+        complete.append({**record, "pairs": pairs})
+    for data in paradigms:
+        check_same_pairs(with_pairs(complete, data), data)
+    return complete
+
+
+def with_pairs(records, data):
+    """The records that have results on these minimal pairs."""
+    return [record for record in records if data in record["pairs"]]
+
+
+def check_settings(records, apart):
+    """ValueError if runs cannot be compared: other steps, another text, or the same run twice.
+
+    apart: as in `checked`.
+    """
+    first_of_variant = {}
+    seen = {}
+    for record in records:
+        # all runs have the same settings, except those that belong to the variant
+        settings = record["settings"]
+        check_equal(records[0], record, {*OF_VARIANT, *apart})
+        first = first_of_variant.setdefault(settings["variant"], record)
+        check_equal(first, record, apart)
+
+        # each run is there once
+        identity = (settings["variant"], *[settings.get(name) for name in apart])
+        if identity in seen:
+            raise ValueError(
+                f"{seen[identity]} and {record['run']} are both {settings['variant']} with seed "
+                f"{settings['seed']}: delete the line of one of them"
+            )
+        seen[identity] = record["run"]
+
+
+def check_equal(first, second, except_for):
+    """ValueError if two records differ in a setting other than those."""
+    names = [*first["settings"], *second["settings"]]
+    for name in names:
+        here = first["settings"].get(name)
+        there = second["settings"].get(name)
+        if name not in except_for and here != there:
+            raise ValueError(
+                f"{first['run']} and {second['run']} cannot be in one table: "
+                f"{name} is {here} and {there}"
+            )
+
+
+def variants_of(records):
+    """The variants that have runs, in the order of the records."""
+    return list(dict.fromkeys(record["settings"]["variant"] for record in records))
+
+
+def values_by_seed(records, variant, measure):
+    """{pre-training seed: value} of the runs of a variant that have the measure."""
+    values = {}
+    for record in records:
+        settings = record["settings"]
+        if settings["variant"] == variant:
+            value = measure.value(record)
+            if value is not None:
+                values[settings["seed"]] = value
+    return values
+
+
+def most_runs(records):
+    """The number of runs of the variant that has most of them."""
+    names = [record["settings"]["variant"] for record in records]
+    return max(names.count(name) for name in names)
+
+
+def cell(values, digits, usual):
+    """A cell of a table: mean and standard error, "5.897 +- 0.009"; "" without values.
+
+    usual: the number of seeds of the table. A cell with fewer says so: "5.897 +- 0.009 (2 seeds)".
+    """
+    if not values:
+        return ""
+    text = mean_and_standard_error(values, digits)
+    if len(values) == usual:
+        return text
+    unit = "seed" if len(values) == 1 else "seeds"
+    return f"{text} ({len(values)} {unit})"
+
+
+# --- Tables of runs -------------------------------------------------------------------------------
+
+
+def markdown(header, rows):
+    """The lines of a table in Markdown. header, rows: lists of cells, which are strings."""
+    rule = ["---"] * len(header)
+    lines = [markdown_line(header), "|" + "|".join(rule) + "|"]
+    for row in rows:
+        lines.append(markdown_line(row))
+    return lines
+
+
+def markdown_line(cells):
+    """["fixed", "", "0.842"] -> "| fixed | | 0.842 |"."""
+    line = "|"
+    for text in cells:
+        if text:
+            line += f" {text}"
+        line += " |"
+    return line
+
+
+def conditions(records):
+    """What holds for all runs of a table, as a line below it."""
+    settings = records[0]["settings"]
+    seeds = sorted({record["settings"]["seed"] for record in records})
+    listed_seeds = ", ".join(str(seed) for seed in seeds)
+
+    # "1.2 to 2.3 minutes"
+    minutes = [f"{record['result']['seconds'] / 60:.1f}" for record in records]
+    shortest = min(minutes, key=float)
+    longest = max(minutes, key=float)
+    duration = f"{shortest} to {longest}"
+    if shortest == longest:
+        duration = shortest
+
+    # what computed it; every machine is named
+    machines = [machine_of(record) for record in records if record["made_by"]]
+
+    parts = [
+        f"{len(records)} runs with the seeds {listed_seeds}",
+        f"{settings['steps']:,} steps of {settings['batch_size']} pairs, {settings['dtype']}",
+        *dict.fromkeys(machines),
+        f"{duration} minutes of training per run",
+    ]
+    dates = sorted({record["made_by"]["date"] for record in records if record["made_by"]})
+    if dates:
+        parts.append(" to ".join(dict.fromkeys([dates[0], dates[-1]])))
+    codes = {record["made_by"].get("code") for record in records}
+    if len(codes) > 1:
+        parts.append(f"{len(codes)} versions of the code")
+    return "; ".join(parts) + "."
+
+
+def machine_of(record):
+    """The machine of a run and the version of torch, as text."""
+    made_by = record["made_by"]
+    threads = f"{made_by['threads']} threads"
+    if made_by["threads"] == 1:
+        threads = "one thread"
+    return f"{made_by['device']}, {threads}, torch {made_by['torch']}"
+
+
+def measure_table(records, measures):
+    """One row per variant, one column per measure."""
+    records = checked(records)
+    usual = most_runs(records)
+
+    rows = []
+    all_marks = set()
+    for variant in variants_of(records):
+        runs = [record for record in records if record["settings"]["variant"] == variant]
+        row = [variant, f"{runs[0]['result']['parameters']:,}"]
+        for measure in measures:
+            values = list(values_by_seed(records, variant, measure).values())
+            marks = {mark for record in runs for mark in measure.marks(record)}
+            row.append(cell(values, measure.digits, usual) + "".join(sorted(marks)))
+            all_marks |= marks
+        rows.append(row)
+
+    # the table, its conditions, and what its marks mean
+    header = ["variant", "parameters", *[measure.title for measure in measures]]
+    lines = [*markdown(header, rows), "", conditions(records)]
+    for mark in sorted(all_marks):
+        lines += ["", f"{mark} {NOTES[mark]}"]
+    return lines
+
+
+def order_table(records, measures):
+    """The steps of the paper's order, one row each: paired differences of two variants."""
+    records = checked(records)
+
+    # one row per step, one cell per measure
+    rows = []
+    for lower, higher in zip(ORDER, ORDER[1:], strict=False):
+        row = [f"{higher} - {lower}"]
+        for measure in measures:
+            row.append(difference_cell(records, higher, lower, measure))
+        rows.append(row)
+
+    header = ["difference"]
+    for measure in measures:
+        title = measure.title
+        if measure.lower_is_better:
+            title += ", lower is better"
+        header.append(title)
+    return [*markdown(header, rows), "", DIFFERENCES]
+
+
+def difference_cell(records, first, second, measure):
+    """The paired difference of two variants; of minimal pairs, with the bootstrap's interval.
+
+    "" if there is no seed that both have.
+    """
+    values = values_by_seed(records, first, measure)
+    other_values = values_by_seed(records, second, measure)
+    if not values.keys() & other_values.keys():
+        return ""
+    text = compare(values, other_values).text(measure.digits)
+    if measure.data is None:
+        return text
+    rows = pair_differences(records, measure.data, first, second)
+    (mean,) = [row for row in rows if row.name == MEAN]
+    return f"{text}, {interval_of(mean)}"
+
+
+def pair_differences(records, data, first, second):
+    """The differences of two variants on minimal pairs: a list of lab.pairs.Difference."""
+    runs = []
+    for record in with_pairs(records, data):
+        if record["settings"]["variant"] in (first, second):
+            pairs = {data: record["pairs"][data]}
+            runs.append({"run": record["run"], "settings": record["settings"], "pairs": pairs})
+    return bootstrapped_once(json.dumps(runs), data, first, second)
+
+
+@functools.cache
+def bootstrapped_once(runs, data, first, second):
+    """lab.pairs.compare_variants. It takes seconds, and two tables show what it returns.
+
+    runs: as JSON, because a cache needs a key that can be hashed.
+    """
+    return compare_variants(json.loads(runs), data, first, second)
+
+
+def interval_of(difference):
+    """The 95 % interval of a lab.pairs.Difference, as text."""
+    return f"[{difference.low:.1f}, {difference.high:.1f}]"
+
+
+def phenomena_table(records, data):
+    """Accuracy on minimal pairs in per cent: one row per phenomenon, one column per variant."""
+    runs = with_pairs(checked(records), data)
+    if not runs:
+        return [NOT_MEASURED]
+    header, *rows = accuracy_table(runs, data)
+    return markdown(header, rows)
+
+
+def phenomena_order_table(records, data):
+    """The steps of the paper's order on minimal pairs, by phenomenon: differences and intervals."""
+    runs = with_pairs(checked(records), data)
+    if not runs:
+        return [NOT_MEASURED]
+
+    # one column for each step that has runs with a common seed
+    header = ["phenomenon"]
+    rows = {}
+    measure = measure_of_pairs("", data)
+    for lower, higher in zip(ORDER, ORDER[1:], strict=False):
+        seeds = values_by_seed(runs, lower, measure).keys()
+        if not seeds & values_by_seed(runs, higher, measure).keys():
+            continue
+        header.append(f"{higher} - {lower}")
+        for row in pair_differences(runs, data, higher, lower):
+            text = f"{row.comparison.mean:.1f} {interval_of(row)}"
+            rows.setdefault(row.name, [row.name]).append(text)
+    if not rows:
+        return [NOT_MEASURED]
+    return [*markdown(header, rows.values()), "", INTERVALS]
+
+
+def glue_lines(records, cells_of=task_cells):
+    """The table of `python glue.py table`, and the notes below it.
+
+    cells_of: task_cells, or phenomenon_cells for the toy CoLA sentences by phenomenon.
+    """
+    runs = [finetuned(record) for record in checked(records) if record["glue"]]
+    if not runs:
+        return [NOT_MEASURED]
+    header, *rows = result_lines(runs, cells_of)
+    lines = markdown(header, rows)
+    for note in notes_of([header, *rows], runs):
+        lines += ["", note]
+    return lines
+
+
+def batches_table(sorted_records, random_records):
+    """Scores of fine-tuning with batches sorted by length, and with random batches.
+
+    The same runs, tasks and fine-tuning seeds must be in both files of records.
+    """
+    # the results with random batches, to look them up
+    after = {}
+    for record in random_records:
+        for result in record["glue"]:
+            after[record["run"], result["task"], result["seed"]] = result
+
+    # of each run and task: fine-tuning seeds, scores before, scores after
+    rows = {}
+    for record in sorted_records:
+        for result in record["glue"]:
+            key = (record["run"], result["task"], result["seed"])
+            if key not in after:
+                raise ValueError(f"{key[0]}, {key[1]}, seed {key[2]} has no random batches")
+            check_same_data(key, result, after[key])
+            settings = record["settings"]
+            row = rows.setdefault((settings["variant"], settings["seed"], key[1]), ([], [], []))
+            row[0].append(str(result["seed"]))
+            row[1].append(f"{result['result']['score']:.1f}")
+            row[2].append(f"{after[key]['result']['score']:.1f}")
+
+    # one row per run and task
+    lines = []
+    for (variant, seed, task), columns in rows.items():
+        lines.append([task, variant, str(seed), *[", ".join(column) for column in columns]])
+    header = ["task", "variant", "pre-training seed", "fine-tuning seeds"]
+    header += ["batches sorted by length", "random batches"]
+    return markdown(header, lines)
+
+
+def check_same_data(key, before, after):
+    """ValueError if two results are not of the same model and the same rows."""
+    for name in ("model", "data"):
+        if before["settings"].get(name) != after["settings"].get(name):
+            raise ValueError(f"{key[0]}, {key[1]}, seed {key[2]}: the {name} is not the same")
+
+
+def layers_table(records):
+    """Held-out loss of hybrids by the position of their layer of attention."""
+    # {variant: {layer: losses}}
+    by_layer = {}
+    for record in checked(records, apart=("seed", "attention_layer")):
+        settings = record["settings"]
+        losses = by_layer.setdefault(settings["variant"], {})
+        losses.setdefault(settings["attention_layer"], []).append(loss_of(record))
+
+    # one row per variant, one column per layer
+    layers = sorted({layer for losses in by_layer.values() for layer in losses})
+    usual = max(len(losses[layer]) for losses in by_layer.values() for layer in losses)
+    rows = []
+    for variant, losses in by_layer.items():
+        cells = [cell(losses.get(layer, []), 3, usual) for layer in layers]
+        rows.append([variant, *cells])
+    header = ["`--attention_layer`", *[str(layer) for layer in layers]]
+    return [*markdown(header, rows), "", conditions(records)]
+
+
+def summary_table(toy, english):
+    """The small table of README.md: a row per measure, a column per variant of the order."""
+    # of each text, the measures that at least one of the variants has
+    rows = []
+    for text, records, measures in (
+        ("toy language", toy, (LOSS, TOY_PAIRS, TOY_GLUE)),
+        ("English", english, (LOSS, BLIMP, COLA, SST)),
+    ):
+        records = checked(records)
+        usual = most_runs(records)
+        steps = records[0]["settings"]["steps"]
+        for measure in measures:
+            row = [f"{text}, {steps:,} steps: {measure.title}"]
+            for variant in ORDER:
+                values = list(values_by_seed(records, variant, measure).values())
+                row.append(cell(values, measure.digits, usual))
+            if any(row[1:]):
+                rows.append(row)
+    return markdown(["", *ORDER], rows)
+
+
+def first_command_table(records):
+    """What the first command of README.md costs and reaches: one row per run."""
+    rows = []
+    for record in records:
+        result = record["result"]
+
+        # 85 seconds are 1:25
+        minutes, seconds = divmod(round(result["seconds"]), 60)
+        rows.append(
+            [
+                machine_of(record),
+                record["settings"]["dtype"],
+                f"{minutes}:{seconds:02d}",
+                f"{result['tokens_per_second']:,.0f}",
+                f"{result['loss']:.3f}",
+                f"{100 * result['accuracy']:.1f} %",
+            ]
+        )
+    header = ["hardware", "precision", "training (min:s)", "tokens/s", "held-out loss", "accuracy"]
+    return markdown(header, rows)
+
+
+# --- Tables of benchmarks -------------------------------------------------------------------------
+
+
+def steps_table(record):
+    """Training steps of all variants, from `python -m lab.bench steps`."""
+    # one row per variant
+    rows = []
+    for row in record["rows"]:
+        rows.append(
+            [
+                row["variant"],
+                f"{row['full_ms']:,.0f} ms",
+                f"{row['full_ratio']:.2f}",
+                f"{row['corpus_tokens_per_second']:,.0f} tok/s",
+                f"{row['corpus_ratio']:.2f}",
+                f"{row['peak_mib']:,.0f} MiB",
+            ]
+        )
+    header = ["variant", "full rows", "x absolute", "text", "x absolute", "peak memory"]
+    return markdown(header, rows)
+
+
+def padding_table(*records):
+    """Ways of making batches, from `python -m lab.bench padding`, one record per precision."""
+    rows = []
+    for record in records:
+        by_name = {row["batches"]: row for row in record["rows"]}
+
+        # one row per way; the speed is also compared with that of equally many pairs per batch
+        for name, row in by_name.items():
+            to_equal_pairs = row["tokens_per_second"] / by_name["equal-pairs"]["tokens_per_second"]
+            rows.append(
+                [
+                    record["settings"]["dtype"],
+                    name,
+                    f"{row['tokens_per_second']:,.0f}",
+                    f"{row['ratio']:.2f}",
+                    f"{to_equal_pairs:.2f}",
+                    f"{row['tokens_per_step']:,.0f} +- {row['deviation']:,.0f}",
+                    f"{row['filled']:.0f} %",
+                ]
+            )
+    header = ["precision", "batches", "real tokens/s", "x padded", "x equal-pairs"]
+    header += ["real tokens per step", "positions filled"]
+    return markdown(header, rows)
+
+
+def attention_table(record):
+    """Attention alone in six ways, from `python -m lab.bench attention`."""
+    by_length = {}
+    for row in record["rows"]:
+        by_length.setdefault(row["N"], {})[row["path"]] = row
+
+    # of the first method the time, of the others the ratio; then the memory of all
+    paths = list(next(iter(by_length.values())))
+    rows = []
+    for length, methods in by_length.items():
+        times = [f"{methods[paths[0]]['ms']:.1f} ms"]
+        times += [f"{methods[path]['ratio']:.2f}" for path in paths[1:]]
+        memory = [f"{methods[path]['peak_mib']:,.0f}" for path in paths]
+        rows.append([str(length), *times, ", ".join(memory)])
+    return markdown(["N", *paths, f"peak MiB: {', '.join(paths)}"], rows)
+
+
+def lengths_table(record):
+    """Cost against length, from `python -m lab.bench lengths`."""
+    # {N: {variant: its four numbers}}
+    by_length = {}
+    for row in record["rows"]:
+        text = (
+            f"{row['ms']:.1f} ms, {row['gflop']:.1f} GFLOP, {row['kib'] / 1024:,.0f} MiB, "
+            f"{row['model_peak_mib']:,.0f} MiB"
+        )
+        by_length.setdefault(row["N"], {})[row["variant"]] = text
+
+    variants = list(next(iter(by_length.values())))
+    rows = []
+    for length, cells in by_length.items():
+        rows.append([str(length), *[cells[variant] for variant in variants]])
+    return markdown(["N", *variants], rows)
+
+
+# --- All tables -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the documents.
+
+    Attributes:
+        files: the names of its records in results/.
+        make: function from the contents of these files to the lines of the table. Of a file .jsonl
+            the content is the list of its records, of a file .json it is the value.
+        options: further arguments of the function.
+    """
+
+    files: tuple
+    make: Callable
+    options: tuple = ()
+
+
+TOY = ("toy.jsonl",)
+ENGLISH = ("english.jsonl",)
+
+# fmt: off
+TABLES = {
+    # README.md
+    "first-command":           Table(("first-command.jsonl",), first_command_table),
+    "summary":                 Table((*TOY, *ENGLISH), summary_table),
+    # docs/results.md
+    "toy-language":            Table(TOY, measure_table, ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE),)),
+    "toy-order":               Table(TOY, order_table, ((LOSS, TOY_PAIRS, TOY_GLUE),)),
+    "toy-phenomena":           Table(TOY, phenomena_table, ("toy",)),
+    "toy-phenomena-order":     Table(TOY, phenomena_order_table, ("toy",)),
+    "toy-glue":                Table(TOY, glue_lines),
+    "toy-cola":                Table(TOY, glue_lines, (phenomenon_cells,)),
+    "toy-batches":             Table(("toy-sorted.jsonl", "toy-random.jsonl"), batches_table),
+    "attention-layer":         Table(("attention-layer.jsonl",), layers_table),
+    "english":                 Table(ENGLISH, measure_table,
+                                     ((LOSS, ACCURACY, BLIMP, BLIMP_WORDS, COLA, SST),)),
+    "english-order":           Table(ENGLISH, order_table, ((LOSS, BLIMP, COLA, SST),)),
+    "english-phenomena":       Table(ENGLISH, phenomena_table, ("blimp",)),
+    "english-phenomena-order": Table(ENGLISH, phenomena_order_table, ("blimp",)),
+    "english-glue":            Table(ENGLISH, glue_lines),
+    # docs/speed.md
+    "speed-steps":             Table(("bench-steps-bf16.json",), steps_table),
+    "speed-padding":           Table(("bench-padding-fp32.json", "bench-padding-bf16.json"),
+                                     padding_table),
+    "speed-attention":         Table(("bench-attention.json",), attention_table),
+    "speed-lengths":           Table(("bench-lengths.json",), lengths_table),
+}
+# fmt: on
+
+
+def lines_of(name, results):
+    """The lines of a table, in Markdown.
+
+    Args:
+        name: of the table.
+        results: the folder of the records.
+    Raises:
+        ValueError: there is no such table, or its records are missing, damaged or do not fit
+            together.
+    """
+    if name not in TABLES:
+        raise ValueError(f"there is no table {name!r}; the tables are: {', '.join(TABLES)}")
+    table = TABLES[name]
+    contents = [read_records(results / file) for file in table.files]
+
+    # the rows of a record may lack what the table reads
+    try:
+        return table.make(*contents, *table.options)
+    except (KeyError, TypeError, AttributeError, StopIteration) as error:
+        files = " or ".join(str(results / file) for file in table.files)
+        raise ValueError(f"{files} is damaged or was made by another version ({error!r})") from None
+
+
+def read_records(path):
+    """The content of a file of records. ValueError if it is missing or damaged."""
+    if path.suffix == ".jsonl":
+        return read_run_records(path)
+    if not path.is_file():
+        raise ValueError(f"{path} is not there: python -m lab.bench ... --out {path} makes it")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+
+
+def print_tables(names, results):
+    """Print tables, each below its name; without names all, also those that have no records yet."""
+    for name in names or TABLES:
+        missing = []
+        if not names:
+            missing = [file for file in TABLES[name].files if not (results / file).is_file()]
+        lines = [f"(no records yet: {', '.join(missing)})"]
+        if not missing:
+            lines = lines_of(name, results)
+        print("\n".join([name, "", *lines, ""]))
+
+
+# --- Tables in documents --------------------------------------------------------------------------
+
+BEGIN = "<!-- table: "
+END = "<!-- end -->"
+
+
+def with_tables(text, results):
+    """The text of a document, with every table between its markers made again.
+
+    Args:
+        text: of the document. A marker is a line of its own.
+        results: the folder of the records.
+    Raises:
+        ValueError: a marker is not closed or not opened, or a table cannot be made.
+    """
+    kept = []
+    table = None  # the name of the table that the line is in
+    for line in text.split("\n"):
+        is_begin = line.startswith(BEGIN)
+        is_end = line == END
+        if is_begin and table is not None:
+            raise ValueError(f"{line} is inside of the table {table}")
+        if is_end and table is None:
+            raise ValueError(f"there is {END} without a table")
+
+        # of what is between two markers, nothing is kept
+        if is_end:
+            table = None
+        if table is None:
+            kept.append(line)
+        if is_begin:
+            table = line.removeprefix(BEGIN).removesuffix("-->").strip()
+            kept += lines_of(table, results)
+    if table is not None:
+        raise ValueError(f"the table {table} has no {END}")
+    return "\n".join(kept)
+
+
+def documents_of(root):
+    """README.md and the files of docs/."""
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def write_documents(root):
+    """Put all tables into the documents. They are written only if every table can be made."""
+    changed = {}
+    for path in documents_of(root):
+        text = path.read_text(encoding="utf-8")
+        try:
+            with_new_tables = with_tables(text, root / "results")
+        except ValueError as error:
+            raise ValueError(f"{path.name}: {error}") from None
+        if with_new_tables != text:
+            changed[path] = with_new_tables
+
+    for path, text in changed.items():
+        write_text(path, text)
+        print(f"{path.relative_to(root)} written")
+    if not changed:
+        print("every table is up to date")
+
+
+# --- The command line -----------------------------------------------------------------------------
+
+
+def collect_command(args):
+    """Add the records of runs to a file."""
+    records = []
+    for folder in args.run:
+        records.append(record_of_run(folder))
+
+    # of two folders with one name, the second would replace the first
+    identities = [identity_of_run(record) for record in records]
+    for folder, identity in zip(args.run, identities, strict=True):
+        if identities.count(identity) > 1:
+            raise ValueError(f"{folder}: there is another run with this name; rename one of them")
+
+    add_run_records(args.out, records)
+    print(f"{args.out}: {len(records)} runs added or replaced")
+
+
+def tables_command(args):
+    """Print tables, or put them into the documents."""
+    if args.write:
+        write_documents(ROOT)
+    else:
+        print_tables(args.table, ROOT / "results")
+
+
+def parse_arguments(arguments=None):
+    """The command line's values; .command is the function of what is asked for."""
+    if arguments is None:
+        arguments = sys.argv[1:]
+
+    # collect RUN ... --out FILE
+    if arguments[:1] == ["collect"]:
+        parser = argparse.ArgumentParser(prog="python -m lab.report collect")
+        parser.add_argument("run", nargs="+", type=Path, help="folder of a finished run")
+        parser.add_argument("--out", type=Path, required=True, help="results/NAME.jsonl")
+        parser.set_defaults(command=collect_command)
+        return parser.parse_args(arguments[1:])
+
+    # [TABLE ...] or --write
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("table", nargs="*", help=f"(default: all) {', '.join(TABLES)}")
+    parser.add_argument("--write", action="store_true", help="write all tables into the documents")
+    parser.set_defaults(command=tables_command)
+    args = parser.parse_args(arguments)
+    if args.write and args.table:
+        parser.error("--write is for all tables; give no names")
+    return args
+
+
+def main(arguments=None):
+    """Collect runs, or print or write tables. Returns the exit code."""
+    args = parse_arguments(arguments)
+    args.command(args)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command("lab.report", main)

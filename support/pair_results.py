@@ -1,0 +1,156 @@
+"""The results of a run on minimal pairs: RUN/pairs/DATA.jsonl, one line per paradigm.
+
+A line is a JSON object, the record:
+
+    data, paradigm, phenomenon    what was scored
+    pairs           how many pairs the paradigm has
+    pairs_sha256    12 hexadecimal digits that change if a pair changes
+    model           12 hexadecimal digits of the SHA-256 of the run's model.pt
+    scores          {"pll": {...}, "whole_word": {...}}, each with
+                        accuracy    100 * (wins + ties / 2) / pairs
+                        ties        how many ties
+                        wins        which pairs are right, in hexadecimal digits
+                        tied        the indices of the ties
+    made_by         the machine, the versions and the code that made it (support/provenance.py)
+    seconds         how long it took
+
+Example of "wins": of six pairs, the pairs 0, 2, 3 and 5 are right. As bits, with zeros at the end
+until their number is a multiple of 4:
+
+    pair      0 1 2 3   4 5
+    bit       1 0 1 1   0 1 0 0
+    digit           b         4      "b4"
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+from support.files import write_text
+
+SCORES = ("pll", "whole_word")
+DIGITS = 12  # of a digest
+
+
+# --- One score of a paradigm ----------------------------------------------------------------------
+
+
+def score_record(wins, ties):
+    """The dictionary of one score.
+
+    Args:
+        wins: (pairs,) bool, True where the good sentence has the higher score.
+        ties: (pairs,) bool, True where both sentences have the same score.
+    """
+    tied = np.flatnonzero(ties).tolist()
+    credit = int(np.sum(wins)) + len(tied) / 2
+    return {
+        "accuracy": 100 * credit / len(wins),
+        "ties": len(tied),
+        "wins": pack_bits(wins),
+        "tied": tied,
+    }
+
+
+def credits(score, pairs):
+    """(pairs,) numbers: 1 for a pair that is right, 0.5 for a tie, 0 for one that is wrong."""
+    values = unpack_bits(score["wins"], pairs).astype(float)
+    values[score["tied"]] = 0.5
+    return values
+
+
+def pack_bits(bits):
+    """Bits as hexadecimal digits: 1 0 1 1 0 1 becomes "b4"."""
+    digits = []
+    for start in range(0, len(bits), 4):
+        value = 0
+        for position, bit in enumerate(bits[start : start + 4]):
+            if bit:
+                value += 8 >> position  # the first of four bits counts 8, the last one 1
+        digits.append(f"{value:x}")
+    return "".join(digits)
+
+
+def unpack_bits(digits, count):
+    """The first `count` bits of hexadecimal digits, as a numpy array of bool."""
+    bits = []
+    for digit in digits:
+        value = int(digit, 16)
+        for position in range(4):
+            bits.append(bool(value & (8 >> position)))
+    return np.array(bits[:count], dtype=bool)
+
+
+# --- Digests --------------------------------------------------------------------------------------
+
+
+def digest_of_pairs(pairs):
+    """12 hexadecimal digits for a list of (context, good, bad)."""
+    digest = hashlib.sha256()
+    for pair in pairs:
+        line = json.dumps(list(pair)) + "\n"
+        digest.update(line.encode())
+    return digest.hexdigest()[:DIGITS]
+
+
+# --- The file -------------------------------------------------------------------------------------
+
+
+def results_path(folder, data):
+    """The file of a run's results on some data."""
+    return Path(folder, "pairs", f"{data}.jsonl")
+
+
+def read_results(folder, data):
+    """{paradigm: record} of a run, in the order of the file; {} without a file.
+
+    Raises ValueError if the file is damaged.
+    """
+    path = results_path(folder, data)
+    if not path.exists():
+        return {}
+    records = {}
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            check_record(record)
+            records[record["paradigm"]] = record
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete the file and start again") from None
+    return records
+
+
+def check_record(record):
+    """Raises an error (any of those that `read_results` catches) if a record is not complete."""
+    for name in ("data", "paradigm", "phenomenon", "pairs_sha256", "model"):
+        if not isinstance(record[name], str):
+            raise ValueError(f"{name} is {record[name]!r}")
+
+    # the number of bits, the ties and the accuracy belong together
+    pairs = record["pairs"]
+    for name in SCORES:
+        score = record["scores"][name]
+        if len(score["wins"]) != (pairs + 3) // 4 or len(score["tied"]) != score["ties"]:
+            raise ValueError(f"{name} of {record['paradigm']} is not complete")
+        if not np.isclose(100 * credits(score, pairs).mean(), score["accuracy"]):
+            raise ValueError(f"the accuracy of {record['paradigm']} is not that of its pairs")
+
+
+def add_result(folder, record):
+    """Add the record of a paradigm, or replace it. Results of an earlier model are removed.
+
+    The file is read again first, because another process may have added records meanwhile.
+    """
+    data = record["data"]
+    records = {}
+    for paradigm, old in read_results(folder, data).items():
+        if old["model"] == record["model"]:
+            records[paradigm] = old
+    records[record["paradigm"]] = record
+
+    path = results_path(folder, data)
+    path.parent.mkdir(exist_ok=True)
+    lines = [json.dumps(each) + "\n" for each in records.values()]
+    write_text(path, "".join(lines))

@@ -1,0 +1,1058 @@
+"""Minimal pairs: two sentences that differ in one rule of the toy language, one of them wrong.
+
+The file has two collections:
+
+    PHENOMENA    ten phenomena of correct and wrong sentences, from which toy/glue.py makes CoLA
+    PARADIGMS    pairs for lab/pairs.py: does a pre-trained model prefer the correct sentence?
+
+    from toy.pairs import zero_shot_pairs
+    zero_shot_pairs("outcome_passive", count=2)
+    # [Pair(context="the young black dog is scared by the cat.",
+    #       good="the dog is afraid.", bad="the cat is afraid."),
+    #  Pair(context="the young black cat is scared by the dog.",
+    #       good="the cat is afraid.", bad="the dog is afraid.")]
+
+Which sentence is the correct one always follows from the grammar and the meanings of language.py.
+
+A model that does not see the order of words is right in exactly half of the pairs of every paradigm
+except `kinds` and `opinions`, where words alone decide. There are two ways to get there:
+
+    the same words    Both sentences of a pair have the same words. Such a model gives them the same
+                      score: a tie, which counts one half.
+    twins             A pair comes with a second one, in which the words of the correct sentence are
+                      those of the wrong sentence here, and the other way round. Such a model is
+                      right in one of the two. The pairs of the example above are twins.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NamedTuple
+
+from toy.language import (
+    ADJECTIVES,
+    ALL_MOODS,
+    BAD,
+    BE,
+    EVENT_VERBS,
+    GOOD,
+    HATING,
+    HAVE,
+    KIND_NOUNS,
+    LIKING,
+    MOODS,
+    NEAR_SOMEBODY,
+    NOUNS_BY_KIND,
+    SLOTS,
+    TRANSFER_VERBS,
+    Entity,
+    Event,
+    State,
+    Story,
+    Verb,
+    binding_scene,
+    full_stop,
+    in_mood,
+    join,
+    modified_by,
+    object_question,
+    opinion_scene,
+    outcomes,
+    passive,
+    phrase,
+    reason_scene,
+    sentence,
+    spell,
+    subject_question,
+)
+
+# --- What the pairs share with the GLUE tasks -----------------------------------------------------
+
+
+def trade_places(text, *pairs):
+    """Exchange the two words of each pair everywhere in a text.
+
+    trade_places("the dog chased the cat .", ("the dog", "the cat"))
+        is "the cat chased the dog ."
+    trade_places("the fox that bit the cat was woken .", ("bit", "bitten"), ("woke", "woken"))
+        is "the fox that bitten the cat was woke ."
+    """
+    # what each word becomes
+    partner = {}
+    for first, second in pairs:
+        partner[first] = second
+        partner[second] = first
+
+    # All words change in one pass, so none is changed back. \b is the border of a word: the
+    # pattern "the dog" does not match in "the dogs".
+    def exchange(match):
+        return partner[match[0]]
+
+    pattern = "|".join(partner)
+    return re.sub(rf"\b({pattern})\b", exchange, text)
+
+
+def exchange_roles(text, event):
+    """Let the subject and the object of an event trade places in a text.
+
+    "the dog chased the cat ." becomes "the cat chased the dog .",
+    "who chased the cat ?" becomes "who chased the dog ?"
+    """
+    return trade_places(text, (phrase(event.subject), phrase(event.object)))
+
+
+def reversible_event(story, needs_pronoun=False):
+    """An event that is as likely with subject and object exchanged: only the order shows the roles.
+
+    "the small dog chased the cat": both are animals or both are people, both are singular or both
+    are plural, and the verb fits both ways.
+
+    Args:
+        story: the Story.
+        needs_pronoun: whether both need a pronoun; then people are plural ("they").
+    """
+    # two of one kind and one number
+    slot = story.pick(("beast", "human"))
+    is_plural = story.chance(0.5)
+    if needs_pronoun and slot == "human":
+        is_plural = True
+    pair = []
+    for _ in range(2):
+        entity = story.new_entity(slot, named=False)
+        pair.append(replace(entity, is_plural=is_plural))
+    agent, patient = story.pick_two(pair)
+
+    # a verb that fits both ways
+    verbs = [verb for verb in EVENT_VERBS if fits_both_ways(verb, slot)]
+    return Event(agent, story.pick(verbs), patient, story.past)
+
+
+def fits_both_ways(verb, slot):
+    """Whether both agents and patients of a verb can be of this slot: "beast" or "human"."""
+    # After these verbs, the state of one implies the state of the other: if the dog is behind, then
+    # the cat is ahead. In MNLI, such a state would not be neutral after an exchange of the roles.
+    if verb.base in ("follow", "wake", "defeat"):
+        return False
+    return verb.agents in ("animate", slot) and verb.patients in ("animate", slot)
+
+
+def random_of(name):
+    """A function that returns random numbers from 0 to below 1, the same ones for the same name."""
+    return Random(int.from_bytes(name.encode(), "big")).random
+
+
+# --- CoLA's ten phenomena -------------------------------------------------------------------------
+#
+# Each phenomenon makes two sentences from a cast: a correct one and a wrong one. The wrong sentence
+# has the same words in another order, or it has another form of a word, which is correct in as many
+# other sentences. So the two differ only in the phenomenon: a model that prefers the correct
+# sentence knows the phenomenon.
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The words from which the ten phenomena make their sentences.
+
+    Attributes:
+        subject: animals or people, singular or plural.
+        other: others like them; plural if the subject is singular, and the other way round.
+        verb: what they do to each other.
+        first_form: which of its two forms a phenomenon takes, if it has two.
+        preposition: "near", "with", ...
+        mood: "tired", "hungry", ...
+        man: a name.
+        washer: who washes himself or herself: (noun phrase, reflexive).
+        neighbour: who is near the washer: (noun phrase, reflexive).
+        size: an adjective of size for the subject.
+        last_adjective: an adjective of colour for the subject; for people, of age.
+        then: another verb.
+    """
+
+    subject: Entity
+    other: Entity
+    verb: Verb
+    first_form: bool
+    preposition: str
+    mood: str
+    man: str
+    washer: tuple
+    neighbour: tuple
+    size: str
+    last_adjective: str
+    then: Verb
+
+    @property
+    def be(self):
+        """The auxiliary in the number of the subject: "was" or "were"."""
+        return BE[True, self.subject.is_plural]
+
+    @property
+    def relative(self):
+        """The relative pronoun of the subject: "who" for people, otherwise "that"."""
+        if self.subject.noun.kind == "person":
+            return "who"
+        return "that"
+
+
+def verb_named(base):
+    """The row of EVENT_VERBS with this base form."""
+    for verb in EVENT_VERBS:
+        if verb.base == base:
+            return verb
+    raise ValueError(f"EVENT_VERBS has no verb {base!r}")
+
+
+FOLLOW = verb_named("follow")
+WAKE = verb_named("wake")
+BITE = verb_named("bite")
+FEED = verb_named("feed")
+WASH = verb_named("wash")
+
+
+def draw_cast(story):
+    """Draw a Cast: the same draws in the same order, whichever phenomenon comes next."""
+    # who does what to whom: one is singular, the other one is plural
+    event = reversible_event(story)
+    is_plural = story.chance(0.5)
+    subject = replace(event.subject, is_plural=is_plural)
+    other = replace(event.object, is_plural=not is_plural)
+    first_form = story.chance(0.5)
+
+    # words; not the first mood, "dirty", because "washes himself" is two words
+    preposition = story.pick(NEAR_SOMEBODY)
+    mood = story.pick(ALL_MOODS[1:])
+    man = story.pick(NOUNS_BY_KIND["man"]).singular
+    woman = story.pick(NOUNS_BY_KIND["woman"]).singular
+
+    # who washes, and who is near: two of three, each with its reflexive
+    they = replace(event.object, is_plural=True)
+    with_reflexives = (
+        (man, "himself"),
+        (woman, "herself"),
+        (phrase(they), "themselves"),
+    )
+    washer, neighbour = story.pick_two(with_reflexives)
+    if not first_form:
+        washer, neighbour = neighbour, washer
+
+    # one adjective per rank: size, age and, not for people, colour
+    ranks = [rank for rank in ADJECTIVES[subject.noun.kind] if rank]
+    adjectives = [story.pick(rank) for rank in ranks]
+
+    then = story.pick((FOLLOW, WAKE))
+    return Cast(
+        subject=subject,
+        other=other,
+        verb=event.verb,
+        first_form=first_form,
+        preposition=preposition,
+        mood=mood,
+        man=man,
+        washer=washer,
+        neighbour=neighbour,
+        size=adjectives[0],
+        last_adjective=adjectives[-1],
+        then=then,
+    )
+
+
+def agreement(cast):
+    """The verb agrees with its subject.
+
+    right  the dog chases the cats .    the dogs chase the cat .
+    wrong  the dog chase the cats .     the dogs chases the cat .
+    """
+    verb = cast.verb
+    form = verb.third
+    if cast.subject.is_plural:
+        form = verb.base
+
+    right = full_stop(join(phrase(cast.subject), form, phrase(cast.other)))
+    return right, trade_places(right, (verb.base, verb.third))
+
+
+def across_preposition(cast):
+    """The verb agrees with its subject and not with the noun after a preposition.
+
+    right  the dog near the cats was tired .     the dogs with the cat were ill .
+    wrong  the dog near the cats were tired .    the dogs with the cat was ill .
+    """
+    subject = join(phrase(cast.subject), cast.preposition, phrase(cast.other))
+    right = full_stop(join(subject, cast.be, cast.mood))
+    return right, trade_places(right, ("was", "were"))
+
+
+def across_relative(cast):
+    """The verb agrees with its subject and not with the noun in a relative clause.
+
+    right  the dog that chased the cats was tired .     the dog that the cats chased was tired .
+    wrong  the dog that chased the cats were tired .    the dog that the cats chased were tired .
+    """
+    if cast.first_form:
+        chase = join(cast.verb.past, phrase(cast.other))  # chased the cats
+    else:
+        chase = join(phrase(cast.other), cast.verb.past)  # the cats chased
+
+    subject = join(phrase(cast.subject), cast.relative, chase)
+    right = full_stop(join(subject, cast.be, cast.mood))
+    return right, trade_places(right, ("was", "were"))
+
+
+def reflexive_agreement(cast):
+    """The reflexive agrees with the subject and not with the noun next to it.
+
+    right  anna near the cats washed herself .       the dogs behind tom washed themselves .
+    wrong  anna near the cats washed themselves .    the dogs behind tom washed himself .
+    """
+    who, own_reflexive = cast.washer
+    neighbour, other_reflexive = cast.neighbour
+
+    right = full_stop(join(who, cast.preposition, neighbour, "washed", own_reflexive))
+    return right, trade_places(right, (own_reflexive, other_reflexive))
+
+
+def adjective_order(cast):
+    """Size comes before colour and before age.
+
+    right  the small black dog chased the cats .    the tall old farmer helped the nurses .
+    wrong  the black small dog chased the cats .    the old tall farmer helped the nurses .
+    """
+    adjectives = (cast.size, cast.last_adjective)
+    subject = phrase(replace(cast.subject, adjectives=adjectives))
+
+    right = full_stop(join(subject, cast.verb.past, phrase(cast.other)))
+    return right, trade_places(right, adjectives)
+
+
+def word_order(cast):
+    """The words of a passive have one order.
+
+    right  the dog was chased by the cats .    the dog was chased by the cats .
+    wrong  the dog was by chased the cats .    the dog chased was by the cats .
+    """
+    participle = cast.verb.participle
+    neighbour = cast.be
+    if cast.first_form:
+        neighbour = "by"
+
+    right = full_stop(join(phrase(cast.subject), cast.be, participle, "by", phrase(cast.other)))
+    return right, trade_places(right, (participle, neighbour))
+
+
+def question_order(cast):
+    """A question begins with its auxiliary.
+
+    right  was the dog chased by the cats ?    did the dog chase the cats ?
+    wrong  chased by the dog was the cats ?    chase the dog did the cats ?
+    """
+    if cast.first_form:
+        auxiliary = cast.be
+        core = join(cast.verb.participle, "by")
+    else:
+        auxiliary = "did"
+        core = cast.verb.base
+
+    right = join(auxiliary, phrase(cast.subject), core, phrase(cast.other), "?")
+    return right, trade_places(right, (auxiliary, core))
+
+
+def auxiliary_form(cast):
+    """After "did not" a verb has its base form, and otherwise in the past its past form.
+
+    right  the dog that did not chase the cats slept .
+    wrong  the dog that did not chased the cats sleep .
+
+    right  the dog that chased the cats did not sleep .
+    wrong  the dog that chase the cats did not slept .
+    """
+    verb = cast.verb
+    does = MOODS[cast.mood]
+    subject = join(phrase(cast.subject), cast.relative)
+
+    # One of the two verbs is negated.
+    if cast.first_form:
+        right = join(subject, "did not", verb.base, phrase(cast.other), does.past)
+    else:
+        right = join(subject, verb.past, phrase(cast.other), "did not", does.base)
+
+    right = full_stop(right)
+    return right, trade_places(right, (verb.base, verb.past), (does.base, does.past))
+
+
+def participle_form(cast):
+    """A passive has the participle, and an active in the past has the past form.
+
+    right  the dog that bit the cats was woken by tom .
+    wrong  the dog that bitten the cats was woke by tom .
+
+    right  the dog that woke the cats was bitten by tom .
+    wrong  the dog that woken the cats was bit by tom .
+    """
+    if cast.first_form:
+        active_verb = BITE
+        passive_verb = WAKE
+    else:
+        active_verb = WAKE
+        passive_verb = BITE
+
+    subject = join(phrase(cast.subject), cast.relative, active_verb.past, phrase(cast.other))
+    right = full_stop(join(subject, cast.be, passive_verb.participle, "by", cast.man))
+
+    # Each verb has the other one of its two forms.
+    active_forms = (active_verb.past, active_verb.participle)
+    passive_forms = (passive_verb.past, passive_verb.participle)
+    return right, trade_places(right, active_forms, passive_forms)
+
+
+def gap(cast):
+    """In "that the cats chased", the object is already there ("that"): no noun follows the verb.
+
+    right  the dog that the cats chased followed tom .    the dogs that the cat bit woke paul .
+    wrong  the dog that the cats chased tom followed .    the dogs that the cat bit paul woke .
+    """
+    subject = join(phrase(cast.subject), cast.relative, phrase(cast.other), cast.verb.past)
+    right = full_stop(join(subject, cast.then.past, cast.man))
+    return right, trade_places(right, (cast.then.past, cast.man))
+
+
+PHENOMENA = {
+    "agreement": agreement,
+    "across_preposition": across_preposition,
+    "across_relative": across_relative,
+    "reflexive": reflexive_agreement,
+    "adjective_order": adjective_order,
+    "word_order": word_order,
+    "question_order": question_order,
+    "auxiliary": auxiliary_form,
+    "participle": participle_form,
+    "gap": gap,
+}
+
+
+def minimal_pairs(phenomenon, count, seed=0):
+    """Pairs of a correct and a wrong sentence that differ in one phenomenon only.
+
+    Args:
+        phenomenon: a key of PHENOMENA.
+        count: how many pairs; no pair comes twice.
+        seed: of the random choices.
+    Returns:
+        list of (good, bad), spelled as people type:
+        [("the dog chases the cats.", "the dog chase the cats."), ...]
+    Raises:
+        ValueError: there is no such phenomenon.
+    """
+    if phenomenon not in PHENOMENA:
+        known = ", ".join(PHENOMENA)
+        raise ValueError(f"unknown phenomenon {phenomenon!r}; the phenomena are: {known}")
+
+    # Draw until there are enough different pairs.
+    random = random_of(f"{seed} minimal pairs {phenomenon}")
+    pairs = []
+    seen = set()
+    while len(pairs) < count:
+        cast = draw_cast(Story(random))
+        right, wrong = PHENOMENA[phenomenon](cast)
+        pair = (spell(right), spell(wrong))
+        if pair not in seen:
+            pairs.append(pair)
+            seen.add(pair)
+    return pairs
+
+
+# --- Pairs for pre-trained models: what they share ------------------------------------------------
+
+PAIRS = 200  # of each paradigm
+
+
+class Pair(NamedTuple):
+    """A minimal pair. The context is a sentence before it; "" if there is none."""
+
+    context: str
+    good: str
+    bad: str
+
+
+def without_context(sentences):
+    """The Pair of a (right, wrong) that needs no context."""
+    right, wrong = sentences
+    return Pair("", right, wrong)
+
+
+def noun_word(entity):
+    """The noun of an entity in its number: "dog" or "dogs"."""
+    if entity.is_plural:
+        return entity.noun.plural
+    return entity.noun.singular
+
+
+def exchange_nouns(text, first, second):
+    """Let the nouns of two entities trade places in a text; their adjectives stay where they are.
+
+    "the small dog chased the cat ." becomes "the small cat chased the dog ."
+    """
+    return trade_places(text, (noun_word(first), noun_word(second)))
+
+
+def draw_entity(story, slot, is_plural, adjectives=0):
+    """A new entity that is no name, with this number and so many adjectives: 0, 1 or 2.
+
+    "the dog", "the small dog", "the small black dog"
+    """
+    kinds = [kind for kind in SLOTS[slot] if kind not in ("woman", "man")]
+    noun = story.new_noun(*kinds)
+
+    # one word per rank: size and age, and for animals also colour; take the first and the last
+    ranks = [rank for rank in ADJECTIVES[noun.kind] if rank]
+    words = (story.pick(ranks[0]), story.pick(ranks[-1]))
+    return Entity(noun, is_plural, adjectives=words[:adjectives])
+
+
+def draw_verb(story, slot):
+    """A verb that fits two of this slot both ways."""
+    return story.pick([verb for verb in EVENT_VERBS if fits_both_ways(verb, slot)])
+
+
+def opposite_numbers(story, slot, adjectives=0):
+    """Two entities: one is singular, the other one is plural and has so many adjectives."""
+    is_plural = story.chance(0.5)
+    first = draw_entity(story, slot, is_plural)
+    second = draw_entity(story, slot, not is_plural, adjectives)
+    return first, second
+
+
+def twins_in_context(context, exchanged_context, good, bad):
+    """Two pairs with the same two sentences: in the other context, the other one is correct."""
+    return [Pair(context, good, bad), Pair(exchanged_context, bad, good)]
+
+
+def twins_of_forms(right, forms, first, second):
+    """Two pairs in which the form of a word depends on which of two nouns comes first.
+
+    right           the dog near the cats was tired .
+    wrong           the dog near the cats were tired .
+    right, twin     the cats near the dog were tired .
+    wrong, twin     the cats near the dog was tired .
+
+    Args:
+        right: the correct sentence.
+        forms: the two forms: ("was", "were").
+        first, second: the two entities.
+    """
+    # If only the nouns trade places, the old form has become the wrong one.
+    twin_wrong = exchange_nouns(right, first, second)
+    return [
+        Pair("", right, trade_places(right, forms)),
+        Pair("", trade_places(twin_wrong, forms), twin_wrong),
+    ]
+
+
+# --- Paradigms: the order of words alone ----------------------------------------------------------
+#
+# Both sentences of a pair have the same words.
+
+
+def passive_order(story):
+    """The words of a passive have one order: see `word_order`."""
+    return [without_context(word_order(draw_cast(story)))]
+
+
+def auxiliary_first(story):
+    """A question begins with its auxiliary: see `question_order`."""
+    return [without_context(question_order(draw_cast(story)))]
+
+
+def order_of_adjectives(story):
+    """Size comes before colour and before age: `adjective_order`, but only for the subject.
+
+    right  the small black dog chased the small cats .
+    wrong  the black small dog chased the small cats .
+    """
+    cast = draw_cast(story)
+    right, _ = adjective_order(cast)
+    in_order = join(cast.size, cast.last_adjective)
+    exchanged = join(cast.last_adjective, cast.size)
+    return [Pair("", right, right.replace(in_order, exchanged, 1))]
+
+
+def filled_gap(story):
+    """No noun follows the verb whose object is "that": see `gap`."""
+    return [without_context(gap(draw_cast(story)))]
+
+
+def selective_event(story):
+    """An event whose verb has roles that only one of the two can have: animals feed nobody."""
+    verb = story.pick((FEED, WASH, BITE))
+    slots = ("human", "beast")
+    if verb == BITE:
+        slots = ("beast", "human")
+
+    # Both are singular or both are plural; a name is singular.
+    agent, patient = [story.new_entity(slot) for slot in slots]
+    is_plural = agent.is_plural and patient.is_plural
+    agent = replace(agent, is_plural=is_plural)
+    patient = replace(patient, is_plural=is_plural)
+    return Event(agent, verb, patient, story.past)
+
+
+def role_active(story):
+    """Who can do it: people feed and wash animals, and animals bite people.
+
+    right  the farmer fed the dog .
+    wrong  the dog fed the farmer .
+    """
+    event = selective_event(story)
+    right = sentence(event)
+    return [Pair("", right, exchange_roles(right, event))]
+
+
+def role_passive(story):
+    """The same in the passive.
+
+    right  the dog was fed by the farmer .
+    wrong  the farmer was fed by the dog .
+    """
+    event = selective_event(story)
+    right = sentence(passive(event))
+    return [Pair("", right, exchange_roles(right, event))]
+
+
+def answer_subject(story):
+    """The answer gives both of the question the same roles.
+
+    context  who chased the cat ?
+    right    the dog chased the cat .
+    wrong    the cat chased the dog .
+    """
+    event = reversible_event(story)
+    right = sentence(event)
+    return [Pair(subject_question(event), right, exchange_roles(right, event))]
+
+
+def answer_object(story):
+    """The same after a question about the object.
+
+    context  who did the dog chase ?
+    right    the dog chased the cat .
+    wrong    the cat chased the dog .
+    """
+    event = reversible_event(story)
+    right = sentence(event)
+    return [Pair(object_question(event), right, exchange_roles(right, event))]
+
+
+# --- Paradigms: roles, known from the sentence before ---------------------------------------------
+
+
+def outcome(story, is_passive):
+    """Who is in the state that follows from an event?"""
+    event = reversible_event(story)
+    context = sentence(event)
+    if is_passive:
+        context = sentence(passive(event))
+
+    # the state of one of the two, who is mentioned without adjectives
+    chosen = story.pick(outcomes(event))
+    who = replace(chosen.who, adjectives=())
+    good = sentence(story.describe_state(who, chosen.state))
+    bad = exchange_nouns(good, event.subject, event.object)
+    exchanged = exchange_nouns(context, event.subject, event.object)
+    return twins_in_context(context, exchanged, good, bad)
+
+
+def outcome_active(story):
+    """Who is in the state that follows from an event?
+
+    context  the dog chased the cat .
+    right    the cat was afraid .
+    wrong    the dog was afraid .
+    """
+    return outcome(story, is_passive=False)
+
+
+def outcome_passive(story):
+    """Who is in the state that follows from an event in the passive?
+
+    context  the cat was chased by the dog .
+    right    the cat was afraid .
+    wrong    the dog was afraid .
+    """
+    return outcome(story, is_passive=True)
+
+
+def transfer(story):
+    """Who has a thing after it was given, sold, stolen or bought?
+
+    context  the farmer gave two apples to the child .
+    right    the child had the apples .
+    wrong    the farmer had the apples .
+    """
+    # the event: two people of one number and a thing
+    verb = story.pick(TRANSFER_VERBS)
+    thing = story.new_entity("thing", definite=False)
+    is_plural = story.chance(0.5)
+    agent = draw_entity(story, "human", is_plural)
+    partner = draw_entity(story, "human", is_plural)
+    event = Event(agent, verb, thing, story.past, partner=partner)
+    context = sentence(story.active_or_passive(event, 0.3))
+
+    # who has it now
+    owner = agent
+    if verb.preposition == "to":
+        owner = partner
+    good = sentence(Event(owner, HAVE, Entity(thing.noun, thing.is_plural), story.past))
+    bad = exchange_nouns(good, agent, partner)
+    return twins_in_context(context, exchange_nouns(context, agent, partner), good, bad)
+
+
+def reason(story):
+    """Whom a pronoun means follows from the reason.
+
+    context  the dog bit the fox because it was angry .
+    right    the dog was angry .
+    wrong    the fox was angry .
+    """
+    # without adjectives, which would show who is mentioned again
+    event = reversible_event(story, needs_pronoun=True)
+    subject = replace(event.subject, adjectives=())
+    event = replace(event, subject=subject, object=replace(event.object, adjectives=()))
+
+    context, good = reason_scene(story, event)
+    bad = exchange_roles(good, event)
+    return twins_in_context(context, exchange_roles(context, event), good, bad)
+
+
+def pronoun_number(story):
+    """The pronoun agrees with the one who is in this state.
+
+    context  the dog chased the cats .
+    right    they were afraid .
+    wrong    it was afraid .
+    """
+    # In the past, an active verb does not change if the two trade places.
+    first, second = opposite_numbers(story, "beast")
+    event = Event(first, draw_verb(story, "beast"), second, past=True)
+    context = sentence(event)
+
+    # the same state of either of the two
+    chosen, other = story.pick_two(outcomes(event))
+    good = sentence(State(replace(chosen.who, as_pronoun=True), chosen.state, past=True))
+    bad = sentence(State(replace(other.who, as_pronoun=True), chosen.state, past=True))
+    return twins_in_context(context, exchange_nouns(context, first, second), good, bad)
+
+
+# --- Paradigms: agreement at a distance -----------------------------------------------------------
+
+
+def agreement_at(distance):
+    """The paradigm of agreement with so many tokens from the noun to its verb, from 1 to 12.
+
+    All are in the past, where no other verb of the sentence agrees, and the sentence has another
+    noun of the other number. From 4 tokens on, it is the last noun before the verb. Between 1, 2 or
+    3 there is not enough space for it, so it follows the verb.
+
+     1  the dog was chased by the cats .
+     2  the dog that was chased by the cats hid .
+     3  the dog near tom was chased by the cats .
+     4  the dog near the cats was tired .
+     5  the dog that chased the cats was tired .
+     6  the dog that chased the small cats was tired .
+     7  the dog that chased the small black cats was tired .
+     8  the dog that chased the foxes near the cats was tired .
+     9  the dog that chased the foxes near the small cats was tired .
+    10  the dog that chased the old foxes near the small cats was tired .
+    11  the dog that chased the old foxes near the small black cats was tired .
+    12  the dog that chased the old white foxes near the small black cats was tired .
+
+    The corpus has the forms 1, 2 and 4 to 7; in 5 to 7, with the states that follow from the event
+    and not with any mood. In it, no noun in a relative clause is near another noun: 8 to 12 are one
+    level deeper than all that a model was trained on.
+    """
+
+    def agree(story):
+        slot = story.pick(("beast", "human"))
+        if distance <= 3:
+            return twins_of_forms(*distractor_after_the_verb(story, slot, distance))
+        return twins_of_forms(*distractor_before_the_verb(story, slot, distance))
+
+    return agree
+
+
+def distractor_after_the_verb(story, slot, distance):
+    """The arguments of `twins_of_forms` for the distances 1, 2 and 3."""
+    head, other = opposite_numbers(story, slot)
+    event = Event(other, draw_verb(story, slot), head, past=True)
+
+    if distance == 1:
+        right = sentence(passive(event))
+    elif distance == 2:
+        mood = story.pick(ALL_MOODS[1:])  # not "dirty": "washed itself" would agree, too
+        subject = modified_by(head, passive(event))
+        right = sentence(in_mood(subject, mood, True, False, acting=True))
+    else:
+        name = Entity(story.new_noun("woman", "man"), determiner="")
+        near_name = State(None, story.pick(NEAR_SOMEBODY), name)
+        subject = replace(head, modifier=near_name)
+        right = sentence(passive(replace(event, object=subject)))
+    return right, (BE[True, False], BE[True, True]), head, other
+
+
+def distractor_before_the_verb(story, slot, distance):
+    """The arguments of `twins_of_forms` for the distances 4 to 12."""
+    # How many adjectives do the last noun and, from 8 on, the noun in the middle have?
+    #     distance     4  5  6  7    8  9  10  11  12
+    #     last         0  0  1  2    0  1   1   2   2
+    #     middle                     0  0   1   1   2
+    adjectives = max(distance - 5, 0)
+    middle_adjectives = 0
+    if distance >= 8:
+        middle_adjectives = (distance - 8) // 2
+        adjectives = distance - 8 - middle_adjectives
+    head, last = opposite_numbers(story, slot, adjectives)
+
+    # what is said about the subject: "near the cats", "that chased the cats",
+    # "that chased the foxes near the cats"
+    near_last = State(None, story.pick(NEAR_SOMEBODY), last)
+    verb = draw_verb(story, slot)
+    if distance == 4:
+        subject = replace(head, modifier=near_last)
+    elif distance < 8:
+        subject = modified_by(head, Event(head, verb, last, past=True))
+    else:
+        middle = draw_entity(story, slot, story.chance(0.5), middle_adjectives)
+        middle = replace(middle, modifier=near_last)
+        subject = modified_by(head, Event(head, verb, middle, past=True))
+
+    right = sentence(State(subject, story.pick(ALL_MOODS), past=True))
+    return right, (BE[True, False], BE[True, True]), head, last
+
+
+# --- Paradigms: reflexives, forms of verbs, properties --------------------------------------------
+
+
+def reflexive_near(story):
+    """The reflexive agrees with the subject and not with the noun next to it.
+
+    right  anna near the cats washed herself .      the cats near anna washed themselves .
+    wrong  anna near the cats washed themselves .   the cats near anna washed herself .
+    """
+    cast = draw_cast(story)
+    twin = replace(cast, washer=cast.neighbour, neighbour=cast.washer)
+    return [
+        without_context(reflexive_agreement(cast)),
+        without_context(reflexive_agreement(twin)),
+    ]
+
+
+def reflexive_relative(story):
+    """The reflexive agrees with the subject and not with the noun in a relative clause.
+
+    right  the dog that chased the cats washed itself .
+    wrong  the dog that chased the cats washed themselves .
+
+    right  the dog that the cats chased washed itself .
+    wrong  the dog that the cats chased washed themselves .
+
+    The corpus has reflexives and relative clauses, but not both in one sentence.
+    """
+    # in the first half, the subject chases; in the other half, it is chased
+    head, other = opposite_numbers(story, "beast")
+    agent, patient = head, other
+    if story.chance(0.5):
+        agent, patient = other, head
+
+    event = Event(agent, draw_verb(story, "beast"), patient, past=True)
+    subject = modified_by(head, event)
+    right = sentence(in_mood(subject, "dirty", True, False, acting=True))
+    return twins_of_forms(right, ("itself", "themselves"), head, other)
+
+
+def form_after_auxiliary(story):
+    """After "did not" a verb has its base form: the two forms of `auxiliary_form` are twins."""
+    cast = draw_cast(story)
+    return [
+        without_context(auxiliary_form(replace(cast, first_form=True))),
+        without_context(auxiliary_form(replace(cast, first_form=False))),
+    ]
+
+
+def form_in_passive(story):
+    """A passive has the participle, and an active in the past has the past form.
+
+    right  the dog that bit the cats was woken by the fox .
+    wrong  the dog that bitten the cats was woke by the fox .
+
+    right  the dog that woke the cats was bitten by the fox .
+    wrong  the dog that woken the cats was bit by the fox .
+    """
+    # three animals: only animals bite
+    subject, other = opposite_numbers(story, "beast")
+    third = draw_entity(story, "beast", story.chance(0.5))
+
+    pairs = []
+    for active_verb, passive_verb in ((BITE, WAKE), (WAKE, BITE)):
+        known = modified_by(subject, Event(subject, active_verb, other, past=True))
+        right = sentence(passive(Event(third, passive_verb, known, past=True)))
+        wrong = trade_places(right, (BITE.past, BITE.participle), (WAKE.past, WAKE.participle))
+        pairs.append(Pair("", right, wrong))
+    return pairs
+
+
+def properties(story):
+    """Of two things with two properties each, which property belongs to which?
+
+    context  a small grey cat and a big white dog are in the barn .
+    right    the cat is grey .
+    wrong    the cat is white .
+    """
+    context, good = binding_scene(story)
+
+    # a  small  grey  cat  and  a  big  white  dog ...
+    # 0  1      2     3    4    5  6    7      8
+    words = context.split()
+    colours = (words[2], words[7])
+    return twins_in_context(
+        context, trade_places(context, colours), good, trade_places(good, colours)
+    )
+
+
+# --- Paradigms: words alone -----------------------------------------------------------------------
+#
+# A model that does not see the order can solve these two. Each pair still has its twin, so a model
+# that does not look at the context is right in exactly half of the pairs.
+
+
+def opinions(story):
+    """Two sentences with the same opinion.
+
+    context  nobody liked the soup .
+    right    it was bad .
+    wrong    it was good .
+    """
+    context, good = opinion_scene(story)
+
+    # each word of an opinion and its opposite; "enjoyed" becomes "hated", "hated" becomes "liked"
+    opposites = list(zip(GOOD, BAD, strict=True))
+    for liking in reversed(LIKING):
+        for hating in HATING:
+            opposites.append((liking.base, hating.base))
+            opposites.append((liking.third, hating.third))
+            opposites.append((liking.past, hating.past))
+
+    return twins_in_context(
+        context, trade_places(context, *opposites), good, trade_places(good, *opposites)
+    )
+
+
+def kinds(story):
+    """What holds for all animals holds for the cats, and what holds for all people does not.
+
+    context  every animal in the barn slept .
+    right    the cat in the barn slept .
+    wrong    the baker in the barn slept .
+    """
+    # an animal, a person and a place
+    is_plural = story.chance(0.5)
+    place = State(None, "in", Entity(story.new_noun("place")))
+    animal = Entity(story.new_noun("animal"), is_plural, modifier=place)
+    person = Entity(story.new_noun("person"), is_plural, modifier=place)
+
+    # all animals: "every animal in the barn", "no animals in the barn"
+    quantifier = story.pick(("every", "all", "no"))
+    all_plural = quantifier != "every"
+    everyone = Entity(KIND_NOUNS["animal"], all_plural, quantifier, modifier=place)
+    everyone_else = replace(everyone, noun=KIND_NOUNS["person"])
+
+    # what they do; not "washes itself", because the language has no reflexive for one person
+    mood = story.pick(ALL_MOODS[1:])
+    acting = story.chance(0.5)
+
+    def in_this_mood(who, negated=False):
+        return sentence(in_mood(who, mood, story.past, negated, acting))
+
+    return twins_in_context(
+        in_this_mood(everyone),
+        in_this_mood(everyone_else),
+        in_this_mood(animal, negated=quantifier == "no"),
+        in_this_mood(person, negated=quantifier == "no"),
+    )
+
+
+# --- The paradigms --------------------------------------------------------------------------------
+
+# fmt: off
+PARADIGMS = {
+    # paradigm              (phenomenon,    function of a story that returns one pair or twins)
+    "passive_order":        ("word_order",  passive_order),
+    "auxiliary_first":      ("word_order",  auxiliary_first),
+    "order_of_adjectives":  ("word_order",  order_of_adjectives),
+    "filled_gap":           ("word_order",  filled_gap),
+
+    "role_active":          ("roles",       role_active),
+    "role_passive":         ("roles",       role_passive),
+
+    "answer_subject":       ("answers",     answer_subject),
+    "answer_object":        ("answers",     answer_object),
+
+    "outcome_active":       ("outcomes",    outcome_active),
+    "outcome_passive":      ("outcomes",    outcome_passive),
+    "transfer":             ("transfer",    transfer),
+    "reason":               ("reasons",     reason),
+    "pronoun_number":       ("pronouns",    pronoun_number),
+
+    "distance_01":          ("agreement",   agreement_at(1)),
+    "distance_02":          ("agreement",   agreement_at(2)),
+    "distance_03":          ("agreement",   agreement_at(3)),
+    "distance_04":          ("agreement",   agreement_at(4)),
+    "distance_05":          ("agreement",   agreement_at(5)),
+    "distance_06":          ("agreement",   agreement_at(6)),
+    "distance_07":          ("agreement",   agreement_at(7)),
+    "distance_08":          ("agreement",   agreement_at(8)),
+    "distance_09":          ("agreement",   agreement_at(9)),
+    "distance_10":          ("agreement",   agreement_at(10)),
+    "distance_11":          ("agreement",   agreement_at(11)),
+    "distance_12":          ("agreement",   agreement_at(12)),
+
+    "reflexive_near":       ("reflexives",  reflexive_near),
+    "reflexive_relative":   ("reflexives",  reflexive_relative),
+
+    "form_after_auxiliary": ("verb_forms",  form_after_auxiliary),
+    "form_in_passive":      ("verb_forms",  form_in_passive),
+
+    "properties":           ("properties",  properties),
+    "opinions":             ("opinions",    opinions),
+    "kinds":                ("kinds",       kinds),
+}
+# fmt: on
+
+SAME_WORDS = ("word_order", "roles", "answers")  # phenomena: both sentences have the same words
+WORDS_DECIDE = ("opinions", "kinds")  # phenomena that can be solved without the order of words
+
+
+def as_people_type(pair):
+    """The pair without spaces before its marks."""
+    return Pair(spell(pair.context), spell(pair.good), spell(pair.bad))
+
+
+def zero_shot_pairs(paradigm, count=PAIRS, seed=0):
+    """The pairs of a paradigm: the same ones for the same seed on every machine.
+
+    Args:
+        paradigm: a key of PARADIGMS.
+        count: how many; an even number, because twins come together.
+        seed: of the random choices.
+    Returns:
+        list of Pair, spelled as people type. No pair comes twice.
+    """
+    _, make = PARADIGMS[paradigm]
+    random = random_of(f"{seed} zero-shot pairs {paradigm}")
+
+    # Draw until there are enough different pairs. Twins are kept or left out together.
+    pairs = []
+    seen = set()
+    while len(pairs) < count:
+        drawn = [as_people_type(pair) for pair in make(Story(random))]
+        if seen.isdisjoint(drawn):
+            pairs.extend(drawn)
+            seen.update(drawn)
+    return pairs

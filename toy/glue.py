@@ -9,7 +9,7 @@ the published files. Each task asks the same question as GLUE's task of that nam
     MRPC     do two sentences say the same?               which noun is the subject; kinds of nouns
     STS-B    how much do two sentences have in common?    the same; moods, tense, negation
     QQP      do two questions ask the same?               the same; moods
-    MNLI     does the first sentence entail the second?   the same; negation
+    MNLI     does the first sentence entail the second?   the same; negation, kinds of nouns
     QNLI     does the sentence answer the question?       the same; number and gender
     RTE      does the first sentence entail the second?   the same; all of a kind
     WNLI     is the pronoun understood correctly?         the same; number of pronouns
@@ -28,7 +28,7 @@ forms. They differ only in what makes the label. So no noun, no form and no leng
 What does tell it is a combination of things that are not next to each other. In MNLI, "it" fits
 one subject and "they" fits another one, and a noun with another number is between the subject and
 its verb. A linear model of words and of short word sequences cannot learn such a combination (see
-`baselines`), except in half of SST-2 and CoLA.
+`baselines`), except in half of SST-2 and in eight of CoLA's ten phenomena.
 """
 
 import re
@@ -71,9 +71,9 @@ from toy.pairs import PHENOMENA, draw_cast, random_of, reversible_event, trade_p
 GLUE_ROWS = {
     "CoLA":  {"train": 4000, "dev": 800, "test": 800},
     "SST-2": {"train": 6000, "dev": 500, "test": 500},
-    "MRPC":  {"train": 2000, "dev": 500, "test": 500},
+    "MRPC":  {"train": 4000, "dev": 500, "test": 500},
     "STS-B": {"train": 2000, "dev": 500, "test": 500},
-    "QQP":   {"train": 5000, "dev": 800, "test": 800},
+    "QQP":   {"train": 8000, "dev": 800, "test": 800},
     "MNLI":  {
         "train": 10000,
         "dev_matched": 600, "dev_mismatched": 600,
@@ -81,7 +81,7 @@ GLUE_ROWS = {
         "diagnostic": 300,
     },
     "QNLI":  {"train": 4000, "dev": 600, "test": 600},
-    "RTE":   {"train": 1000, "dev": 400, "test": 400},
+    "RTE":   {"train": 2000, "dev": 400, "test": 400},
     "WNLI":  {"train": 1000, "dev": 300, "test": 300},
 }
 
@@ -111,7 +111,6 @@ MNLI_IN_THE_PAST = {
     "dev_mismatched": False,
     "test_mismatched": False,
 }
-
 
 # What glue.py scores with; all other tasks with the accuracy.
 TASK_METRICS = {
@@ -149,6 +148,19 @@ def singular_and_plural(story):
     return replace(first, is_plural=is_plural), replace(second, is_plural=not is_plural)
 
 
+def animal_and_person(story):
+    """An animal and a person, both singular or both plural, in either order.
+
+    "the dog", "the sailor"
+    """
+    is_plural = story.chance(0.5)
+    animal = replace(story.new_entity("beast"), is_plural=is_plural)
+    person = replace(story.new_entity("human", named=False), is_plural=is_plural)
+    if story.chance(0.5):
+        return animal, person
+    return person, animal
+
+
 def near(story, who, neighbour):
     """Somebody near somebody else: "the dog near the cats", "the dog with the cats"."""
     place = State(None, story.pick(NEAR_SOMEBODY), neighbour)
@@ -160,14 +172,20 @@ def it_or_they(entity):
     return replace(entity, as_pronoun=True)
 
 
+def by_kind(entity):
+    """An entity by its kind: "the animal" for "the dog", "the people" for "the sailors"."""
+    kind = MORE_GENERAL.get(entity.noun.kind, entity.noun.kind)
+    return Entity(KIND_NOUNS[kind], entity.is_plural)
+
+
 # --- The nine tasks -------------------------------------------------------------------------------
 
 
 def cola(story, label, turn):
     """CoLA: is the sentence correct? The ten phenomena take turns.
 
-    Measures agreement, the forms of verbs and the order of words. Short word sequences show half of
-    the phenomena; agreement across other nouns needs more.
+    Measures agreement, the forms of verbs and the order of words. Sequences of three words show
+    eight of the ten phenomena. Agreement across another noun needs more.
 
     0    the dog near the cats were tired.
     1    the dog near the cats was tired.
@@ -252,13 +270,7 @@ def mrpc(story, label, turn):
     0    the sailor near the fox was tired.    the animal slept.
     1    the sailor near the fox was tired.    the person slept.
     """
-    # an animal and a person, in either order, both singular or both plural
-    is_plural = story.chance(0.5)
-    animal = replace(story.new_entity("beast"), is_plural=is_plural)
-    person = replace(story.new_entity("human", named=False), is_plural=is_plural)
-    who, neighbour = animal, person
-    if story.chance(0.5):
-        who, neighbour = person, animal
+    who, neighbour = animal_and_person(story)
 
     # the mood of the first one, as a state or as what it does
     mood = story.pick(ONE_WORD_MOODS)
@@ -266,12 +278,9 @@ def mrpc(story, label, turn):
     first = in_mood(near(story, who, neighbour), mood, story.past, False, acting)
 
     # the same in other words, or about the other one
-    meant = who
     if label == "0":
-        meant = neighbour
-    kind = MORE_GENERAL.get(meant.noun.kind, meant.noun.kind)
-    by_kind = Entity(KIND_NOUNS[kind], is_plural)
-    second = in_mood(by_kind, mood, story.past, False, not acting)
+        who = neighbour
+    second = in_mood(by_kind(who), mood, story.past, False, not acting)
     return make_row([sentence(first), sentence(second)], label)
 
 
@@ -340,19 +349,24 @@ def qqp(story, label, turn):
 def mnli(story, label, turn):
     """MNLI: is the second sentence true after the first one, false, or is neither known?
 
-    Measures which of two nouns is the subject (by its number), and negation.
+    Measures which of two nouns is the subject (by its number or by its kind), and negation.
 
-    entailment       the dog near the cats slept.    it was tired.
-    neutral          the dog near the cats slept.    they were tired.
-    contradiction    the dog near the cats slept.    it was not tired.
+    entailment       the dog near the cats slept.        it was tired.
+    neutral          the dog near the cats slept.        they were tired.
+    contradiction    the sailor near the fox slept.      the person was not tired.
     """
-    who, neighbour = singular_and_plural(story)
-    mood = story.pick(ONE_WORD_MOODS)
-
-    # All combinations of these two come equally often: is the first sentence negated, and does
-    # the second sentence of the neutral row deny it?
+    # All combinations of these three come equally often: is the first sentence negated, does the
+    # second sentence of the neutral row deny it, and how does the second sentence say who it is?
     negated = turn % 2 == 1
     neutral_is_denied = turn // 2 % 2 == 1
+    says_kind = turn // 4 % 2 == 1
+
+    # two of different numbers, or of different kinds
+    if says_kind:
+        who, neighbour = animal_and_person(story)
+    else:
+        who, neighbour = singular_and_plural(story)
+    mood = story.pick(ONE_WORD_MOODS)
 
     # In the past, "slept" does not show the number of its subject.
     known = in_mood(near(story, who, neighbour), mood, story.past, negated, acting=True)
@@ -368,7 +382,11 @@ def mnli(story, label, turn):
     # neutral: about the other one
     if label == "neutral":
         who = neighbour
-    said = in_mood(it_or_they(who), mood, story.past, negated, acting=False)
+    if says_kind:
+        again = by_kind(who)
+    else:
+        again = it_or_they(who)
+    said = in_mood(again, mood, story.past, negated, acting=False)
     return make_row([sentence(known), sentence(said)], label)
 
 
@@ -422,26 +440,20 @@ def rte(story, label, turn):
         return make_row([known, said], label)
 
     # odd turns: the part is an animal near a person, or a person near an animal
-    is_plural = story.chance(0.5)
-    animal = replace(story.new_entity("beast"), is_plural=is_plural)
-    person = replace(story.new_entity("human", named=False), is_plural=is_plural)
+    first, second = animal_and_person(story)
     quantifier = story.pick(("every", "all", "no"))
     mood = story.pick(ONE_WORD_MOODS)
     acting = story.chance(0.5)
 
-    # The first sentence is about all animals or about all people.
-    animals_meant = story.chance(0.5)
-    kind = "person"
-    if animals_meant:
-        kind = "animal"
-    everyone = Entity(KIND_NOUNS[kind], quantifier != "every", quantifier)
+    # The first sentence is about all of the first one's kind.
+    everyone = replace(by_kind(first), is_plural=quantifier != "every", determiner=quantifier)
     known = in_mood(everyone, mood, story.past, False, acting)
 
     # The second sentence is about one of them, or about one of the others.
-    if animals_meant == (label == "entailment"):
-        part = near(story, animal, person)
+    if label == "entailment":
+        part = near(story, first, second)
     else:
-        part = near(story, person, animal)
+        part = near(story, second, first)
     said = in_mood(part, mood, story.past, quantifier == "no", acting)
     return make_row([sentence(known), sentence(said)], label)
 

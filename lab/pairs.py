@@ -5,6 +5,7 @@
     python -m lab.pairs RUN ... --data FOLDER                 files in the format of BLiMP
     python -m lab.pairs RUN ... --table                       a table of finished results
     python -m lab.pairs RUN ... --compare composite fixed     paired differences of two variants
+    python -m lab.pairs RUN ... --compare composite fixed none     of each variant and the next one
 
 RUN is a folder that pretrain.py wrote. The results are written to RUN/pairs/toy.jsonl, one line per
 paradigm (support/pair_results.py). A paradigm that has its line already is not computed again.
@@ -648,10 +649,15 @@ def bootstrap(differences, resamples=RESAMPLES):
     return drawn
 
 
-def comparison_table(differences, first, second):
-    """The rows of a table, each a list of cells (texts), from a list of Difference."""
+def comparison_table(title, differences):
+    """The rows of a table, each a list of cells (texts).
+
+    Args:
+        title: of the first column.
+        differences: list of Difference.
+    """
     # the header, then one row per difference
-    header = [f"{first} - {second}", "difference", "95 % interval", "p (paired t-test)", "seeds"]
+    header = [title, "difference", "95 % interval", "p (paired t-test)", "seeds"]
     table = [header]
     for difference in differences:
         comparison = difference.comparison
@@ -668,6 +674,16 @@ def comparison_table(differences, first, second):
             ]
         )
     return table
+
+
+def order_table(runs, data, variants):
+    """The rows of a table: each variant minus the next one, on the mean of all paradigms."""
+    differences = []
+    for first, second in itertools.pairwise(variants):
+        for difference in compare_variants(runs, data, first, second):
+            if difference.name == MEAN:
+                differences.append(difference._replace(name=f"{first} - {second}"))
+    return comparison_table(MEAN, differences)
 
 
 def print_table(table):
@@ -707,8 +723,19 @@ def parse_arguments(arguments=None):
 
     # print instead of scoring
     add("--table", action="store_true", help="print finished results by phenomenon and variant")
-    add("--compare", nargs=2, metavar=("A", "B"), help="print differences between two variants")
-    return parser.parse_args(arguments)
+    add(
+        "--compare",
+        nargs="+",
+        metavar="VARIANT",
+        help="two variants: print their differences by phenomenon; more: the differences of each "
+        "one and the next, on the mean of all paradigms",
+    )
+    args = parser.parse_args(arguments)
+    if args.compare and len(args.compare) == 1:
+        parser.error("--compare needs two or more variants")
+    if args.compare and len(args.compare) > 2 and args.paradigms:
+        parser.error("--compare with more than two variants is about all paradigms")
+    return args
 
 
 def print_finished(args):
@@ -721,9 +748,13 @@ def print_finished(args):
     if args.table and args.compare:
         print()
     if args.compare:
-        first, second = args.compare
-        differences = compare_variants(runs, data, first, second, paradigms=args.paradigms)
-        print_table(comparison_table(differences, first, second))
+        if len(args.compare) == 2:
+            first, second = args.compare
+            differences = compare_variants(runs, data, first, second, paradigms=args.paradigms)
+            table = comparison_table(f"{first} - {second}", differences)
+        else:
+            table = order_table(runs, data, args.compare)
+        print_table(table)
         print(
             f"pll, percentage points; intervals: bootstrap over seeds and pairs, "
             f"{RESAMPLES:,} resamples"

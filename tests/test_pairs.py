@@ -514,10 +514,16 @@ def test_differences_are_those_computed_by_hand():
     assert other["q"].comparison.mean == -62.5
     assert other["q"].low == pytest.approx(-rows["q"].high, abs=5)
 
-    table = pairs.comparison_table(rows.values(), "x", "y")
+    table = pairs.comparison_table("x - y", rows.values())
     assert table[0][0] == "x - y"
     assert table[2][:2] == ["q", "+62.5"]
     assert table[2][4] == "2"
+
+
+def test_an_order_of_variants_has_a_row_for_each_step_of_the_mean():
+    table = pairs.order_table(two_variants(), "toy", ["x", "y", "x"])
+    assert [row[0] for row in table] == ["mean of paradigms", "x - y", "y - x"]
+    assert [row[1] for row in table[1:]] == ["+37.5", "-37.5"]
 
 
 def test_the_bootstrap_has_the_spread_of_one_that_draws_pair_by_pair():
@@ -702,3 +708,16 @@ def test_every_user_error_is_one_line(run_program, runs, folder_of_pairs, tmp_pa
         assert message in outcome.error
         assert outcome.error.startswith("lab.pairs: ")
         assert outcome.error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--compare", "none"], "two or more variants"),
+        (["--compare", "none", "fixed", "dynamic", "--paradigms", "kinds"], "all paradigms"),
+    ],
+)
+def test_a_comparison_that_cannot_be_meant_is_refused(capsys, options, message):
+    with pytest.raises(SystemExit):
+        pairs.parse_arguments(["run", *options])
+    assert message in capsys.readouterr().err.splitlines()[-1]

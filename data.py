@@ -751,12 +751,20 @@ def draw_epoch(train, seed, epoch, batch_size):
     order = random.permutation(train)  # (training rows,)
 
     # Cut to complete batches. If there are too few rows for one batch, repeat them to fill it.
-    batches = max(1, len(order) // batch_size)
+    # np.resize does both. With B = 3:
+    #     rows 5 2 6 0 3 1 4   ->   5 2 6 | 0 3 1
+    #     rows 1 0             ->   1 0 1
+    batches = batches_per_epoch(train, batch_size)
     order = np.resize(order, batches * batch_size)  # (batches * B,)
     return order.reshape(batches, batch_size)  # (batches * B,) -> (batches, B)
 
 
-def regroup_by_length(batches, tokens, seed, epoch):
+def batches_per_epoch(train, batch_size):
+    """How many batches an epoch has: complete ones only, but at least one."""
+    return max(1, len(train) // batch_size)
+
+
+def regroup_by_length(batches, token_counts, seed, epoch):
     """Regroup random batches so that they need little padding and have equally many tokens.
 
     A random batch mixes short and long rows, so about half of it is padding. Here the rows of
@@ -775,7 +783,7 @@ def regroup_by_length(batches, tokens, seed, epoch):
 
     Args:
         batches: (batches, B) indices of rows, drawn at random.
-        tokens: (rows,) how many tokens of each row can be masked.
+        token_counts: (rows,) how many tokens of each row can be masked.
         seed, epoch: two integers. The same two always give the same order of the batches.
 
     Returns:
@@ -787,11 +795,11 @@ def regroup_by_length(batches, tokens, seed, epoch):
 
         # Sort the rows of the bucket by length. Rows of equal length stay in their random order.
         rows = bucket.ravel()
-        rows = rows[np.argsort(tokens[rows], kind="stable")]
+        rows = rows[np.argsort(token_counts[rows], kind="stable")]
 
         # Cut them into as many batches, with equally many tokens.
-        ends = equal_parts(tokens[rows], len(bucket))
-        regrouped += np.split(rows, ends)
+        begins = equal_parts(token_counts[rows], len(bucket))
+        regrouped += np.split(rows, begins)
 
     # Shuffle the batches. Otherwise a bucket would begin with its shortest rows.
     random = np.random.default_rng([seed, epoch, 1])
@@ -799,11 +807,11 @@ def regroup_by_length(batches, tokens, seed, epoch):
     return [regrouped[index] for index in order]
 
 
-def equal_parts(tokens, parts):
+def equal_parts(token_counts, parts):
     """Cut a sequence of rows into parts with equally many tokens, each with at least one row.
 
     Args:
-        tokens: (rows,) the tokens of each row; at least as many rows as parts.
+        token_counts: (rows,) the tokens of each row; at least as many rows as parts.
         parts: the number of parts.
 
     Returns:
@@ -815,8 +823,8 @@ def equal_parts(tokens, parts):
         middle     5  15  30  50  70 100
         part       0   0   0   1   1   2      so new parts begin at the rows 3 and 5
     """
-    middles = np.cumsum(tokens) - tokens / 2  # (rows,)
-    per_part = tokens.sum() / parts
+    middles = np.cumsum(token_counts) - token_counts / 2  # (rows,)
+    per_part = token_counts.sum() / parts
 
     begins = []
     previous = 0
@@ -825,7 +833,7 @@ def equal_parts(tokens, parts):
 
         # At least one row for the part before this one, and for each of the parts after it.
         begin = max(begin, previous + 1)
-        begin = min(begin, len(tokens) - (parts - part))
+        begin = min(begin, len(token_counts) - (parts - part))
         begins.append(begin)
         previous = begin
     return begins
@@ -846,8 +854,9 @@ class BatchSource:
 
     It gets the following methods. Each result depends on the arguments only:
 
-        draw(seed, epoch, batch_size)           all batches of an epoch, in the order of the steps;
-                                                here random ones, a subclass may regroup their rows
+        epoch_batches(seed, epoch, batch_size)  all batches of an epoch, in the order of the steps:
+                                                random ones, of B = batch_size rows each. In Corpus
+                                                they are regrouped, and B is batch_size on average.
         batch_indices(seed, step, batch_size)   (B,) the indices of the batch of a training step
         batch(seed, step, batch_size)           (B, N) int64 tensor: the batch itself
     """
@@ -865,21 +874,21 @@ class BatchSource:
         """The rows with these indices: (B,) -> (B, N), a numpy array of int64."""
         raise NotImplementedError(f"{type(self).__name__} must define rows(indices)")
 
-    def draw(self, seed, epoch, batch_size):
+    def epoch_batches(self, seed, epoch, batch_size):
         """The batches of an epoch: a sequence of index arrays (B,), in the order of the steps."""
         return draw_epoch(self.train, seed, epoch, batch_size)
 
     def batch_indices(self, seed, step, batch_size):
         """The indices (B,) of the rows in the batch of a training step."""
         # With 10 batches per epoch, step 23 is batch 3 of epoch 2.
-        batches_per_epoch = max(1, len(self.train) // batch_size)
-        epoch = step // batches_per_epoch
-        index = step % batches_per_epoch
+        batches = batches_per_epoch(self.train, batch_size)
+        epoch = step // batches
+        index = step % batches
 
         # All steps of an epoch are drawn together, once, and kept.
         key = (seed, epoch, batch_size)
         if self._epoch_key != key:
-            self._epoch_batches = self.draw(seed, epoch, batch_size)
+            self._epoch_batches = self.epoch_batches(seed, epoch, batch_size)
             self._epoch_key = key
         return self._epoch_batches[index]
 
@@ -928,7 +937,7 @@ class Corpus(BatchSource):
         end = sentence_starts[self.first_sentences + 2]
         self.lengths = np.minimum(end - begin + 3, seq_len)  # (pairs,)
 
-    def draw(self, seed, epoch, batch_size):
+    def epoch_batches(self, seed, epoch, batch_size):
         """The batches of an epoch: pairs of similar length, equally many tokens in each batch."""
         batches = draw_epoch(self.train, seed, epoch, batch_size)  # (batches, batch_size)
 

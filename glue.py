@@ -81,6 +81,7 @@ from support.glue_table import (
     result_lines,
     task_cells,
 )
+from support.progress import Progress
 from support.runs import load_weights, pretraining_settings
 from toy import glue as toy_glue
 from toy import language as toy_language
@@ -133,7 +134,6 @@ TASKS = {
 # fmt: on
 
 SAVE_EVERY = 1000  # steps between two checkpoints of an unfinished run
-PROGRESS_EVERY = 30  # seconds between two lines about the progress, if there is no terminal
 
 
 # --- Batches of labelled sentences ----------------------------------------------------------------
@@ -476,6 +476,8 @@ def settings_for(name, seed, examples, config, args, dtype):
     settings["seed"] = seed
     settings["data"] = examples.digest
     settings["batches"] = "random"  # in earlier versions of this program: sorted by length
+    if is_toy(args.data_dir):
+        settings["toy"] = True
     settings["dtype"] = str(dtype).removeprefix("torch.")
     return settings
 
@@ -518,8 +520,6 @@ def plan_jobs(folder, tasks, args, dtype):
         for name, examples in tasks.items():
             settings = settings_for(name, seed, examples, config, args, dtype)
             settings["model"] = model_digest
-            if is_toy(args.data_dir):
-                settings["toy"] = True
 
             # a task that only gives an encoder to others may have been trained before
             if name not in named_tasks(args.task) and has_encoder(out, records, settings):
@@ -531,14 +531,7 @@ def plan_jobs(folder, tasks, args, dtype):
 
 def missing_jobs(jobs):
     """Those of the jobs that are not done."""
-    missing = []
-    for job in jobs:
-        if is_done(job):
-            # a checkpoint may have survived a kill
-            shutil.rmtree(checkpoint_folder(job), ignore_errors=True)
-        else:
-            missing.append(job)
-    return missing
+    return [job for job in jobs if not is_done(job)]
 
 
 def is_done(job):
@@ -547,6 +540,13 @@ def is_done(job):
     if (name, seed) not in read_results(job.out):
         return False
     return not starts_others(name) or encoder_path(job.out, name, seed).exists()
+
+
+def remove_finished_checkpoints(jobs):
+    """Delete the checkpoints of finished jobs: one may have survived a kill."""
+    for job in jobs:
+        if is_done(job):
+            shutil.rmtree(checkpoint_folder(job), ignore_errors=True)
 
 
 def checkpoint_folder(job):
@@ -805,91 +805,6 @@ def print_result(trainer):
     tqdm.write(line)
 
 
-# --- Progress -------------------------------------------------------------------------------------
-
-
-class Progress:
-    """How far a command is, and how long it will still take.
-
-    In a terminal it is a bar, otherwise a line every PROGRESS_EVERY seconds. Jobs take very
-    different times, so each one counts as much as it costs (Job.cost).
-
-    Args:
-        missing: the jobs to be done.
-        total: the number of all jobs, those included that were done before.
-    """
-
-    def __init__(self, missing, total):
-        self.total = total
-        self.done = total - len(missing)
-        self.worked = 0.0  # the cost of all steps since the start
-        self.left = float(sum(job.cost for job in missing))  # and of those to come
-        self.name = ""  # of the job that is running
-        self.step_cost = 0.0
-
-        # the bar shows nothing if there is no terminal; smoothing 0: the speed since the start
-        self.started = time.perf_counter()
-        self.printed = self.started
-        self.bar = tqdm(
-            total=self.left,
-            bar_format="{percentage:3.0f}% |{bar:20}| {elapsed}<{remaining}  {desc}",
-            smoothing=0,
-            leave=False,
-            disable=None,
-            dynamic_ncols=True,
-        )
-
-    def begin(self, job, step):
-        """A job begins, or continues from the step of its checkpoint."""
-        settings = job.settings
-        self.name = f"{job.out.parent.name} {settings['task']} seed {settings['seed']}"
-        self.step_cost = job.cost / settings["steps"]
-        self.left -= step * self.step_cost
-
-    def finish(self):
-        """The job is done."""
-        self.done += 1
-
-    def skip(self, job):
-        """Another process has done a job."""
-        self.left -= job.cost
-        self.done += 1
-
-    def advance(self, trainer):
-        """A step was done."""
-        self.worked += self.step_cost
-        self.left = max(0.0, self.left - self.step_cost)  # never below 0 by rounding
-
-        # a bar draws itself ten times per second at most
-        if not self.bar.disable:
-            self.bar.total = self.worked + self.left
-            self.bar.set_description_str(self.line(trainer), refresh=False)
-            self.bar.update(self.step_cost)
-            return
-
-        # without a terminal
-        now = time.perf_counter()
-        if now - self.printed >= PROGRESS_EVERY:
-            self.printed = now
-            seconds = (now - self.started) / self.worked * self.left
-            print(f"{self.line(trainer)}, ETA {tqdm.format_interval(seconds)}", flush=True)
-
-    def line(self, trainer):
-        """What is being done: "none-seed0 rte seed 42: step 300 of 770; all: 7 of 45 done"."""
-        steps = trainer.settings["steps"]
-        return (
-            f"{self.name}: step {trainer.step:,} of {steps:,}{last_loss(trainer)}; "
-            f"all: {self.done} of {self.total} done"
-        )
-
-
-def last_loss(trainer):
-    """The training loss in the last line of the log as text: ", loss 0.312"."""
-    if "loss" not in trainer.records[-1]:
-        return ""
-    return f", loss {trainer.records[-1]['loss']:.3f}"
-
-
 # --- The test files -------------------------------------------------------------------------------
 
 
@@ -1087,16 +1002,13 @@ def finetune_command(args):
     print(line)
     tasks = read_tasks(formats, data_dir, args)
 
-    # what is to be done
-    jobs = []
-    missing = {}
-    for folder in folders:
-        planned = plan_jobs(folder, tasks, args, dtype)
-        jobs += planned
-        missing[folder] = missing_jobs(planned)
+    # what is to be done, for all runs before the first one begins
+    jobs = {folder: plan_jobs(folder, tasks, args, dtype) for folder in folders}
+    missing = {folder: missing_jobs(jobs[folder]) for folder in folders}
     for folder in folders:
         make_writable(folder / args.name)
-    progress = Progress(missing_jobs(jobs), len(jobs))
+        remove_finished_checkpoints(jobs[folder])
+    progress = Progress(sum(missing.values(), []), sum(len(planned) for planned in jobs.values()))
     tqdm.write(
         f"{progress.total} jobs (one task and one seed of one run), {progress.done} of them done "
         f"before; results go to RUN/{results_path(args.name)}"
@@ -1104,6 +1016,8 @@ def finetune_command(args):
 
     with progress.bar:
         for folder in folders:
+            if not missing[folder]:
+                continue
             stopped = fine_tune_run(folder, missing[folder], tasks, device, dtype, progress)
             if stopped:
                 name = signal.Signals(stopped).name

@@ -306,7 +306,7 @@ PADDING_COLUMNS = (
     Column("ratio", "x padded", 8, ".2f"),
     Column("filled", "filled, %", 9, ".0f"),
     Column("tokens_per_step", "tokens/step", 11, ",.0f"),
-    Column("deviation", "+-", 6, ",.0f"),
+    Column("deviation", "std", 6, ",.0f"),
 )
 
 
@@ -339,7 +339,7 @@ class SortedBatches(RandomBatches):
     They need the least padding, but change the objective: a token of a short pair weighs more.
     """
 
-    def draw(self, seed, epoch, batch_size):
+    def epoch_batches(self, seed, epoch, batch_size):
         batches = draw_epoch(self.train, seed, epoch, batch_size)  # (batches, B)
         in_order = []
         for start in range(0, len(batches), BATCHES_PER_BUCKET):
@@ -377,12 +377,12 @@ def measure_padding(trainer, sources, rounds):
 
     # Batches have different numbers of tokens: compare the sums over all rounds.
     speeds = {name: sum(tokens[name]) / sum(times[name]) for name in sources}
-    slowest = next(iter(speeds.values()))
+    baseline = next(iter(speeds.values()))
     for name, speed in speeds.items():
         yield {
             "batches": name,
             "tokens_per_second": speed,
-            "ratio": speed / slowest,
+            "ratio": speed / baseline,
             "filled": 100 * sum(tokens[name]) / sum(positions[name]),
             "tokens_per_step": statistics.mean(tokens[name]),
             "deviation": float(np.std(tokens[name])),
@@ -878,7 +878,10 @@ def add_padding_command(commands):
     add_corpus_options(parser)
     add_machine_options(parser, dtypes=("auto", "fp32", "bf16"))
     parser.add_argument(
-        "--rounds", type=positive_int, default=30, help="steps of each way (default: 30)"
+        "--rounds",
+        type=positive_int,
+        default=50,
+        help="steps of each way (default: 50)",
     )
 
     # recipe_for and config_for of pretrain.py read these, too: None means the recipe's own value

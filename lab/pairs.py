@@ -4,8 +4,8 @@
     python -m lab.pairs RUN ... --data blimp                  BLiMP (downloaded once, 2.4 MB)
     python -m lab.pairs RUN ... --data FOLDER                 files in the format of BLiMP
     python -m lab.pairs RUN ... --table                       a table of finished results
-    python -m lab.pairs RUN ... --compare composite fixed     paired differences of two variants
-    python -m lab.pairs RUN ... --compare composite fixed none     of each variant and the next one
+    python -m lab.pairs RUN ... --compare composite fixed     composite - fixed, by phenomenon
+    python -m lab.pairs RUN ... --compare composite fixed none     composite - fixed, fixed - none
 
 RUN is a folder that pretrain.py wrote. The results are written to RUN/pairs/toy.jsonl, one line per
 paradigm (support/pair_results.py). A paradigm that has its line already is not computed again.
@@ -19,14 +19,18 @@ A pair is right if the good sentence has the higher score. A tie counts one half
                   the right in the same word are masked, too. Otherwise the rest of a rare word
                   gives each of its pieces away.
 
-If a pair has a context, both sentences are read after it. Only their own pieces are scored.
+A sentence without a context is read as [CLS] sentence [SEP]. Pre-training never saw such a row: its
+rows have two sentences. All variants have this disadvantage; how much it costs is not measured. If
+a pair has a context, the model reads it as the first sentence, before the good or the bad one, and
+only the pieces of the second sentence are scored.
 
-In float32 on every device. bf16 has 8 bits of precision: it would make ties of pairs that differ,
-and differences of pairs that are ties.
+The scores are computed in float32 on every device. bf16 has 8 bits of precision: it would make ties
+of pairs that differ, and differences of pairs that are ties.
 """
 
 import argparse
 import itertools
+import math
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -43,18 +47,26 @@ from support.blimp import Paradigm
 from support.commands import run_command
 from support.devices import choose_device
 from support.files import sha256_of
+from support.glue_table import print_table
 from support.pair_results import (
     DIGITS,
     SCORES,
     add_result,
-    credits,
+    credit_per_pair,
     digest_of_pairs,
+    keep_results,
     read_results,
     score_record,
 )
 from support.provenance import made_by
 from support.runs import existing_file, pretraining_settings
-from support.statistics import Comparison, compare
+from support.statistics import (
+    SETTINGS_OF_VARIANT,
+    Comparison,
+    chance_note,
+    compare,
+    different_settings,
+)
 from support.tables import mean_and_standard_error
 
 # Two scores that differ by less than this, in nats, are equal. Equal scores come out of batches of
@@ -64,15 +76,23 @@ TIE = 1e-4
 # How many tokens a batch has. On a CPU, small batches are faster: they stay in its cache.
 TOKENS_PER_BATCH = {"cpu": 2048, "cuda": 65_536, "mps": 16_384}
 
+BUILT_IN = ("toy", "blimp")  # names of data that are no folders
+
 RESAMPLES = 2_000  # of the bootstrap
-MEAN = "mean of paradigms"
-MEAN_WHOLE_WORD = "mean, whole_word"
+
+# A resample takes the smallest of three differences three times with probability 1 / 27 = 3.7 %.
+# This is more than 2.5 %, so the interval goes from the smallest to the largest difference. All
+# three are on one side of the true difference with probability 2 / 8, even without noise of pairs.
+COVERAGE = (
+    "With three seeds such an interval holds the true difference in about three of four "
+    "experiments; the p-value decides."
+)
 
 
-# --- Rows: what the model reads -------------------------------------------------------------------
+# --- What the model reads -------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
+class ModelInput(NamedTuple):
     """A sentence as the model reads it.
 
     [CLS] sentence [SEP], or with a context [CLS] context [SEP] sentence [SEP].
@@ -89,7 +109,7 @@ class Row(NamedTuple):
 
 
 def make_row(tokenizer, context, sentence):
-    """The Row of a sentence; context "" is none.
+    """The ModelInput of a sentence; context "" is none.
 
     A word is what the tokenizer's pre-tokenizer makes: letters, digits or other symbols between
     spaces. Example of the pieces of a sentence and their words:
@@ -104,7 +124,7 @@ def make_row(tokenizer, context, sentence):
     if context:
         before += [*tokenizer.encode(context, add_special_tokens=False).ids, sep]
     ids = (*before, *encoding.ids, sep)
-    return Row(ids, len(before), tuple(encoding.word_ids))
+    return ModelInput(ids, len(before), tuple(encoding.word_ids))
 
 
 def check_lengths(rows, longest):
@@ -114,7 +134,7 @@ def check_lengths(rows, longest):
             text = f"{context} {sentence}".strip()
             raise ValueError(
                 f"{text!r} has {len(row.ids)} tokens, the model takes {longest}: "
-                "leave out its paradigm"
+                "name the other paradigms with --paradigms to leave this one out"
             )
 
 
@@ -150,7 +170,13 @@ class Copy(NamedTuple):
 
 
 def copies_of(row, number, mask):
-    """The copies of a Row, a list of Copy; `number` is the row's own, `mask` the id of [MASK]."""
+    """The copies of a row: a list of Copy.
+
+    Args:
+        row: a ModelInput.
+        number: of the row.
+        mask: the id of [MASK].
+    """
     copies = []
     for index in range(len(row.words)):
         position = row.start + index
@@ -189,7 +215,7 @@ def length_of(copy):
 def batches_of(copies, tokens):
     """Cut a list of copies, sorted by length, into batches: yields lists.
 
-    All copies of a batch have the same length, so there is no padding. A batch has at most so many
+    All copies of a batch have the same length, so there is no padding. A batch has at most `tokens`
     tokens, but at least one copy.
     """
     for length, group in itertools.groupby(copies, length_of):
@@ -230,11 +256,11 @@ def hidden_at(bert, input_ids, positions):
 
 @torch.inference_mode()
 def score_rows(model, rows, mask, tokens):
-    """The scores of a list of Rows: (rows, 2) float64, in nats; the columns are SCORES.
+    """The scores of a list of rows: (rows, 2) float64, in nats; the columns are SCORES.
 
     Args:
         model: a BertForMaskedLM in evaluation mode, in float32.
-        rows: list of Row.
+        rows: list of ModelInput.
         mask: the id of [MASK].
         tokens: at most in a batch.
     """
@@ -315,10 +341,19 @@ def read_paradigms(data, cache_dir):
 
 
 def data_name(data):
-    """The name under which results are kept: "toy", "blimp", or the name of the folder."""
-    if data in ("toy", "blimp"):
+    """The name under which results are kept: "toy", "blimp", or the name of the folder.
+
+    Raises ValueError for a folder with the name of built-in data: their results would be mixed.
+    """
+    if data in BUILT_IN:
         return data
-    return Path(data).resolve().name
+    name = Path(data).resolve().name
+    if name in BUILT_IN:
+        raise ValueError(
+            f"{data}: results on {name} are those of the built-in pairs; give the folder another "
+            "name"
+        )
+    return name
 
 
 def chosen_paradigms(paradigms, names):
@@ -411,14 +446,14 @@ def group_by_variant(runs):
     """{variant: {seed: run}}, variants in the order of the runs.
 
     Raises ValueError if two runs are of one variant and one seed, or if runs of one variant differ
-    in anything but the seed: then their mean would mean nothing.
+    in a setting other than the seed: then their mean would mean nothing.
     """
     variants = {}
     for run in runs:
         settings = run["settings"]
         seeds = variants.setdefault(settings["variant"], {})
         for other in seeds.values():
-            check_same_settings(other, run)
+            check_same_settings(other, run, except_for=("seed",))
         if settings["seed"] in seeds:
             other = seeds[settings["seed"]]["run"]
             raise ValueError(
@@ -429,17 +464,15 @@ def group_by_variant(runs):
     return variants
 
 
-def check_same_settings(first, second):
-    """ValueError if two runs differ in a setting other than the seed."""
-    names = [*first["settings"], *second["settings"]]
-    for name in dict.fromkeys(names):
-        one = first["settings"].get(name)
-        other = second["settings"].get(name)
-        if name != "seed" and one != other:
-            raise ValueError(
-                f"{first['run']} and {second['run']} differ in {name} ({one} and {other}): "
-                "runs of one variant may differ in their seeds only"
-            )
+def check_same_settings(first, second, except_for):
+    """ValueError if two runs differ in a setting other than those."""
+    differences = different_settings(first["settings"], second["settings"], except_for)
+    if differences:
+        listed = [f"{name} ({one} and {other})" for name, (one, other) in differences.items()]
+        raise ValueError(
+            f"{first['run']} and {second['run']} differ in {', '.join(listed)}: only runs that "
+            "were trained in the same way can be compared"
+        )
 
 
 def records_of(run, data):
@@ -468,8 +501,8 @@ def check_same_pairs(runs, data):
 def groups_of(run, data, paradigms=()):
     """The rows of a table: {name of a row: list of paradigms whose mean it is}.
 
-    One row per phenomenon and the mean of all paradigms. If paradigms are given, one row for each
-    of them instead.
+    One row per phenomenon, and last the mean of all paradigms. If paradigms are given, one row for
+    each of them instead.
     """
     records = records_of(run, data)
     if paradigms:
@@ -484,8 +517,15 @@ def groups_of(run, data, paradigms=()):
     groups = {}
     for record in records.values():
         groups.setdefault(record["phenomenon"], []).append(record["paradigm"])
-    groups[MEAN] = list(records)
+    groups[name_of_mean(len(records))] = list(records)
     return groups
+
+
+def name_of_mean(count):
+    """The name of the mean of all paradigms that were scored. It says how many they are."""
+    if count == 1:
+        return "mean of 1 paradigm"
+    return f"mean of {count} paradigms"
 
 
 def mean_accuracy(run, data, paradigms, score="pll"):
@@ -519,8 +559,9 @@ def accuracy_table(runs, data, paradigms=()):
     for name, members in groups.items():
         table.append([name, *accuracy_cells(variants, data, members, "pll")])
     if not paradigms:
-        members = groups[MEAN]
-        table.append([MEAN_WHOLE_WORD, *accuracy_cells(variants, data, members, "whole_word")])
+        *_, mean = groups
+        cells = accuracy_cells(variants, data, groups[mean], "whole_word")
+        table.append([f"{mean}, whole_word", *cells])
         table.append(["ties", *tie_cells(variants, data)])
     return table
 
@@ -546,13 +587,13 @@ def tie_cells(variants, data):
     return cells
 
 
-class Difference(NamedTuple):
+class PairDifference(NamedTuple):
     """The difference between two variants on some paradigms, in percentage points.
 
     Attributes:
         name: of the row.
         comparison: the paired t-test over seeds.
-        low, high: the 95 % interval of the bootstrap over seeds and pairs.
+        low, high: the 95 % interval of the bootstrap over seeds and pairs; see COVERAGE.
     """
 
     name: str
@@ -560,18 +601,26 @@ class Difference(NamedTuple):
     low: float
     high: float
 
+    def interval_notice(self):
+        """What a reader must know about the interval, after it; "" with several seeds."""
+        if self.comparison.seeds == 1:
+            return " (pairs only)"
+        return ""
 
-def compare_variants(runs, data, first, second, score="pll", paradigms=()):
-    """Differences first - second by phenomenon and of the mean.
+
+def compare_variants(runs, data, first, second, paradigms=()):
+    """Differences first - second of the score pll: by phenomenon, and last of the mean.
 
     Args:
         runs: list of runs; only those of these two variants are used.
         data: name of the data.
         first, second: names of variants.
-        score: one of SCORES.
         paradigms: names; then there is a row for each of them instead.
     Returns:
-        list of Difference.
+        list of PairDifference.
+    Raises:
+        ValueError: a variant has no runs, there is no seed that both have, or the runs were not
+            trained in the same way or not scored on the same pairs.
     """
     variants = group_by_variant(runs)
     for name in (first, second):
@@ -586,21 +635,30 @@ def compare_variants(runs, data, first, second, score="pll", paradigms=()):
     second_runs = {seed: variants[second][seed] for seed in seeds}
     check_same_pairs([*first_runs.values(), *second_runs.values()], data)
 
+    # Within a variant all settings except the seed are equal, so one run of each is enough here.
+    one_run = first_runs[seeds[0]]
+    check_same_settings(one_run, second_runs[seeds[0]], ("seed", *SETTINGS_OF_VARIANT))
+
     # the t-test and the bootstrap of each row
-    groups = groups_of(first_runs[seeds[0]], data, paradigms)
-    drawn = bootstrap(pair_differences(first_runs, second_runs, data, score))
+    drawn = bootstrap(pair_differences(first_runs, second_runs, data))
     rows = []
-    for name, members in groups.items():
+    for name, members in groups_of(one_run, data, paradigms).items():
         values = []
         for each in (first_runs, second_runs):
-            values.append({s: mean_accuracy(run, data, members, score) for s, run in each.items()})
-        means = np.mean([drawn[member] for member in members], axis=0)  # (resamples,)
-        low, high = np.percentile(means, (2.5, 97.5))
-        rows.append(Difference(name, compare(*values), float(low), float(high)))
+            values.append({s: mean_accuracy(run, data, members) for s, run in each.items()})
+        low, high = interval_of_mean(drawn, members)
+        rows.append(PairDifference(name, compare(*values), low, high))
     return rows
 
 
-def pair_differences(first_runs, second_runs, data, score):
+def interval_of_mean(drawn, paradigms):
+    """The 95 % interval, (low, high), of the mean of some paradigms. drawn: from `bootstrap`."""
+    means = np.mean([drawn[name] for name in paradigms], axis=0)  # (resamples,)
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def pair_differences(first_runs, second_runs, data):
     """{paradigm: (seeds, pairs) credit of the first minus credit of the second, 100 per pair}.
 
     first_runs, second_runs: {seed: run}, with the same seeds.
@@ -610,8 +668,8 @@ def pair_differences(first_runs, second_runs, data, score):
         first = records_of(first_runs[seed], data)
         second = records_of(second_runs[seed], data)
         for name, record in first.items():
-            ours = credits(record["scores"][score], record["pairs"])
-            theirs = credits(second[name]["scores"][score], record["pairs"])
+            ours = credit_per_pair(record["scores"]["pll"], record["pairs"])
+            theirs = credit_per_pair(second[name]["scores"]["pll"], record["pairs"])
             differences.setdefault(name, []).append(100 * (ours - theirs))
     return {name: np.stack(rows) for name, rows in differences.items()}
 
@@ -621,6 +679,10 @@ def bootstrap(differences, resamples=RESAMPLES):
 
     Each resample draws as many seeds as there are, with replacement, the same for all paradigms;
     and in each paradigm as many pairs as there are, with replacement, the same for all seeds.
+
+    The pairs are drawn one by one, as if they were independent. The twins among the toy pairs
+    (toy/pairs.py) are not: a model that does not see the order of words is right in exactly one of
+    the two. So for the toy pairs the interval is approximate.
 
     Args:
         differences: {paradigm: (seeds, pairs)}.
@@ -654,46 +716,62 @@ def comparison_table(title, differences):
 
     Args:
         title: of the first column.
-        differences: list of Difference.
+        differences: list of PairDifference.
     """
     # the header, then one row per difference
     header = [title, "difference", "95 % interval", "p (paired t-test)", "seeds"]
     table = [header]
     for difference in differences:
         comparison = difference.comparison
-        p = "-"
-        if comparison.pairs > 1:
-            p = f"{comparison.p:.2g}"
+        interval = f"{difference.low:+.1f} to {difference.high:+.1f}"
         table.append(
             [
                 difference.name,
                 f"{comparison.mean:+.1f}",
-                f"{difference.low:+.1f} to {difference.high:+.1f}",
-                p,
-                str(comparison.pairs),
+                interval + difference.interval_notice(),
+                comparison.p_cell(),
+                str(comparison.seeds),
             ]
         )
     return table
 
 
-def order_table(runs, data, variants):
-    """The rows of a table: each variant minus the next one, on the mean of all paradigms."""
+def order_differences(runs, data, variants):
+    """Each variant minus the next one, on the mean of all paradigms.
+
+    For the variants a, b, c: a - b, then b - c.
+
+    Returns:
+        (name of the mean, list of PairDifference).
+    """
     differences = []
+    names = []
     for first, second in itertools.pairwise(variants):
-        for difference in compare_variants(runs, data, first, second):
-            if difference.name == MEAN:
-                differences.append(difference._replace(name=f"{first} - {second}"))
-    return comparison_table(MEAN, differences)
+        mean = compare_variants(runs, data, first, second)[-1]
+        differences.append(mean._replace(name=f"{first} - {second}"))
+        names.append(mean.name)
+
+    # all of these are means of the same paradigms
+    check_same_pairs([run for run in runs if run["settings"]["variant"] in variants], data)
+    return names[0], differences
 
 
-def print_table(table):
-    """Print rows of cells in columns: the first one to the left, the others to the right."""
-    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    for row in table:
-        cells = [row[0].ljust(widths[0])]
-        for cell, width in zip(row[1:], widths[1:], strict=True):
-            cells.append(cell.rjust(width))
-        print("  ".join(cells))
+def comparison_notes(differences):
+    """The lines below a table of a list of PairDifference."""
+    notes = [
+        f"pll, percentage points; intervals: bootstrap over seeds and pairs, {RESAMPLES:,} "
+        "resamples.",
+        COVERAGE,
+    ]
+    chance = chance_note(p_value_count(differences))
+    if chance:
+        notes.append(chance)
+    return notes
+
+
+def p_value_count(differences):
+    """How many differences of a list of PairDifference have a p-value."""
+    return len([each for each in differences if not math.isnan(each.comparison.p)])
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -727,8 +805,8 @@ def parse_arguments(arguments=None):
         "--compare",
         nargs="+",
         metavar="VARIANT",
-        help="two variants: print their differences by phenomenon; more: the differences of each "
-        "one and the next, on the mean of all paradigms",
+        help="two variants A B: print A - B by phenomenon; more, A B C: A - B and B - C, on the "
+        "mean of all paradigms",
     )
     args = parser.parse_args(arguments)
     if args.compare and len(args.compare) == 1:
@@ -744,21 +822,23 @@ def print_finished(args):
     runs = [read_run(folder, args.data) for folder in args.runs]
 
     if args.table:
-        print_table(accuracy_table(runs, data, args.paradigms))
+        print_table(accuracy_table(runs, data, args.paradigms), (), "text")
     if args.table and args.compare:
         print()
     if args.compare:
-        if len(args.compare) == 2:
-            first, second = args.compare
-            differences = compare_variants(runs, data, first, second, paradigms=args.paradigms)
-            table = comparison_table(f"{first} - {second}", differences)
-        else:
-            table = order_table(runs, data, args.compare)
-        print_table(table)
-        print(
-            f"pll, percentage points; intervals: bootstrap over seeds and pairs, "
-            f"{RESAMPLES:,} resamples"
-        )
+        print_comparison(runs, data, args.compare, args.paradigms)
+
+
+def print_comparison(runs, data, variants, paradigms):
+    """--compare: A - B for two variants; A - B and B - C for the variants A, B, C."""
+    if len(variants) == 2:
+        first, second = variants
+        title = f"{first} - {second}"
+        differences = compare_variants(runs, data, first, second, paradigms)
+    else:
+        title, differences = order_differences(runs, data, variants)
+    table = comparison_table(title, differences)
+    print_table(table, comparison_notes(differences), "text")
 
 
 def print_scores(records):
@@ -766,7 +846,7 @@ def print_scores(records):
     groups = {}
     for record in records:
         groups.setdefault(record["phenomenon"], []).append(record)
-    groups[MEAN] = records
+    groups[name_of_mean(len(records))] = records
 
     table = [["", *SCORES, "pairs", "ties"]]
     for name, members in groups.items():
@@ -777,7 +857,7 @@ def print_scores(records):
         cells.append(f"{sum(record['pairs'] for record in members):,}")
         cells.append(f"{sum(record['scores']['pll']['ties'] for record in members):,}")
         table.append(cells)
-    print_table(table)
+    print_table(table, (), "text")
 
 
 def main(arguments=None):
@@ -797,6 +877,10 @@ def main(arguments=None):
     for folder in args.runs:
         records = evaluate(folder, data, paradigms, device)
         print_scores(records)
+
+        # Paradigms that the data do not have any more must not be part of the mean.
+        if not args.paradigms:
+            keep_results(folder, data, [paradigm.name for paradigm in paradigms])
     return 0
 
 

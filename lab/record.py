@@ -27,6 +27,7 @@ from model import BertForMaskedLM, load_config, parameter_count
 from support.files import sha256_of, write_text
 from support.glue_results import check_record as check_glue_record
 from support.glue_results import read_results as read_glue_results
+from support.pair_results import check_record as check_pairs_record
 from support.pair_results import read_results as read_pair_results
 from support.provenance import describe_machine
 from support.runs import existing_file
@@ -255,16 +256,6 @@ def check_numbers(*values):
             raise ValueError(f"a number is {value}")
 
 
-def check_pairs(lines):
-    """An error (one of DAMAGE) if the lines of minimal pairs are not what the tables read."""
-    for line in lines:
-        names = (line["paradigm"], line["phenomenon"], line["pairs_sha256"], line["model"])
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError(f"{names} are not names")
-        for score in line["scores"].values():
-            check_numbers(score["accuracy"])
-
-
 def check_run_record(record):
     """An error (one of DAMAGE) if a record of a run is not what the tables read."""
     settings = record["settings"]
@@ -277,7 +268,8 @@ def check_run_record(record):
     for result in record["glue"]:
         check_glue_record(result)
     for lines in record["pairs"].values():
-        check_pairs(lines)
+        for line in lines:
+            check_pairs_record(line)
 
 
 def read_run_records(path):
@@ -322,7 +314,7 @@ def add_run_records(path, added):
 
 
 def identity_of_run(record):
-    """What tells the runs of a file apart. A run that is trained longer is still the same run."""
+    """What distinguishes the runs of a file. A run that is trained longer is still the same run."""
     settings = record["settings"]
     layer = settings.get("attention_layer")
     return record["run"], settings["variant"], settings["seed"], layer

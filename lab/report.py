@@ -20,18 +20,22 @@ cell with fewer seeds than others says with how many. An empty cell is not measu
 
 import argparse
 import functools
+import itertools
 import json
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab.pairs import (
-    MEAN,
+    COVERAGE,
     accuracy_table,
     check_same_pairs,
+    check_same_settings,
     compare_variants,
     mean_accuracy,
+    p_value_count,
 )
 from lab.record import add_run_records, identity_of_run, read_run_records, record_of_run
 from support.commands import run_command
@@ -44,7 +48,7 @@ from support.glue_table import (
     result_lines,
     task_cells,
 )
-from support.statistics import compare
+from support.statistics import SETTINGS_OF_VARIANT, chance_note, compare
 from support.tables import mean_and_standard_error
 
 ROOT = Path(__file__).parent.parent
@@ -53,11 +57,8 @@ ROOT = Path(__file__).parent.parent
 ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
 
 NOT_MEASURED = "(not measured yet)"
-INTERVALS = "[low, high]: 95 % interval of the bootstrap over seeds and pairs."
+INTERVALS = f"[low, high]: 95 % interval of the bootstrap over seeds and pairs. {COVERAGE}"
 DIFFERENCES = f"Runs with the same seed are compared. p: paired t-test over seeds. {INTERVALS}"
-
-# settings that belong to the variant
-OF_VARIANT = ("variant", "kernel_size", "attention_layer", "beyond")
 
 
 # --- What is measured of a run --------------------------------------------------------------------
@@ -206,9 +207,9 @@ def check_settings(records, apart):
     for record in records:
         # all runs have the same settings, except those that belong to the variant
         settings = record["settings"]
-        check_equal(records[0], record, {*OF_VARIANT, *apart})
+        check_same_settings(records[0], record, (*SETTINGS_OF_VARIANT, *apart))
         first = first_of_variant.setdefault(settings["variant"], record)
-        check_equal(first, record, apart)
+        check_same_settings(first, record, apart)
 
         # each run is there once
         identity = (settings["variant"], *[settings.get(name) for name in apart])
@@ -218,19 +219,6 @@ def check_settings(records, apart):
                 f"{settings['seed']}: delete the line of one of them"
             )
         seen[identity] = record["run"]
-
-
-def check_equal(first, second, except_for):
-    """ValueError if two records differ in a setting other than those."""
-    names = [*first["settings"], *second["settings"]]
-    for name in names:
-        here = first["settings"].get(name)
-        there = second["settings"].get(name)
-        if name not in except_for and here != there:
-            raise ValueError(
-                f"{first['run']} and {second['run']} cannot be in one table: "
-                f"{name} is {here} and {there}"
-            )
 
 
 def variants_of(records):
@@ -358,16 +346,26 @@ def measure_table(records, measures):
     return lines
 
 
-def order_table(records, measures):
-    """The steps of the paper's order, one row each: paired differences of two variants."""
+def paper_order_table(records, measures):
+    """The steps of the paper's order, one row each: each variant minus the one before it in ORDER.
+
+    The first row is absolute - none, the last one composite - dynamic.
+    """
     records = checked(records)
 
     # one row per step, one cell per measure
     rows = []
-    for lower, higher in zip(ORDER, ORDER[1:], strict=False):
+    p_values = 0
+    for lower, higher in itertools.pairwise(ORDER):
         row = [f"{higher} - {lower}"]
         for measure in measures:
-            row.append(difference_cell(records, higher, lower, measure))
+            comparison = comparison_of(records, higher, lower, measure)
+            if comparison is None:
+                row.append("")
+                continue
+            row.append(difference_cell(records, higher, lower, measure, comparison))
+            if not math.isnan(comparison.p):
+                p_values += 1
         rows.append(row)
 
     header = ["difference"]
@@ -376,61 +374,66 @@ def order_table(records, measures):
         if measure.lower_is_better:
             title += ", lower is better"
         header.append(title)
-    return [*markdown(header, rows), "", DIFFERENCES]
+    return [*markdown(header, rows), "", below_differences(DIFFERENCES, p_values)]
 
 
-def difference_cell(records, first, second, measure):
-    """The paired difference of two variants; of minimal pairs, with the bootstrap's interval.
+def below_differences(text, p_values):
+    """The line below a table of differences. p_values: how many of them have one."""
+    chance = chance_note(p_values)
+    if chance:
+        text += f" {chance}"
+    return text
 
-    "" if there is no seed that both have.
-    """
+
+def comparison_of(records, first, second, measure):
+    """The paired t-test of first - second; None if there is no seed that both have."""
     values = values_by_seed(records, first, measure)
     other_values = values_by_seed(records, second, measure)
     if not values.keys() & other_values.keys():
-        return ""
-    text = compare(values, other_values).text(measure.digits)
+        return None
+    return compare(values, other_values)
+
+
+def difference_cell(records, first, second, measure, comparison):
+    """The cell of a difference first - second; of minimal pairs, with the bootstrap's interval.
+
+    comparison: from `comparison_of`.
+    """
+    text = comparison.text(measure.digits)
     if measure.data is None:
         return text
-    rows = pair_differences(records, measure.data, first, second)
-    (mean,) = [row for row in rows if row.name == MEAN]
-    return f"{text}, {interval_of(mean)}"
+    mean = differences_on_pairs(records, measure.data, first, second)[-1]
+    return f"{text}, {interval_text(mean)}"
 
 
-def pair_differences(records, data, first, second):
-    """The differences of two variants on minimal pairs: a list of lab.pairs.Difference."""
-    runs = []
-    for record in with_pairs(records, data):
-        if record["settings"]["variant"] in (first, second):
-            pairs = {data: record["pairs"][data]}
-            runs.append({"run": record["run"], "settings": record["settings"], "pairs": pairs})
-    return bootstrapped_once(json.dumps(runs), data, first, second)
+def differences_on_pairs(records, data, first, second):
+    """first - second on minimal pairs: a list of lab.pairs.PairDifference, the mean is the last."""
+    return compare_variants(with_pairs(records, data), data, first, second)
 
 
-@functools.cache
-def bootstrapped_once(runs, data, first, second):
-    """lab.pairs.compare_variants. It takes seconds, and two tables show what it returns.
+def interval_text(difference):
+    """The 95 % interval of a lab.pairs.PairDifference: "[1.2, 3.4]"."""
+    interval = f"[{difference.low:.1f}, {difference.high:.1f}]"
+    return interval + difference.interval_notice()
 
-    runs: as JSON, because a cache needs a key that can be hashed.
+
+def phenomena_table(records, data, paradigms=()):
+    """Accuracy on minimal pairs in per cent: one row per phenomenon, one column per variant.
+
+    paradigms: names; then there is a row for each of them instead.
     """
-    return compare_variants(json.loads(runs), data, first, second)
-
-
-def interval_of(difference):
-    """The 95 % interval of a lab.pairs.Difference, as text."""
-    return f"[{difference.low:.1f}, {difference.high:.1f}]"
-
-
-def phenomena_table(records, data):
-    """Accuracy on minimal pairs in per cent: one row per phenomenon, one column per variant."""
     runs = with_pairs(checked(records), data)
     if not runs:
         return [NOT_MEASURED]
-    header, *rows = accuracy_table(runs, data)
+    header, *rows = accuracy_table(runs, data, paradigms)
     return markdown(header, rows)
 
 
 def phenomena_order_table(records, data):
-    """The steps of the paper's order on minimal pairs, by phenomenon: differences and intervals."""
+    """The steps of the paper's order on minimal pairs, by phenomenon: one column per step.
+
+    As in `paper_order_table`, a step is a variant minus the one before it.
+    """
     runs = with_pairs(checked(records), data)
     if not runs:
         return [NOT_MEASURED]
@@ -438,18 +441,23 @@ def phenomena_order_table(records, data):
     # one column for each step that has runs with a common seed
     header = ["phenomenon"]
     rows = {}
+    p_values = 0
     measure = measure_of_pairs("", data)
-    for lower, higher in zip(ORDER, ORDER[1:], strict=False):
+    for lower, higher in itertools.pairwise(ORDER):
         seeds = values_by_seed(runs, lower, measure).keys()
         if not seeds & values_by_seed(runs, higher, measure).keys():
             continue
         header.append(f"{higher} - {lower}")
-        for row in pair_differences(runs, data, higher, lower):
-            text = f"{row.comparison.mean:.1f} {interval_of(row)}"
+        differences = differences_on_pairs(runs, data, higher, lower)
+        p_values += p_value_count(differences)
+        for row in differences:
+            text = f"{row.comparison.mean:.1f} {interval_text(row)}"
+            if row.comparison.seeds > 1:
+                text += f", {row.comparison.test_text()}"
             rows.setdefault(row.name, [row.name]).append(text)
     if not rows:
         return [NOT_MEASURED]
-    return [*markdown(header, rows.values()), "", INTERVALS]
+    return [*markdown(header, rows.values()), "", below_differences(DIFFERENCES, p_values)]
 
 
 def glue_lines(records, cells_of=task_cells):
@@ -465,6 +473,9 @@ def glue_lines(records, cells_of=task_cells):
     for note in notes_of([header, *rows], runs):
         lines += ["", note]
     return lines
+
+
+EARLIER_TASKS = "Measured on the toy tasks of an earlier version."
 
 
 def batches_table(sorted_records, random_records):
@@ -498,7 +509,7 @@ def batches_table(sorted_records, random_records):
         lines.append([task, variant, str(seed), *[", ".join(column) for column in columns]])
     header = ["task", "variant", "pre-training seed", "fine-tuning seeds"]
     header += ["batches sorted by length", "random batches"]
-    return markdown(header, lines)
+    return [*markdown(header, lines), "", EARLIER_TASKS]
 
 
 def check_same_data(key, before, after):
@@ -528,14 +539,14 @@ def layers_table(records):
     return [*markdown(header, rows), "", conditions(records)]
 
 
-def summary_table(toy, english):
+def summary_table(toy, english=()):
     """The small table of README.md: a row per measure, a column per variant of the order."""
     # of each text, the measures that at least one of the variants has
+    texts = [("toy language", toy, (LOSS, TOY_PAIRS, TOY_GLUE))]
+    if english:
+        texts.append(("English", english, (LOSS, BLIMP, COLA, SST)))
     rows = []
-    for text, records, measures in (
-        ("toy language", toy, (LOSS, TOY_PAIRS, TOY_GLUE)),
-        ("English", english, (LOSS, BLIMP, COLA, SST)),
-    ):
+    for text, records, measures in texts:
         records = checked(records)
         usual = most_runs(records)
         steps = records[0]["settings"]["steps"]
@@ -609,12 +620,13 @@ def padding_table(*records):
                     f"{row['tokens_per_second']:,.0f}",
                     f"{row['ratio']:.2f}",
                     f"{to_equal_pairs:.2f}",
-                    f"{row['tokens_per_step']:,.0f} +- {row['deviation']:,.0f}",
+                    f"{row['tokens_per_step']:,.0f}",
+                    f"{row['deviation']:,.0f}",
                     f"{row['filled']:.0f} %",
                 ]
             )
     header = ["precision", "batches", "real tokens/s", "x padded", "x equal-pairs"]
-    header += ["real tokens per step", "positions filled"]
+    header += ["real tokens per step", "standard deviation", "positions filled"]
     return markdown(header, rows)
 
 
@@ -675,15 +687,19 @@ class Table:
 TOY = ("toy.jsonl",)
 ENGLISH = ("english.jsonl",)
 
+# agreement across 1 to 12 tokens, in toy/pairs.py
+DISTANCES = tuple(f"distance_{distance:02}" for distance in range(1, 13))
+
 # fmt: off
 TABLES = {
     # README.md
     "first-command":           Table(("first-command.jsonl",), first_command_table),
-    "summary":                 Table((*TOY, *ENGLISH), summary_table),
+    "summary":                 Table(TOY, summary_table),
     # docs/results.md
     "toy-language":            Table(TOY, measure_table, ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE),)),
-    "toy-order":               Table(TOY, order_table, ((LOSS, TOY_PAIRS, TOY_GLUE),)),
+    "toy-order":               Table(TOY, paper_order_table, ((LOSS, TOY_PAIRS, TOY_GLUE),)),
     "toy-phenomena":           Table(TOY, phenomena_table, ("toy",)),
+    "toy-distances":           Table(TOY, phenomena_table, ("toy", DISTANCES)),
     "toy-phenomena-order":     Table(TOY, phenomena_order_table, ("toy",)),
     "toy-glue":                Table(TOY, glue_lines),
     "toy-cola":                Table(TOY, glue_lines, (phenomenon_cells,)),
@@ -691,7 +707,7 @@ TABLES = {
     "attention-layer":         Table(("attention-layer.jsonl",), layers_table),
     "english":                 Table(ENGLISH, measure_table,
                                      ((LOSS, ACCURACY, BLIMP, BLIMP_WORDS, COLA, SST),)),
-    "english-order":           Table(ENGLISH, order_table, ((LOSS, BLIMP, COLA, SST),)),
+    "english-order":           Table(ENGLISH, paper_order_table, ((LOSS, BLIMP, COLA, SST),)),
     "english-phenomena":       Table(ENGLISH, phenomena_table, ("blimp",)),
     "english-phenomena-order": Table(ENGLISH, phenomena_order_table, ("blimp",)),
     "english-glue":            Table(ENGLISH, glue_lines),
@@ -816,6 +832,11 @@ def write_documents(root):
 
 # --- The command line -----------------------------------------------------------------------------
 
+USAGE = """
+    python -m lab.report [-h] [TABLE ...]
+    python -m lab.report --write
+    python -m lab.report collect RUN ... --out FILE"""
+
 
 def collect_command(args):
     """Add the records of runs to a file."""
@@ -845,22 +866,33 @@ def parse_arguments(arguments=None):
     """The command line's values; .command is the function of what is asked for."""
     if arguments is None:
         arguments = sys.argv[1:]
-
-    # collect RUN ... --out FILE
     if arguments[:1] == ["collect"]:
-        parser = argparse.ArgumentParser(prog="python -m lab.report collect")
-        parser.add_argument("run", nargs="+", type=Path, help="folder of a finished run")
-        parser.add_argument("--out", type=Path, required=True, help="results/NAME.jsonl")
-        parser.set_defaults(command=collect_command)
-        return parser.parse_args(arguments[1:])
+        return parse_collect(arguments[1:])
+    return parse_tables(arguments)
 
-    # [TABLE ...] or --write
+
+def parse_collect(arguments):
+    """The values of `collect RUN ... --out FILE`. arguments: those after `collect`."""
+    parser = argparse.ArgumentParser(prog="python -m lab.report collect")
+    parser.add_argument("run", nargs="+", metavar="RUN", type=Path, help="folder of a finished run")
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, required=True, help="results/NAME.jsonl"
+    )
+    parser.set_defaults(command=collect_command)
+    return parser.parse_args(arguments)
+
+
+def parse_tables(arguments):
+    """The values of `[TABLE ...]` and of `--write`."""
     parser = argparse.ArgumentParser(
         prog="python -m lab.report",
+        usage=USAGE,
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("table", nargs="*", help=f"(default: all) {', '.join(TABLES)}")
+    parser.add_argument(
+        "table", nargs="*", metavar="TABLE", help=f"(default: all) {', '.join(TABLES)}"
+    )
     parser.add_argument("--write", action="store_true", help="write all tables into the documents")
     parser.set_defaults(command=tables_command)
     args = parser.parse_args(arguments)

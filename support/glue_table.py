@@ -17,13 +17,21 @@ seeds, as in [C]. Such an error does not hold the noise of pre-training: the row
 """
 
 import csv
+import itertools
 import sys
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from support.statistics import Comparison, compare
+from support.statistics import (
+    ALL_EQUAL,
+    SETTINGS_OF_VARIANT,
+    Comparison,
+    chance_note,
+    compare,
+    different_settings,
+)
 from support.tables import mean_and_standard_error
 
 # column of the GLUE score: (task, split), in the order of [C] table 6
@@ -129,9 +137,6 @@ PUBLISHED = {
 }
 # fmt: on
 
-# settings of pre-training in which two variants may differ and still be compared
-ARCHITECTURE = ("variant", "kernel_size", "attention_layer")
-
 NOTES = {
     "~": "trained or scored on incomplete data: not a GLUE score",
     "*": "with runs that gave the same answer for all rows",
@@ -185,8 +190,8 @@ def group_runs(runs):
     # the label of each group
     labelled = {}
     for group in groups:
-        rivals = [other for other in groups if other[0].variant == group[0].variant]
-        labelled[group_label(group, rivals)] = group
+        of_variant = [other for other in groups if other[0].variant == group[0].variant]
+        labelled[group_label(group, of_variant)] = group
     return labelled
 
 
@@ -199,24 +204,20 @@ def share_a_row(run, other):
     """Whether two runs differ in nothing but the pre-training seed."""
     if run.seed is None or other.seed is None or run.seed == other.seed:
         return False
-    return not different_settings(run, other, allowed=("seed",))
+    return not different_training(run, other, except_for=("seed",))
 
 
-def different_settings(run, other, allowed):
-    """What two runs were made with: {setting: (value of one, value of the other)} if they differ.
+def different_training(run, other, except_for):
+    """The settings in which two runs differ: {setting: (value of one, value of the other)}.
 
     Pre-training settings have their names, fine-tuning settings are named "cola epochs".
 
     Args:
         run, other: two Runs.
-        allowed: names of pre-training settings that are not looked at.
+        except_for: names of pre-training settings that are not compared.
     """
     # pre-training
-    differences = {}
-    for name in dict.fromkeys([*run.settings, *other.settings]):
-        values = (run.settings.get(name), other.settings.get(name))
-        if name not in allowed and values[0] != values[1]:
-            differences[name] = values
+    differences = different_settings(run.settings, other.settings, except_for)
 
     # fine-tuning: the tasks that both have
     one_tasks = finetuning_settings(run)
@@ -224,10 +225,9 @@ def different_settings(run, other, allowed):
     for task in one_tasks:
         if task not in other_tasks:
             continue
-        for name in dict.fromkeys([*one_tasks[task], *other_tasks[task]]):
-            values = (one_tasks[task].get(name), other_tasks[task].get(name))
-            if values[0] != values[1]:
-                differences[f"{task} {name}"] = values
+        of_task = different_settings(one_tasks[task], other_tasks[task], except_for=())
+        for name, values in of_task.items():
+            differences[f"{task} {name}"] = values
     return differences
 
 
@@ -243,24 +243,24 @@ def finetuning_settings(run):
     return settings
 
 
-def group_label(group, rivals):
+def group_label(group, of_variant):
     """The label of a group of runs.
 
     Args:
         group: list of Run.
-        rivals: all groups of the same variant, this one included.
+        of_variant: all groups of the same variant, this one included.
     """
     # a run of unknown origin
     run = group[0]
     if run.seed is None:
         return f"{run.variant} ({run.label})"
 
-    # Settings are added to the variant, one by one, as long as they tell more groups apart.
-    known = [rival[0] for rival in rivals if rival[0].seed is not None]
+    # Settings are added to the variant, one by one, as long as more groups can be distinguished.
+    known = [other[0] for other in of_variant if other[0].seed is not None]
     label = run.variant
     for name in run.settings:
         value = run.settings[name]
-        same = [rival for rival in known if rival.settings.get(name) == value]
+        same = [other for other in known if other.settings.get(name) == value]
         if name != "seed" and len(same) < len(known):
             label += f", {name} {value}"
             known = same
@@ -425,12 +425,13 @@ def compare_variants(runs, first, second):
         {column: Difference} of first - second.
 
     Raises:
-        ValueError: a variant has no runs, or runs of several kinds; the two were not trained alike;
-            they have no seed in common.
+        ValueError: a variant has no runs, or runs of several kinds; the two were not trained in the
+            same way; they have no seed in common.
     """
     first_group = only_group(runs, first)
     second_group = only_group(runs, second)
-    check_alike(first_group[0], second_group[0])
+    for run, other in itertools.product(first_group, second_group):
+        check_same_training(run, other)
 
     # the columns that both have
     first_cells = task_cells(first_group)
@@ -466,14 +467,14 @@ def only_group(runs, variant):
     return groups[labels[0]]
 
 
-def check_alike(run, other):
+def check_same_training(run, other):
     """ValueError if two runs differ in more than variant and seed."""
-    differences = different_settings(run, other, allowed=("seed", *ARCHITECTURE))
+    differences = different_training(run, other, except_for=("seed", *SETTINGS_OF_VARIANT))
     if differences:
         listed = [f"{name}: {one} and {two}" for name, (one, two) in differences.items()]
         raise ValueError(
-            f"{run.variant} and {other.variant} were not trained alike ({'; '.join(listed)}), "
-            "so their difference would not be that of the variants"
+            f"{run.label} and {other.label} were not trained in the same way "
+            f"({'; '.join(listed)}), so their difference would not be that of the variants"
         )
 
 
@@ -577,15 +578,13 @@ def comparison_lines(runs, first, second):
     for column, difference in compare_variants(runs, first, second).items():
         comparison = difference.comparison
 
-        # one pair has a difference, but neither error nor p
+        # one seed has a difference, but neither error nor p
         text = f"{comparison.mean:.1f}"
-        p = ""
-        if comparison.pairs > 1:
+        if comparison.seeds > 1:
             text += f"+-{comparison.standard_error:.1f}"
-            p = f"{comparison.p:.2g}"
 
         cells = [difference.first.text(), difference.second.text()]
-        lines.append([column, *cells, text, p, str(comparison.pairs)])
+        lines.append([column, *cells, text, comparison.p_cell(), str(comparison.seeds)])
     return lines
 
 
@@ -607,6 +606,7 @@ def notes_of(lines, runs):
     text = "".join("".join(line[1:]) for line in lines[1:])  # of all cells, without their labels
     words = {line[0] for line in lines} | set(lines[0])
 
+    # which data, then the marks that the table has
     notes = []
     if has_toy_results(runs):
         notes.append("results of the toy tasks: no GLUE scores")
@@ -616,9 +616,23 @@ def notes_of(lines, runs):
             note += ": " + ", ".join(changed_settings(runs))
         if mark in text:
             notes.append(note)
+
+    # how to read the numbers
     if words >= {"WNLI", "GLUE"}:
         notes.append("WNLI is not part of the GLUE mean, as in the paper")
+    chance = chance_note(p_values_in(lines))
+    if chance:
+        notes.append(chance)
     return notes
+
+
+def p_values_in(lines):
+    """How many p-values a table of comparison_lines has; 0 for another table."""
+    header, *rows = lines
+    if "p" not in header:
+        return 0
+    column = header.index("p")
+    return len([row for row in rows if row[column] not in ("", ALL_EQUAL)])
 
 
 def changed_settings(runs):

@@ -15,7 +15,7 @@ A line is a JSON object, the record:
     seconds         how long it took
 
 Example of "wins": of six pairs, the pairs 0, 2, 3 and 5 are right. As bits, with zeros at the end
-until their number is a multiple of 4:
+until their number is a multiple of 8:
 
     pair      0 1 2 3   4 5
     bit       1 0 1 1   0 1 0 0
@@ -24,6 +24,7 @@ until their number is a multiple of 4:
 
 import hashlib
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def score_record(wins, ties):
     }
 
 
-def credits(score, pairs):
+def credit_per_pair(score, pairs):
     """(pairs,) numbers: 1 for a pair that is right, 0.5 for a tie, 0 for one that is wrong."""
     values = unpack_bits(score["wins"], pairs).astype(float)
     values[score["tied"]] = 0.5
@@ -63,24 +64,16 @@ def credits(score, pairs):
 
 def pack_bits(bits):
     """Bits as hexadecimal digits: 1 0 1 1 0 1 becomes "b4"."""
-    digits = []
-    for start in range(0, len(bits), 4):
-        value = 0
-        for position, bit in enumerate(bits[start : start + 4]):
-            if bit:
-                value += 8 >> position  # the first of four bits counts 8, the last one 1
-        digits.append(f"{value:x}")
-    return "".join(digits)
+    return np.packbits(np.asarray(bits, dtype=bool)).tobytes().hex()
 
 
 def unpack_bits(digits, count):
     """The first `count` bits of hexadecimal digits, as a numpy array of bool."""
-    bits = []
-    for digit in digits:
-        value = int(digit, 16)
-        for position in range(4):
-            bits.append(bool(value & (8 >> position)))
-    return np.array(bits[:count], dtype=bool)
+    # two digits are a byte; files of earlier versions may have an odd number of digits
+    if len(digits) % 2 == 1:
+        digits += "0"
+    packed = np.frombuffer(bytes.fromhex(digits), dtype=np.uint8)
+    return np.unpackbits(packed, count=count).astype(bool)
 
 
 # --- Digests --------------------------------------------------------------------------------------
@@ -130,11 +123,14 @@ def check_record(record):
 
     # the number of bits, the ties and the accuracy belong together
     pairs = record["pairs"]
+    digits = 2 * math.ceil(pairs / 8)
+    digits_before = math.ceil(pairs / 4)  # in files of earlier versions
     for name in SCORES:
         score = record["scores"][name]
-        if len(score["wins"]) != (pairs + 3) // 4 or len(score["tied"]) != score["ties"]:
+        is_complete = len(score["wins"]) in (digits, digits_before)
+        if not is_complete or len(score["tied"]) != score["ties"]:
             raise ValueError(f"{name} of {record['paradigm']} is not complete")
-        if not np.isclose(100 * credits(score, pairs).mean(), score["accuracy"]):
+        if not np.isclose(100 * credit_per_pair(score, pairs).mean(), score["accuracy"]):
             raise ValueError(f"the accuracy of {record['paradigm']} is not that of its pairs")
 
 
@@ -149,7 +145,22 @@ def add_result(folder, record):
         if old["model"] == record["model"]:
             records[paradigm] = old
     records[record["paradigm"]] = record
+    write_results(folder, data, records)
 
+
+def keep_results(folder, data, paradigms):
+    """Remove the records of all other paradigms, which the data do not have any more.
+
+    paradigms: names.
+    """
+    records = read_results(folder, data)
+    kept = {name: record for name, record in records.items() if name in paradigms}
+    if len(kept) < len(records):
+        write_results(folder, data, kept)
+
+
+def write_results(folder, data, records):
+    """Write the file of a run's results on some data. records: {paradigm: record}."""
     path = results_path(folder, data)
     path.parent.mkdir(exist_ok=True)
     lines = [json.dumps(each) + "\n" for each in records.values()]

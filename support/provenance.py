@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).parent.parent
-CODE = ("*.py", "support/*.py", "toy/*.py")  # everything that a training can depend on
+CODE = ("*.py", "support/*.py", "toy/*.py", "lab/*.py")  # all that a result can depend on
 
 
 def made_by(device):
@@ -44,7 +44,7 @@ def device_name(device):
 
 
 def code_digest():
-    """A short string that changes with every change of the project's code."""
+    """A short string that changes with every change of the project's code, tests excepted."""
     digest = hashlib.sha256()
     for pattern in CODE:
         for path in sorted(ROOT.glob(pattern)):

@@ -1,9 +1,39 @@
-"""Paired comparisons: is one variant better than another, or is it the noise between seeds?"""
+"""Paired comparisons: is one variant better than another, or is it the noise between seeds?
+
+Two variants can be compared if their runs were trained with the same settings, except those that
+belong to the variant: `different_settings`.
+"""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
+
+# Settings of pre-training in which two variants may differ and still be compared. They belong to
+# the variant: `none` has no kernel, and a hybrid alone has a layer of attention.
+SETTINGS_OF_VARIANT = ("variant", "kernel_size", "attention_layer", "beyond")
+
+# Two differences are equal if they differ by less than this share of the largest value: sums of
+# decimal numbers such as 0.1 are not exact.
+ROUNDING = 1e-12
+
+ALL_EQUAL = "all differences are equal"
+
+
+def different_settings(first, second, except_for):
+    """The settings in which two runs differ: {name: (value of the first, value of the second)}.
+
+    Args:
+        first, second: dictionaries of settings. The value of a missing setting is None.
+        except_for: names of settings that are not compared.
+    """
+    differences = {}
+    for name in dict.fromkeys([*first, *second]):
+        one = first.get(name)
+        other = second.get(name)
+        if name not in except_for and one != other:
+            differences[name] = (one, other)
+    return differences
 
 
 @dataclass(frozen=True)
@@ -12,25 +42,41 @@ class Comparison:
 
     Attributes:
         mean: the mean difference.
-        standard_error: of the mean; nan for a single pair.
-        p: the two-sided p-value; nan for a single pair. If there were no true difference, a mean
-            difference of at least this size would occur with this probability.
-        pairs: how many pairs were compared.
+        standard_error: of the mean; nan for a single seed.
+        p: the two-sided p-value. If there were no true difference, a mean difference of at least
+            this size would occur with this probability. nan if the test is not defined: for a
+            single seed, and if all differences are equal.
+        seeds: how many differences there are, one for each seed.
     """
 
     mean: float
     standard_error: float
     p: float
-    pairs: int
+    seeds: int
 
     def text(self, digits=3):
         """The comparison as text: "0.052 +- 0.011 (p = 0.04, 3 seeds)"."""
-        if self.pairs == 1:
-            return f"{self.mean:.{digits}f} (one seed)"
-        return (
-            f"{self.mean:.{digits}f} +- {self.standard_error:.{digits}f} "
-            f"(p = {self.p:.2g}, {self.pairs} seeds)"
-        )
+        mean = f"{self.mean:.{digits}f}"
+        if self.seeds == 1:
+            return f"{mean} ({self.test_text()})"
+        error = f"{self.standard_error:.{digits}f}"
+        return f"{mean} +- {error} ({self.test_text()}, {self.seeds} seeds)"
+
+    def test_text(self):
+        """The result of the t-test as text: "p = 0.04", or why there is none."""
+        if self.seeds == 1:
+            return "one seed"
+        if math.isnan(self.p):
+            return ALL_EQUAL
+        return f"p = {self.p:.2g}"
+
+    def p_cell(self):
+        """The p-value as a cell of a table, without "p = "; "" for one seed."""
+        if self.seeds == 1:
+            return ""
+        if math.isnan(self.p):
+            return ALL_EQUAL
+        return f"{self.p:.2g}"
 
 
 def compare(first, second):
@@ -42,31 +88,46 @@ def compare(first, second):
     Args:
         first, second: {seed: value}. Seeds that only one of them has are left out.
     Returns:
-        A Comparison.
+        A Comparison. If all differences are equal, their standard error is 0 and t is infinite: the
+        test cannot say how large the noise is.
     Raises:
         ValueError: no seed is in both.
     """
     seeds = [seed for seed in first if seed in second]
     if not seeds:
         raise ValueError("there is no seed that both have, so they cannot be compared")
-    differences = np.array([first[seed] - second[seed] for seed in seeds])  # (seeds,)
+    ours = np.array([first[seed] for seed in seeds], dtype=float)  # (seeds,)
+    theirs = np.array([second[seed] for seed in seeds], dtype=float)  # (seeds,)
+    differences = ours - theirs
 
-    # one pair has a difference but no error
+    # one seed has a difference but no error
     n = len(differences)
     mean = float(differences.mean())
     if n == 1:
         return Comparison(mean, math.nan, math.nan, 1)
 
-    # t = mean / standard error. If all differences are equal, the error is 0.
+    # equal differences, except for the rounding of their computation
+    largest = max(np.abs(ours).max(), np.abs(theirs).max())
+    if np.ptp(differences) <= ROUNDING * largest:
+        return Comparison(mean, 0.0, math.nan, n)
+
+    # t = mean / standard error
     standard_error = float(differences.std(ddof=1)) / math.sqrt(n)
-    if standard_error == 0:
-        p = 1.0 if mean == 0 else 0.0
-        return Comparison(mean, 0.0, p, n)
     return Comparison(mean, standard_error, two_sided_p(mean / standard_error, n - 1), n)
 
 
+def chance_note(count):
+    """What a reader of a table with several p-values must know, as a line; "" for fewer than two.
+
+    A p-value is below 0.05 in one of 20 comparisons in which there is no true difference.
+    """
+    if count < 2:
+        return ""
+    return f"{count} comparisons: about {count / 20:.1f} of them have p < 0.05 by chance."
+
+
 def two_sided_p(t, degrees):
-    """The probability that Student's t with so many degrees of freedom is at least |t| away from 0.
+    """The probability that Student's t with `degrees` degrees of freedom is at least |t| from 0.
 
     The density of t is proportional to (1 + t^2 / degrees)^(-(degrees + 1) / 2). With the
     substitution t = sqrt(degrees) * tan(a) the range from -infinity to infinity becomes the range

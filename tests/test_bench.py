@@ -345,8 +345,8 @@ def test_batches_padded_to_the_full_length_hold_the_same_pairs(mixed_lengths):
 
 
 def test_sorted_batches_hold_each_pair_once_equally_many_and_of_similar_length(mixed_lengths):
-    batches = bench.SortedBatches(mixed_lengths).draw(0, 0, 4)  # (batches, 4)
-    drawn = bench.RandomBatches(mixed_lengths).draw(0, 0, 4)  # (batches, 4)
+    batches = bench.SortedBatches(mixed_lengths).epoch_batches(0, 0, 4)  # (batches, 4)
+    drawn = bench.RandomBatches(mixed_lengths).epoch_batches(0, 0, 4)  # (batches, 4)
     assert batches.shape == drawn.shape
     assert sorted(batches.ravel()) == sorted(drawn.ravel())
     lengths = mixed_lengths.lengths

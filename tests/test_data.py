@@ -543,7 +543,7 @@ def test_an_epoch_holds_every_training_pair_once_except_a_remainder_that_changes
 
 
 def test_batches_hold_pairs_of_similar_length(small):
-    batches = small.draw(0, 0, 16)
+    batches = small.epoch_batches(0, 0, 16)
     spread = np.mean([np.ptp(small.lengths[rows]) for rows in batches])
     random_batches = data.draw_epoch(small.train, 0, 0, 16)  # (batches, 16)
     spread_of_random_batches = np.ptp(small.lengths[random_batches], axis=1).mean()
@@ -551,7 +551,7 @@ def test_batches_hold_pairs_of_similar_length(small):
 
 
 def test_the_order_of_the_batches_does_not_follow_their_lengths(small):
-    longest = [small.lengths[rows].max() for rows in small.draw(0, 0, 16)]
+    longest = [small.lengths[rows].max() for rows in small.epoch_batches(0, 0, 16)]
     assert (np.diff(longest) > 0).any()
     assert (np.diff(longest) < 0).any()
 
@@ -652,7 +652,7 @@ def test_a_source_of_batches_only_needs_lengths_training_indices_and_rows():
         assert batch[:, 0].tolist() == table.batch_indices(1, step, 4).tolist()
         seen += batch[:, 0].tolist()
     assert sorted(seen) == list(range(4, 24))
-    assert table.draw(1, 1, 4).ravel().tolist() == seen
+    assert table.epoch_batches(1, 1, 4).ravel().tolist() == seen
 
 
 # --- Held-out batches and the most frequent token -------------------------------------------------

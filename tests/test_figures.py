@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from attention import VARIANTS, split_heads
 from lab import figures
 from model import BertConfig, BertForMaskedLM, save_run
+from support.pair_results import score_record
 
 MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = MARKS + ["the", "dog", "barks", "cat", "sleeps", "and", "."]
@@ -80,13 +81,18 @@ def write_runs(path, accuracies, data="toy"):
     for (variant, seed), paradigms in accuracies.items():
         results = []
         for (phenomenon, paradigm), accuracy in paradigms.items():
+            wins = np.arange(100) < accuracy
+            score = score_record(wins, np.zeros(100, dtype=bool))
             result = {
+                "data": data,
                 "phenomenon": phenomenon,
                 "paradigm": paradigm,
+                "pairs": 100,
                 "pairs_sha256": "",
                 "model": "",
+                "scores": {"pll": score, "whole_word": score},
             }
-            results.append({**result, "scores": {"pll": {"accuracy": accuracy}}})
+            results.append(result)
         record = {
             "run": f"{variant}-{seed}",
             "made_by": {},
@@ -510,7 +516,7 @@ def test_phenomena_are_groups_of_dots_with_the_means_and_errors_of_the_variants(
     """none: long distance 55 and 58, so 56.5 +- 1.5; all paradigms 50 and 52, so 51 +- 1."""
     (axis,) = figures.draw_phenomena(write_runs(tmp_path / "runs.jsonl", TWO_VARIANTS)).axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
-    assert labels == ["long distance", "roles", "mean of paradigms"]
+    assert labels == ["long distance", "roles", "mean of 3 paradigms"]
     assert axis.get_ylim() == (2.5, -0.5)  # the first group at the top
 
     # one colour for each variant that has results

@@ -19,12 +19,14 @@ import torch
 
 import glue
 from data import CLS, PAD, SEP, train_tokenizer
-from glue import Job, LabelledPairs, Progress, Trainer, classify, evaluate, predict
+from glue import Job, LabelledPairs, Trainer, classify, evaluate, predict
 from glue_helpers import failure, run_glue, with_equal_rows, write_lines
 from model import SIZES, BertConfig, BertForClassification, BertForMaskedLM, save_run
+from support import progress as progress_file
 from support.glue_format import FORMATS, Examples, read_task
 from support.glue_metrics import scores
 from support.glue_submission import CHOSEN_ON, SUBMISSION
+from support.progress import Progress
 from toy import glue as toy_glue
 from toy import language as toy_language
 
@@ -682,7 +684,7 @@ def clock(monkeypatch):
     def perf_counter():
         return time_now["now"]
 
-    monkeypatch.setattr(glue.time, "perf_counter", perf_counter)
+    monkeypatch.setattr(progress_file.time, "perf_counter", perf_counter)
     return time_now
 
 
@@ -742,7 +744,7 @@ def test_progress_counts_the_tasks_and_seeds_of_all_runs(run, small_toy, run_pro
     shutil.copytree(run, other)
     tune(run_program, other, "--task", "cola", "--seeds", 1)
 
-    monkeypatch.setattr(glue, "PROGRESS_EVERY", 0)
+    monkeypatch.setattr(progress_file, "PROGRESS_EVERY", 0)
     options = ["--task", "cola", "wnli", "--seeds", 1, "--epochs", 1, "--batch_size", 8]
     output = run_glue(run_program, run, other, *toy_options(run), *options).out
     assert "4 jobs (one task and one seed of one run), 1 of them done before" in output

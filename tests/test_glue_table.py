@@ -17,7 +17,9 @@ from support.glue_table import (
     PUBLISHED,
     Run,
     compare_variants,
+    comparison_lines,
     group_runs,
+    notes_of,
     pooled_rows,
     published_rows,
 )
@@ -372,7 +374,7 @@ def test_two_variants_are_compared_pair_by_pair_on_the_seeds_that_both_have():
     runs += [made_run("none", seed, {"cola": [score]}) for seed, score in second.items()]
     difference = compare_variants(runs, "composite", "none")["CoLA"]
     comparison = difference.comparison
-    assert comparison.pairs == 3
+    assert comparison.seeds == 3
     assert comparison.mean == pytest.approx(4)
     assert comparison.standard_error == pytest.approx(2 / np.sqrt(3))
     assert comparison.p == pytest.approx(1 - 12**0.5 / 14**0.5, abs=1e-6)
@@ -386,7 +388,7 @@ def test_equal_finetuning_seeds_are_averaged_in_each_pair():
     """Seeds 42 and 97 are in both: (10 + 20) / 2 - (1 + 3) / 2 = 13."""
     runs = [made_run("composite", 0, {"cola": [10, 20]}), made_run("none", 0, {"cola": [1, 3, 90]})]
     comparison = compare_variants(runs, "composite", "none")["CoLA"].comparison
-    assert (comparison.mean, comparison.pairs) == (13, 1)
+    assert (comparison.mean, comparison.seeds) == (13, 1)
     assert np.isnan(comparison.p)
 
 
@@ -427,17 +429,50 @@ def test_variants_without_a_common_seed_are_not_compared(tmp_path, run_program):
     assert "share no seed (pre-training seeds 0 and unknown)" in error
 
 
-def test_variants_that_are_not_there_or_not_trained_alike_are_not_compared():
+def test_variants_that_are_not_there_or_not_trained_in_the_same_way_are_not_compared():
     scores = {"cola": [1]}
     runs = [made_run("composite", 0, scores), made_run("none", 0, scores, steps=2000)]
     message = error_of(compare_variants, runs, "composite", "fixed")
     assert "there is no run of 'fixed' among these runs of: composite, none" in message
     message = error_of(compare_variants, runs, "composite", "none")
-    assert "not trained alike (steps: 300 and 2000)" in message
+    assert "not trained in the same way (steps: 300 and 2000)" in message
 
     runs += [made_run("none", 1, scores)]
     message = error_of(compare_variants, runs, "composite", "none")
     assert "of one kind (none, steps 2000; none, steps 300)" in message
+
+
+def test_variants_that_were_not_finetuned_in_the_same_way_are_not_compared():
+    """Every run counts: here seed 1 has MRPC with other epochs, and seed 0 has no MRPC."""
+    runs = []
+    for variant, epochs in (("composite", 10), ("none", 5)):
+        runs.append(made_run(variant, 0, {"cola": [1]}))
+        runs.append(made_run(variant, 1, {"cola": [1], "mrpc": [80]}))
+        runs[-1].records[1]["settings"]["epochs"] = epochs
+    message = error_of(compare_variants, runs, "composite", "none")
+    assert "composite-seed1 and none-seed1 were not trained in the same way" in message
+    assert "(mrpc epochs: 10 and 5)" in message
+
+    runs[-1].records[1]["settings"]["epochs"] = 10
+    assert list(compare_variants(runs, "composite", "none")) == ["CoLA", "MRPC"]
+
+
+def test_a_comparison_with_several_p_values_says_how_many_are_small_by_chance():
+    """CoLA and MRPC have a p-value; the differences in RTE are equal, SST-2 has one seed."""
+    composite = [{"cola": [1], "mrpc": [8], "rte": [5], "sst-2": [9]}, {"cola": [3], "mrpc": [7]}]
+    none = [{"cola": [0], "mrpc": [1], "rte": [4], "sst-2": [8]}, {"cola": [0], "mrpc": [1]}]
+    composite[1]["rte"] = [6]
+    none[1]["rte"] = [5]
+    runs = []
+    for seed in (0, 1):
+        runs.append(made_run("composite", seed, composite[seed]))
+        runs.append(made_run("none", seed, none[seed]))
+    lines = comparison_lines(runs, "composite", "none")
+    p_cells = {line[0]: line[4] for line in lines[1:]}
+    assert p_cells["RTE"] == "all differences are equal"
+    assert p_cells["SST"] == ""
+    notes = notes_of(lines, runs)
+    assert notes == ["2 comparisons: about 0.1 of them have p < 0.05 by chance."]
 
 
 def test_variants_may_differ_in_their_kernels():

@@ -198,12 +198,12 @@ def test_a_tie_is_a_difference_below_a_ten_thousandth():
     good = np.array([-5.0, -5.0, -5.0, -5.0])
     bad = np.array([-5.00009, -5.00011, -4.99991, -4.99989])
     record = pairs.judge(good, bad)
-    assert record == {"accuracy": 50.0, "ties": 2, "wins": "4", "tied": [0, 2]}
+    assert record == {"accuracy": 50.0, "ties": 2, "wins": "40", "tied": [0, 2]}
 
 
 # --- Rows, copies, batches ------------------------------------------------------------------------
 
-ROW = pairs.Row(ids=(2, 11, 12, 13, 21, 3), start=1, words=(0, 0, 0, 1))
+ROW = pairs.ModelInput(ids=(2, 11, 12, 13, 21, 3), start=1, words=(0, 0, 0, 1))
 
 
 def test_copies_are_those_of_the_drawn_example():
@@ -272,12 +272,22 @@ def test_bits_are_those_of_the_drawn_example():
         assert pair_results.unpack_bits(pair_results.pack_bits(bits), count).tolist() == bits
 
 
+def test_bits_that_were_filled_up_to_a_multiple_of_four_are_read():
+    """Earlier versions wrote the nine bits 1 0 1 1 0 1 0 0 1 as the three digits b48."""
+    expected = [True, False, True, True, False, True, False, False, True]
+    assert pair_results.unpack_bits("b48", 9).tolist() == expected
+    record = make_record("a", expected)
+    assert record["scores"]["pll"]["wins"] == "b480"
+    record["scores"] = json.loads(json.dumps(record["scores"]).replace("b480", "b48"))
+    pair_results.check_record(record)
+
+
 def test_accuracy_counts_a_tie_one_half():
     wins = np.array([True, False, True, False, False])
     ties = np.array([False, True, False, False, False])
     score = pair_results.score_record(wins, ties)
     assert score == {"accuracy": 50.0, "ties": 1, "wins": "a0", "tied": [1]}
-    assert pair_results.credits(score, 5).tolist() == [1, 0.5, 1, 0, 0]
+    assert pair_results.credit_per_pair(score, 5).tolist() == [1, 0.5, 1, 0, 0]
 
 
 def make_record(paradigm, accuracy_bits, tied=(), phenomenon="p", digest="0" * 12):
@@ -316,12 +326,22 @@ def test_results_are_added_replaced_and_those_of_another_model_removed(tmp_path)
     assert pair_results.read_results(tmp_path, "blimp") == {}
 
 
+def test_results_of_paradigms_that_the_data_do_not_have_are_removed(tmp_path):
+    for name in ("a", "b", "c"):
+        pair_results.add_result(tmp_path, make_record(name, [1, 0]))
+    pair_results.keep_results(tmp_path, "toy", ["c", "a", "d"])
+    assert list(pair_results.read_results(tmp_path, "toy")) == ["a", "c"]
+    pair_results.keep_results(tmp_path, "blimp", ["a"])
+    assert not pair_results.results_path(tmp_path, "blimp").exists()
+
+
 @pytest.mark.parametrize(
     "damage",
     [
         lambda line: line[:-20],
         lambda line: line.replace('"accuracy": 50.0', '"accuracy": 51.0'),
-        lambda line: line.replace('"wins": "8"', '"wins": "80"'),
+        lambda line: line.replace('"wins": "80"', '"wins": "8000"'),
+        lambda line: line.replace('"wins": "80"', '"wins": "g0"'),
         lambda line: line.replace('"paradigm"', '"paradise"'),
     ],
 )
@@ -486,8 +506,8 @@ def test_the_table_is_that_computed_by_hand():
         ["toy, % (seeds)", "x (2)", "y (2)"],
         ["p", "68.8 +- 6.2", "43.8 +- 6.2"],
         ["q", "87.5 +- 0.0", "25.0 +- 12.5"],
-        ["mean of paradigms", "75.0 +- 4.2", "37.5 +- 0.0"],
-        ["mean, whole_word", "75.0 +- 4.2", "37.5 +- 0.0"],
+        ["mean of 3 paradigms", "75.0 +- 4.2", "37.5 +- 0.0"],
+        ["mean of 3 paradigms, whole_word", "75.0 +- 4.2", "37.5 +- 0.0"],
         ["ties", "1", "1"],
     ]
     assert pairs.accuracy_table(two_variants(), "toy", ["c", "a"]) == [
@@ -499,13 +519,13 @@ def test_the_table_is_that_computed_by_hand():
 
 def test_differences_are_those_computed_by_hand():
     rows = {row.name: row for row in pairs.compare_variants(two_variants(), "toy", "x", "y")}
-    assert list(rows) == ["p", "q", "mean of paradigms"]
+    assert list(rows) == ["p", "q", "mean of 3 paradigms"]
     assert rows["p"].comparison.mean == 25.0  # 75 - 50, 62.5 - 37.5
     assert rows["p"].comparison.standard_error == 0.0
     assert rows["q"].comparison.mean == 62.5  # 75, 50
-    assert rows["q"].comparison.pairs == 2
+    assert rows["q"].comparison.seeds == 2
     assert rows["q"].comparison.standard_error == pytest.approx(12.5)
-    assert rows["mean of paradigms"].comparison.mean == pytest.approx(37.5)
+    assert rows["mean of 3 paradigms"].comparison.mean == pytest.approx(37.5)
     for row in rows.values():
         assert row.low <= row.comparison.mean <= row.high
 
@@ -518,12 +538,36 @@ def test_differences_are_those_computed_by_hand():
     assert table[0][0] == "x - y"
     assert table[2][:2] == ["q", "+62.5"]
     assert table[2][4] == "2"
+    assert table[1][3] == "all differences are equal"  # in p
 
 
-def test_an_order_of_variants_has_a_row_for_each_step_of_the_mean():
-    table = pairs.order_table(two_variants(), "toy", ["x", "y", "x"])
-    assert [row[0] for row in table] == ["mean of paradigms", "x - y", "y - x"]
+def test_an_order_of_variants_is_each_one_minus_the_next_on_the_mean():
+    title, differences = pairs.order_differences(two_variants(), "toy", ["x", "y", "x"])
+    table = pairs.comparison_table(title, differences)
+    assert [row[0] for row in table] == ["mean of 3 paradigms", "x - y", "y - x"]
     assert [row[1] for row in table[1:]] == ["+37.5", "-37.5"]
+
+
+def test_the_notes_say_what_the_interval_is_worth_and_how_many_p_values_there_are():
+    """Of p, q and the mean, p has equal differences and so no p-value."""
+    notes = pairs.comparison_notes(pairs.compare_variants(two_variants(), "toy", "x", "y"))
+    assert "bootstrap over seeds and pairs" in notes[0]
+    assert "the true difference in about three of four experiments" in notes[1]
+    assert notes[2:] == ["2 comparisons: about 0.1 of them have p < 0.05 by chance."]
+
+
+def test_the_interval_of_one_seed_says_that_it_is_over_pairs_only():
+    x, _, y, _ = two_variants()
+    differences = pairs.compare_variants([x, y], "toy", "x", "y")
+    table = pairs.comparison_table("x - y", differences)
+    assert all(row[2].endswith(" (pairs only)") for row in table[1:])
+    assert all(row[3:] == ["", "1"] for row in table[1:])
+    assert len(pairs.comparison_notes(differences)) == 2
+
+
+def test_the_mean_says_how_many_paradigms_it_is_of():
+    runs = [make_run("x", 0, [make_record("a", [1, 0])])]
+    assert pairs.accuracy_table(runs, "toy")[2] == ["mean of 1 paradigm", "50.0"]
 
 
 def test_the_bootstrap_has_the_spread_of_one_that_draws_pair_by_pair():
@@ -543,6 +587,28 @@ def test_the_bootstrap_has_the_spread_of_one_that_draws_pair_by_pair():
     for percent in (2.5, 97.5):
         expected = np.percentile(plain, percent)
         assert np.percentile(drawn, percent) == pytest.approx(expected, abs=2.5)
+
+
+def test_an_interval_of_three_seeds_holds_the_true_difference_in_three_of_four_experiments():
+    """Made experiments with noise of seeds only: every pair of a seed has the same difference.
+
+    The interval goes from the smallest to the largest of three differences. It does not hold the
+    true one if all three are larger or all three are smaller: 2 / 8. With 400 experiments the
+    standard error of the share is 2 %.
+    """
+    random = np.random.default_rng(0)
+    true_difference = 3.0
+    count = 400
+    held = 0
+    for _ in range(count):
+        of_seeds = random.normal(true_difference, 1.0, size=(3, 1))
+        drawn = pairs.bootstrap({"a": np.repeat(of_seeds, 8, axis=1)})
+        low, high = pairs.interval_of_mean(drawn, ["a"])
+        assert low == pytest.approx(of_seeds.min())
+        assert high == pytest.approx(of_seeds.max())
+        if low <= true_difference <= high:
+            held += 1
+    assert 0.65 < held / count < 0.85
 
 
 def test_the_bootstrap_of_equal_differences_has_no_spread():
@@ -570,6 +636,10 @@ def test_runs_that_do_not_belong_together_are_refused():
         pairs.compare_variants(runs, "toy", "x", "z")
     with pytest.raises(ValueError, match="no seed that both x and y have"):
         pairs.compare_variants([runs[0], runs[3]], "toy", "x", "y")
+    with pytest.raises(ValueError, match=r"differ in steps \(10 and 20\).* the same way") as error:
+        longer = make_run("z", 0, runs[0]["pairs"]["toy"], steps=20)
+        pairs.compare_variants([*runs, longer], "toy", "x", "z")
+    assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="no results on 'd'; the paradigms are: a, b, c"):
         pairs.accuracy_table(runs, "toy", ["d"])
 
@@ -578,6 +648,14 @@ def test_runs_that_do_not_belong_together_are_refused():
         pairs.accuracy_table([runs[0], other_pairs], "toy")
     with pytest.raises(ValueError, match="x-9 has no results on toy"):
         pairs.accuracy_table([runs[0], make_run("x", 9, [])], "toy")
+
+
+def test_variants_may_differ_in_the_settings_that_belong_to_them():
+    runs = [make_run("x", 0, two_variants()[0]["pairs"]["toy"], kernel_size=17, beyond="zero")]
+    runs += [make_run("y", 0, two_variants()[2]["pairs"]["toy"], kernel_size=None)]
+    assert pairs.compare_variants(runs, "toy", "x", "y")[-1].comparison.mean == pytest.approx(
+        125 / 3
+    )
 
 
 # --- The command ----------------------------------------------------------------------------------
@@ -648,6 +726,7 @@ def test_runs_are_scored_once_and_then_printed_as_tables(
     outcome = call(run_program, *runs, *options)
     assert outcome.out.startswith("composite - none")
     assert "bootstrap" in outcome.out
+    assert "in about three of four experiments; the p-value decides." in outcome.out
 
 
 def test_another_model_or_other_pairs_are_scored_again(
@@ -671,6 +750,20 @@ def test_another_model_or_other_pairs_are_scored_again(
     assert "2 paradigms of mine to score, 0 finished" in outcome.out
 
 
+def test_a_paradigm_that_the_data_lost_is_not_part_of_the_mean(run_program, runs, folder_of_pairs):
+    run = runs[0]
+    arguments = (run, "--data", folder_of_pairs)
+    assert "mean of 2 paradigms" in call(run_program, *arguments).out
+    (folder_of_pairs / "kinds.jsonl").unlink()
+
+    # only if all paradigms are scored, the others can be those of earlier data
+    call(run_program, *arguments, "--paradigms", "role_active")
+    assert list(pair_results.read_results(run, "mine")) == ["kinds", "role_active"]
+    call(run_program, *arguments)
+    assert list(pair_results.read_results(run, "mine")) == ["role_active"]
+    assert "mean of 1 paradigm" in call(run_program, *arguments, "--table").out
+
+
 def test_the_toy_pairs_need_no_files(run_program, runs):
     outcome = call(run_program, runs[3], "--paradigms", "role_active", "transfer")
     assert outcome.code == 0
@@ -692,8 +785,14 @@ def test_every_user_error_is_one_line(run_program, runs, folder_of_pairs, tmp_pa
     no_log = save(tmp_path / "no-log", toy_tokenizer, "none", 0)
     (no_log / "log.jsonl").unlink()
     call(run_program, no_log, "--data", folder_of_pairs)
+    for name in pairs.BUILT_IN:
+        folder_of_pairs.with_name(name).mkdir()
+        (folder_of_pairs.with_name(name) / "u.jsonl").write_text(line())
 
     wrong = [
+        ((run, "--data", tmp_path / "toy"), "give the folder another name"),
+        ((run, "--data", tmp_path / "blimp"), "give the folder another name"),
+        ((run, "--data", tmp_path / "toy", "--table"), "give the folder another name"),
         ((tmp_path / "absent",), "is not a run"),
         ((run, "--data", tmp_path / "absent"), "has no files"),
         ((run, "--data", long_folder), "tokens, the model takes 64"),

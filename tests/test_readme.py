@@ -12,7 +12,7 @@ import glue
 import model
 import pretrain
 from conftest import ROOT
-from lab import bench, figures
+from lab import bench, figures, pairs, report
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -45,6 +45,8 @@ PARSERS = {
     "glue.py": glue.parse_arguments,
     "lab.bench": bench.parse_arguments,
     "lab.figures": figures.parse_arguments,
+    "lab.pairs": pairs.parse_arguments,
+    "lab.report": report.parse_arguments,
 }
 
 

@@ -307,6 +307,9 @@ def test_two_runs_of_one_name_are_refused(tmp_path, run_report):
         json.dumps({**run_record(), "glue": [{}]}),
         json.dumps({**run_record(), "pairs": {"blimp": [{}]}}),
         json.dumps({**run_record(), "pairs": []}),
+        json.dumps(run_record(pairs={"blimp": pair_lines({("a", "a1"): 60.0})})).replace(
+            '"accuracy": 60.0', '"accuracy": 61.0'
+        ),
         json.dumps({**run_record(), "settings": {"variant": 3, "seed": 0}}),
         json.dumps(run_record(loss=math.nan)),
     ],
@@ -373,7 +376,7 @@ def test_accuracy_by_phenomenon_is_that_of_the_table_of_lab_pairs():
     assert lines[2:5] == [
         "| a | 66.0 +- 1.0 |",
         "| c | 49.5 +- 0.5 |",
-        "| mean of paradigms | 60.5 +- 0.5 |",
+        "| mean of 3 paradigms | 60.5 +- 0.5 |",
     ]
     lines = report.measure_table(records, (report.BLIMP, report.BLIMP_WORDS))
     assert lines[3] == "| none | 12,345 | 60.5 +- 0.5 | 61.5 +- 0.5 |"
@@ -391,7 +394,8 @@ def test_minimal_pairs_that_lack_a_paradigm_are_left_out():
 def test_differences_on_minimal_pairs_have_the_interval_of_the_bootstrap():
     """The same pairs right in both runs except ten: of 100 pairs each counts 0 or 100.
 
-    The share of ten pairs of 100 has a standard error of 3, so the interval is about 10 +- 6.
+    The share of ten pairs of 100 has a standard error of 3, so the interval is about 10 +- 6. The
+    differences of both seeds are equal.
     """
     records = []
     for variant, accuracy in (("none", 60), ("absolute", 70)):
@@ -399,8 +403,8 @@ def test_differences_on_minimal_pairs_have_the_interval_of_the_bootstrap():
             pairs = {"blimp": pair_lines({("a_b", "a1"): accuracy})}
             records.append(run_record(variant, seed, pairs=pairs))
 
-    lines = report.order_table(records, (report.BLIMP,))
-    start = "| absolute - none | 10.0 +- 0.0 (p = 0, 2 seeds), ["
+    lines = report.paper_order_table(records, (report.BLIMP,))
+    start = "| absolute - none | 10.0 +- 0.0 (all differences are equal, 2 seeds), ["
     assert lines[2].startswith(start)
     low, high = lines[2].removeprefix(start).removesuffix("] |").split(", ")
     assert 3 <= float(low) <= 5
@@ -409,11 +413,37 @@ def test_differences_on_minimal_pairs_have_the_interval_of_the_bootstrap():
     lines = report.phenomena_order_table(records, "blimp")
     assert lines[0] == "| phenomenon | absolute - none |"
     assert lines[2:] == [
-        f"| a_b | 10.0 [{low}, {high}] |",
-        f"| mean of paradigms | 10.0 [{low}, {high}] |",
+        f"| a_b | 10.0 [{low}, {high}], all differences are equal |",
+        f"| mean of 1 paradigm | 10.0 [{low}, {high}], all differences are equal |",
         "",
-        report.INTERVALS,
+        report.DIFFERENCES,
     ]
+    assert "the true difference in about three of four experiments" in report.DIFFERENCES
+
+
+def test_the_tables_of_differences_say_how_many_p_values_there_are_and_what_one_seed_means():
+    """Two seeds for absolute - none, one seed for fixed - absolute."""
+    accuracies = {"none": (60, 61), "absolute": (70, 80), "fixed": (90,)}
+    records = []
+    for variant, values in accuracies.items():
+        for seed, accuracy in enumerate(values):
+            pairs = {"blimp": pair_lines({("a_b", "a1"): accuracy, ("c", "c1"): accuracy + 1})}
+            records.append(run_record(variant, seed, loss=seed + accuracy / 50, pairs=pairs))
+
+    lines = report.paper_order_table(records, (report.LOSS, report.BLIMP))
+    note = "2 comparisons: about 0.1 of them have p < 0.05 by chance."
+    assert lines[-1] == f"{report.DIFFERENCES} {note}"
+    assert "seeds), [" in lines[2]
+    assert "| 20.0 (one seed), [" in lines[3]
+    assert lines[3].endswith("] (pairs only) |")
+
+    lines = report.phenomena_order_table(records, "blimp")
+    note = "3 comparisons: about 0.1 of them have p < 0.05 by chance."
+    assert lines[-1] == f"{report.DIFFERENCES} {note}"
+    _, name, first, second, _ = lines[2].split("|")
+    assert name == " a_b "
+    assert "], p = 0." in first
+    assert second.endswith("] (pairs only) ")
 
 
 def test_the_steps_of_the_order_are_paired_differences():
@@ -421,7 +451,7 @@ def test_the_steps_of_the_order_are_paired_differences():
     records = [run_record("none", seed, loss) for seed, loss in enumerate((5.0, 5.5, 6.0))]
     records += [run_record("absolute", seed, loss) for seed, loss in ((0, 4.0), (1, 3.5), (2, 3.0))]
     records += [run_record("fixed", 2, 2.5)]
-    lines = report.order_table(records, (report.LOSS, report.BLIMP))
+    lines = report.paper_order_table(records, (report.LOSS, report.BLIMP))
     t = 2 * math.sqrt(3)
     p = 1 - t / math.sqrt(2 + t * t)
     assert lines == [
@@ -442,10 +472,10 @@ def test_runs_that_cannot_be_compared_are_refused():
             report.measure_table(list(records), (report.LOSS,))
         return str(error.value)
 
-    assert "steps is 40 and 80" in refused(run_record(), run_record("fixed", steps=80))
+    assert "differ in steps (40 and 80)" in refused(run_record(), run_record("fixed", steps=80))
     assert "both none with seed 0" in refused(run_record(), {**run_record(), "run": "again"})
     kernels = [run_record("fixed", seed, kernel_size=size) for seed, size in ((0, 17), (1, 9))]
-    assert "kernel_size is 17 and 9" in refused(*kernels)
+    assert "differ in kernel_size (17 and 9)" in refused(*kernels)
     other = {"blimp": pair_lines({("a", "a1"): 60.0}, digest="other")}
     pairs = {"blimp": pair_lines({("a", "a1"): 60.0})}
     message = refused(run_record(pairs=pairs), run_record("fixed", pairs=other))
@@ -464,7 +494,11 @@ def test_batches_before_and_after_are_shown_side_by_side():
     after = run_record("lightconv", 0, glue=[glue_record("sst-2", 97, 65.1)])
     after["glue"].append(glue_record("sst-2", 42, 65.2))
     lines = report.batches_table([before], [after])
-    assert lines[2:] == ["| sst-2 | lightconv | 0 | 42, 97 | 33.3, 35.7 | 65.2, 65.1 |"]
+    assert lines[2:] == [
+        "| sst-2 | lightconv | 0 | 42, 97 | 33.3, 35.7 | 65.2, 65.1 |",
+        "",
+        "Measured on the toy tasks of an earlier version.",
+    ]
 
     after["glue"][0]["settings"]["data"] = "other rows"
     with pytest.raises(ValueError, match="lightconv-seed0, sst-2, seed 97: the data is not"):
@@ -509,7 +543,8 @@ def test_ways_of_making_batches_are_compared_with_padded_and_equal_pairs():
         row = {"batches": name, "tokens_per_second": speed, "ratio": speed / 100}
         rows.append({**row, "filled": 81.6, "tokens_per_step": 1234.5, "deviation": 67.8})
     lines = report.padding_table({"settings": {"dtype": "bfloat16"}, "rows": rows})
-    assert lines[-1] == "| bfloat16 | equal-tokens | 200 | 2.00 | 0.80 | 1,234 +- 68 | 82 % |"
+    assert lines[0].endswith("| real tokens per step | standard deviation | positions filled |")
+    assert lines[-1] == "| bfloat16 | equal-tokens | 200 | 2.00 | 0.80 | 1,234 | 68 | 82 % |"
 
 
 @pytest.mark.parametrize("name", ["speed-steps", "speed-attention", "speed-lengths"])
@@ -628,6 +663,14 @@ def test_every_error_of_the_user_gets_one_line(tmp_path, run_report, monkeypatch
         assert_is_one_line(run_report("speed-steps"), "bench-steps-bf16.json is damaged")
     (tmp_path / "results/toy.jsonl").write_text("")
     assert_is_one_line(run_report("toy-language"), "is empty")
+
+
+def test_the_help_lists_every_form_of_the_command(capsys):
+    with pytest.raises(SystemExit):
+        report.parse_arguments(["--help"])
+    usage = capsys.readouterr().out.partition("\n\n")[0]
+    for form in ("[TABLE ...]", "--write", "collect RUN ... --out FILE"):
+        assert form in usage
 
 
 @pytest.mark.parametrize("arguments", [["--write", "english"], ["collect"], ["collect", "RUN"]])

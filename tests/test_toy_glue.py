@@ -1,4 +1,4 @@
-"""toy/glue.py: the same files everywhere, and labels checked by rules of this file's own."""
+"""toy/glue.py and toy/baselines.py: the same files everywhere, and labels checked here."""
 
 import hashlib
 import math
@@ -16,11 +16,12 @@ from support.glue_format import FORMATS, has_labels, read_label, read_task
 from toy import __main__ as toy_command
 from toy import glue as toy_glue
 from toy import language
+from toy.baselines import Features, baselines, features_of, linear_predictions, targets_of
 from toy.glue import GLUE_ROWS, LABELS, Row
-from toy.pairs import PHENOMENA, Cast, minimal_pairs, trade_places, verb_named
+from toy.pairs import PHENOMENA
 
 ROOT = Path(__file__).parent.parent
-SHA256_OF_THE_FILES = "49bf666c98f193baa690f9de4f2670ba2b717647fed0576dd537ed611cdbec1f"
+SHA256_OF_THE_FILES = "913b90e0255202f544133ac79e0d30e44232dd6d200b7e0bb2dee1f4ff310e44"
 
 
 def tree_sha256(folder):
@@ -256,8 +257,19 @@ def baseline_scores(glue):
     scores = {}
     for task, splits in written.items():
         dev_files = [rows for split, rows in splits.items() if split.startswith("dev")]
-        scores[task] = toy_glue.baselines(task, splits["train"], dev_files[0])
+        scores[task] = baselines(task, splits["train"], dev_files[0])
     return scores
+
+
+def test_the_baselines_in_the_documents_are_those_that_the_program_prints(glue, capsys):
+    """docs/results.md has the program's output as an indented block."""
+    _, written = glue
+    toy_command.print_baselines(written)
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+    lines = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
+    start = lines.index("    $ python -m toy --glue toy_glue") + 1
+    assert [line.strip() for line in lines[start : start + len(printed)]] == printed
 
 
 def chance_interval(task, share=1 / 2):
@@ -323,14 +335,14 @@ def test_baselines_of_a_small_example_are_those_computed_by_hand():
     # "a" means 1 and "b c" means 0.
     train = [Row(["a"], "1"), Row(["a"], "1"), Row(["b c"], "0")] * 20
     dev = [Row(["b c"], "0"), Row(["b c"], "0"), Row(["a"], "1"), Row(["b c"], "1")]
-    scores = toy_glue.baselines("SST-2", train, dev)
+    scores = baselines("SST-2", train, dev)
     assert scores == {"majority": 50, "words": 75, "trigrams": 75, "length": 75}
 
     # pairs: equal texts mean 1
     texts = ["a", "b", "c", "d"]
     train = [Row([x, y], str(int(x == y))) for x in texts for y in texts]
     train += [row for row in train if row.label == "1"] * 2
-    scores = toy_glue.baselines("QNLI", train, train)
+    scores = baselines("QNLI", train, train)
     assert scores["words"] == pytest.approx(100)
     assert scores["first"] == scores["second"] == pytest.approx(50)
 
@@ -338,21 +350,29 @@ def test_baselines_of_a_small_example_are_those_computed_by_hand():
 def test_the_linear_model_is_ridge_regression():
     # against the solution of the normal equations
     rows = [Row(["a b"], "1"), Row(["b c"], "0"), Row(["c"], "1"), Row(["a"], "0"), Row(["d"], "0")]
-    features = [toy_glue.features_of(row) for row in rows]
+    features = [features_of(row) for row in rows]
     indices = {feature: i for i, feature in enumerate(sorted({f for fs in features for f in fs}))}
     dense = np.zeros((len(rows), len(indices)))
     for i, row_features in enumerate(features):
         for feature in row_features:
             dense[i, indices[feature]] = 1
 
-    targets = toy_glue.targets_of(rows)
+    targets = targets_of(rows)
     centred = targets - targets.mean(axis=0)
     matrix = dense.T @ dense + 5 * np.eye(len(indices))
     expected = dense @ np.linalg.solve(matrix, dense.T @ centred) + targets.mean(axis=0)
 
-    x = toy_glue.Features.of_rows(features, indices)
-    found = toy_glue.linear_predictions(x, targets, x)
+    x = Features.of_rows(features, indices)
+    found = linear_predictions(x, targets, x)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_the_matrix_of_features_has_the_products_that_its_docstring_shows():
+    x = Features.of_rows([["it", "ran"], ["they", "ran"]], {"it": 0, "they": 1, "ran": 2})
+    assert x.rows.tolist() == [0, 0, 1, 1]
+    assert x.features.tolist() == [0, 2, 1, 2]
+    assert x.times(np.array([5, 7, 1])).tolist() == [6, 8]
+    assert x.transposed_times(np.array([1, 2])).tolist() == [1, 2, 3]
 
 
 # --- MRPC, QQP, MNLI, QNLI, RTE, WNLI: who is the subject? ---------------------------------------
@@ -475,18 +495,10 @@ def check_rte(texts, label):
     """Label "entailment": the subject is of the kind that the first sentence speaks about."""
     known, said = texts
     assert known.split()[0] in ("every", "all", "no")
-    assert mood_or_washing(known) == mood_or_washing(said)
+    assert mood_of(known) == mood_of(said)  # "dirty" is not one of them
     subject = nouns_of(said)[0]
     assert (kind_of(subject) == kind_in(known)) == (label == "entailment"), texts
     assert is_negated(said) == known.startswith("no "), texts
-
-
-def mood_or_washing(text):
-    """As mood_of, and also for "dirty"."""
-    words = {*words_of(text)}
-    if words & {"dirty", "wash", "washes", "washed"}:
-        return "dirty"
-    return mood_of(text)
 
 
 def check_wnli(texts, label):
@@ -613,7 +625,7 @@ def test_similarity_counts_what_two_sentences_have_in_common(glue):
         check_stsb(row.texts, row.label)
 
 
-# --- CoLA and minimal pairs -----------------------------------------------------------------------
+# --- CoLA -----------------------------------------------------------------------------------------
 
 
 def test_each_phenomenon_is_tested_as_often_by_correct_as_by_wrong_sentences(glue):
@@ -624,142 +636,6 @@ def test_each_phenomenon_is_tested_as_often_by_correct_as_by_wrong_sentences(glu
         assert len(PHENOMENA) == 10
         assert len(found) == 20
         assert len(set(found.values())) == 1
-
-
-def check_agreement(text, is_right):
-    """A plural subject has the base form of a verb, a singular one the form in -s."""
-    plurals = {noun.plural for noun in language.NOUNS}
-    bases = {verb.base for verb in language.EVENT_VERBS}
-    thirds = {verb.third for verb in language.EVENT_VERBS}
-
-    words = words_of(text)
-    i = next(i for i, word in enumerate(words) if word in bases | thirds)
-    subject_is_plural = words[i - 1] in plurals
-    verb_is_plural = words[i] in bases
-    assert (subject_is_plural == verb_is_plural) == is_right, text
-
-
-def test_wrong_agreement_is_one_that_the_corpus_never_has(glue):
-    for row in all_rows(glue, "CoLA"):
-        if row.phenomenon == "agreement":
-            check_agreement(row.texts[0], row.label == "1")
-
-
-def noun_named(singular):
-    return next(noun for noun in language.NOUNS if noun.singular == singular)
-
-
-CAST = Cast(
-    subject=language.Entity(noun_named("dog")),
-    other=language.Entity(noun_named("cat"), is_plural=True),
-    verb=verb_named("chase"),
-    first_form=True,
-    preposition="near",
-    mood="tired",
-    man="tom",
-    washer=("anna", "herself"),
-    neighbour=("the cats", "themselves"),
-    size="small",
-    last_adjective="black",
-    then=verb_named("follow"),
-)
-
-# phenomenon, first form or not, the correct sentence, the wrong sentence
-# fmt: off
-PAIRS = [
-    ("agreement", True,
-     "the dog chases the cats .",
-     "the dog chase the cats ."),
-    ("across_preposition", True,
-     "the dog near the cats was tired .",
-     "the dog near the cats were tired ."),
-    ("across_relative", True,
-     "the dog that chased the cats was tired .",
-     "the dog that chased the cats were tired ."),
-    ("across_relative", False,
-     "the dog that the cats chased was tired .",
-     "the dog that the cats chased were tired ."),
-    ("reflexive", True,
-     "anna near the cats washed herself .",
-     "anna near the cats washed themselves ."),
-    ("adjective_order", True,
-     "the small black dog chased the cats .",
-     "the black small dog chased the cats ."),
-    ("word_order", True,
-     "the dog was chased by the cats .",
-     "the dog was by chased the cats ."),
-    ("word_order", False,
-     "the dog was chased by the cats .",
-     "the dog chased was by the cats ."),
-    ("question_order", True,
-     "was the dog chased by the cats ?",
-     "chased by the dog was the cats ?"),
-    ("question_order", False,
-     "did the dog chase the cats ?",
-     "chase the dog did the cats ?"),
-    ("auxiliary", True,
-     "the dog that did not chase the cats slept .",
-     "the dog that did not chased the cats sleep ."),
-    ("auxiliary", False,
-     "the dog that chased the cats did not sleep .",
-     "the dog that chase the cats did not slept ."),
-    ("participle", True,
-     "the dog that bit the cats was woken by tom .",
-     "the dog that bitten the cats was woke by tom ."),
-    ("participle", False,
-     "the dog that woke the cats was bitten by tom .",
-     "the dog that woken the cats was bit by tom ."),
-    ("gap", True,
-     "the dog that the cats chased followed tom .",
-     "the dog that the cats chased tom followed ."),
-]
-# fmt: on
-
-
-@pytest.mark.parametrize("phenomenon, first_form, right, wrong", PAIRS)
-def test_each_phenomenon_makes_the_pair_that_its_docstring_shows(
-    phenomenon, first_form, right, wrong
-):
-    cast = replace(CAST, first_form=first_form)
-    make = PHENOMENA[phenomenon]
-    assert make(cast) == (right, wrong)
-    assert right in make.__doc__
-    assert wrong in make.__doc__
-
-
-@pytest.mark.parametrize("phenomenon", PHENOMENA)
-def test_minimal_pairs_are_different_pairs_that_depend_only_on_the_seed(phenomenon):
-    pairs = minimal_pairs(phenomenon, 50)
-    assert len(set(pairs)) == 50
-    assert minimal_pairs(phenomenon, 20) == pairs[:20]
-    assert minimal_pairs(phenomenon, 50, seed=1) != pairs
-    for good, bad in pairs:
-        assert good != bad
-        assert re.fullmatch(r"[a-z]+( [a-z]+)+[.?]", good)
-        assert re.fullmatch(r"[a-z]+( [a-z]+)+[.?]", bad)
-
-
-@pytest.mark.parametrize("phenomenon", PHENOMENA)
-def test_the_two_sentences_of_a_minimal_pair_have_the_same_number_of_words(phenomenon):
-    for good, bad in minimal_pairs(phenomenon, 50):
-        assert len(words_of(good)) == len(words_of(bad))
-
-
-def test_minimal_pairs_of_agreement_have_the_right_verb_in_the_first_sentence():
-    for good, bad in minimal_pairs("agreement", 100):
-        check_agreement(good, is_right=True)
-        check_agreement(bad, is_right=False)
-
-
-def test_a_phenomenon_that_does_not_exist_is_refused_by_name():
-    with pytest.raises(ValueError, match="unknown phenomenon 'spelling'.*agreement"):
-        minimal_pairs("spelling", 1)
-
-
-def test_words_trade_places_everywhere_at_once_and_only_as_complete_words():
-    text = "the dog that bit the dogs was hurt , and the cat was not ."
-    exchanged_text = trade_places(text, ("the dog", "the cat"), ("bit", "hurt"))
-    assert exchanged_text == "the cat that hurt the dogs was bit , and the dog was not ."
 
 
 # --- What the documentation says ------------------------------------------------------------------

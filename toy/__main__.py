@@ -7,6 +7,7 @@ python -m toy --glue FOLDER         the nine tasks, and what can be reached with
 import argparse
 
 from toy import glue
+from toy.baselines import baselines
 from toy.language import documents
 
 BASELINES = ("majority", "words", "trigrams", "first", "second", "length")
@@ -22,7 +23,7 @@ def main():
         "--seed", type=int, default=0, help="of the random choices (default: %(default)s)"
     )
     parser.add_argument(
-        "--sentences", type=int, default=20, help="stop after so many (default: %(default)s)"
+        "--sentences", type=int, default=20, help="stop after this many (default: %(default)s)"
     )
     parser.add_argument(
         "--glue",
@@ -61,7 +62,7 @@ def print_baselines(written):
                 continue
 
             # a task of one text has no score for the first or the second text alone
-            scores = glue.baselines(task, splits["train"], rows)
+            scores = baselines(task, splits["train"], rows)
             cells = []
             for name in BASELINES:
                 cell = "-"

@@ -3,16 +3,16 @@
 `write_glue(folder)` writes the tasks in GLUE's own file formats, so that glue.py reads them like
 the published files. Each task asks the same question as GLUE's task of that name:
 
-    task     question                                     what it measures
-    CoLA     is the sentence correct?                     agreement and word order
-    SST-2    is the opinion good?                         negation, next to its word and far from it
-    MRPC     do two sentences say the same?               which noun is the subject; kinds of nouns
-    STS-B    how much do two sentences have in common?    the same; moods, tense, negation
-    QQP      do two questions ask the same?               the same; moods
-    MNLI     does the first sentence entail the second?   the same; negation, kinds of nouns
-    QNLI     does the sentence answer the question?       the same; number and gender
-    RTE      does the first sentence entail the second?   the same; all of a kind
-    WNLI     is the pronoun understood correctly?         the same; number of pronouns
+    task    question                            what it measures
+    CoLA    is the sentence correct?            agreement, forms of verbs and order of words
+    SST-2   is the opinion good?                negation, next to its word and far from it
+    MRPC    do two sentences say the same?      which noun is the subject; kinds of nouns
+    STS-B   how similar are two sentences?      which noun is the subject; moods, tense, negation
+    QQP     do two questions ask the same?      which noun is the subject; moods
+    MNLI    does the first entail the second?   which noun is the subject; negation, kinds of nouns
+    QNLI    does it answer the question?        which noun is the subject; its number and gender
+    RTE     does the first entail the second?   which noun is the subject; kinds of nouns
+    WNLI    is the pronoun read correctly?      which noun is the subject; number of pronouns
 
 Each task is one function task(story, label, turn). It draws a row that has this label:
 
@@ -28,18 +28,21 @@ forms. They differ only in what makes the label. So no noun, no form and no leng
 What does tell it is a combination of things that are not next to each other. In MNLI, "it" fits
 one subject and "they" fits another one, and a noun with another number is between the subject and
 its verb. A linear model of words and of short word sequences cannot learn such a combination (see
-`baselines`), except in half of SST-2 and in eight of CoLA's ten phenomena.
+toy/baselines.py). It is better than chance only in these tasks:
+
+    CoLA     eight of the ten phenomena. It does not learn agreement across another noun.
+    SST-2    about 84 %. In one half, short sequences show the opinion: "not good". In the other
+             half, some forms show the quantifier: only "every sailor" has "likes".
+    MNLI     2/3. A "not" in both texts or in neither excludes a contradiction; a "not" in only one
+             of them excludes an entailment. Which noun is meant stays open.
+    STS-B    a correlation of about 0.6. Whether both texts have a "not" is one of the four parts.
 """
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from support.glue_format import FORMATS, write_split
-from support.glue_metrics import METRICS
 from toy.language import (
     ALL_MOODS,
     HATING,
@@ -104,20 +107,16 @@ LABELS = {
 ONE_WORD_MOODS = tuple(mood for mood in ALL_MOODS if mood != "dirty")
 
 # MNLI's two genres are the past and the present. The diagnostic sentences have both tenses.
+#
+# In the present, the verb shows the number of its subject: "the dog near the cats sleeps". So in
+# half of the rows of the mismatched files, those with "it" or "they", the subject needs no search:
+# the verb has the number of the right pronoun.
 MNLI_IN_THE_PAST = {
     "train": True,
     "dev_matched": True,
     "test_matched": True,
     "dev_mismatched": False,
     "test_mismatched": False,
-}
-
-# What glue.py scores with; all other tasks with the accuracy.
-TASK_METRICS = {
-    "CoLA": ("matthews",),
-    "MRPC": ("accuracy", "f1"),
-    "STS-B": ("pearson", "spearman"),
-    "QQP": ("accuracy", "f1"),
 }
 
 
@@ -289,7 +288,8 @@ def stsb(story, label, turn):
 
     The parts are who it is, the mood, the tense and the negation.
     Measures which of two nouns is the subject (by its number), what somebody in a mood does, tense
-    and negation.
+    and negation. About half of the first sentences are in the present. There, the verb shows the
+    number, "the dog near the cats sleeps", and the subject needs no search. In the past it does.
 
     0.000    the dog near the cats slept.    they are not ill.
     1.250    the dog near the cats slept.    they are not tired.
@@ -435,6 +435,10 @@ def rte(story, label, turn):
         known, said = quantity_scene(story)
         if "bird" in known:
             return None
+
+        # "dirty" does not fit: "every person washes itself", but "the baker washes"
+        if "dirty" in known or "wash" in known:
+            return None
         if label != "entailment":
             known = trade_places(known, ("animal", "person"), ("animals", "people"))
         return make_row([known, said], label)
@@ -474,14 +478,14 @@ def wnli(story, label, turn):
     if pronoun_of(agent) is None or pronoun_of(patient) is None:
         return None
     event = replace(event, subject=agent, object=patient, past=True)
-    told = story.active_or_passive(event, 0.5)
+    effect = story.active_or_passive(event, 0.5)
 
     # the mood of one of the two is the reason
     who, other = agent, patient
     if story.chance(0.5):
         who, other = patient, agent
     mood = story.pick(ONE_WORD_MOODS)
-    known = because(told, State(it_or_they(who), mood, past=True))
+    known = because(effect, State(it_or_they(who), mood, past=True))
 
     # The second sentence is about this one or about the other one.
     if label == "0":
@@ -624,224 +628,3 @@ def columns_of(row, task_format):
     if task_format.folder == "MNLI":
         columns["label1"] = row.label
     return columns
-
-
-# --- Baselines: what can be reached without a pre-trained model -----------------------------------
-
-
-def baselines(task, train, dev):
-    """The scores on dev of simple methods that learn from train.
-
-    Args:
-        task: the name of the task, a key of TASKS. It decides the metrics, which are those of
-            glue.py: a score is the mean of the task's metrics, times 100.
-        train: list of Row, the rows to learn from.
-        dev: list of Row, the rows to predict.
-    Returns:
-        {name: score}
-        majority    the same answer to every row, the best one for dev
-        words       a linear model that knows which words each text has (a bag of words)
-        trigrams    the same with sequences of one, two and three words
-        first       the same with the first text only; not if there is only one text
-        second      the same with the second text only; not if there is only one text
-        length      a linear model that knows the number of words of each text
-    """
-    names = ["words", "trigrams", "length"]
-    if len(train[0].texts) == 2:
-        names = ["words", "trigrams", "first", "second", "length"]
-
-    # The same answer to every row. The columns of the targets are the possible answers.
-    targets = targets_of(train)  # (train rows, labels)
-    constant_scores = []
-    for answer in np.eye(targets.shape[1]):  # (labels,)
-        constant_scores.append(score(task, np.tile(answer, (len(dev), 1)), dev))
-    scores = {"majority": max(constant_scores)}
-
-    # All features of train get a number. A feature that only dev has is not used.
-    train_features = [features_of(row) for row in train]
-    dev_features = [features_of(row) for row in dev]
-    indices = {}
-    for features in train_features:
-        for feature in features:
-            indices.setdefault(feature, len(indices))
-    x = Features.of_rows(train_features, indices)
-    dev_x = Features.of_rows(dev_features, indices)
-
-    # Each linear model knows a part of the features.
-    for name in names:
-        known = np.array([is_known(name, feature) for feature in indices])  # (features,)
-        predictions = linear_predictions(x.only(known), targets, dev_x.only(known))
-        scores[name] = score(task, predictions, dev)
-    return scores
-
-
-def score(task, predictions, rows):
-    """The mean of the task's metrics, times 100.
-
-    Args:
-        task: the name of the task.
-        predictions: (rows, labels), a score per label; for numbers, (rows, 1), the number.
-        rows: list of Row, with the right labels.
-    """
-    targets = targets_of(rows)
-
-    # the class with the highest score; of numbers, the number itself
-    if targets.shape[1] == 1:
-        predicted = predictions[:, 0]
-        right = targets[:, 0]
-    else:
-        predicted = predictions.argmax(axis=1)
-        right = targets.argmax(axis=1)
-
-    metrics = TASK_METRICS.get(task, ("accuracy",))
-    values = [METRICS[metric](predicted, right) for metric in metrics]
-    return 100 * float(np.mean(values))
-
-
-def targets_of(rows):
-    """What a linear model should predict: (rows, labels) numbers.
-
-    One column per label, with 1 for the label of the row and otherwise 0. If the labels are
-    numbers ("2.000"), one column with the numbers.
-    """
-    if "." in rows[0].label:
-        return np.array([[float(row.label)] for row in rows])  # (rows, 1)
-
-    labels = np.array(sorted({row.label for row in rows}))  # (labels,)
-    given = np.array([row.label for row in rows])  # (rows,)
-    return (given[:, None] == labels).astype(float)  # (rows, labels)
-
-
-def features_of(row):
-    """What is known about a row, as a list of features (where, what).
-
-    the texts          "it ran."    "they ran."
-    in the first       it, ran, ., "^ it", "it ran", "ran .", ". $", "^ it ran", ...
-    in the second      they, ran, ., "^ they", ...
-    in both            ran, ., "ran .", ". $", "ran . $"
-    the lengths        3 words and marks, 3 words and marks
-    """
-    first = word_sequences(row.texts[0])
-    second = word_sequences(row.texts[-1])
-    features = [("first", words) for words in first]
-    features.append(("first length", len(row.texts[0].split())))
-    if len(row.texts) == 2:
-        features += [("second", words) for words in second]
-        features.append(("second length", len(row.texts[1].split())))
-
-        # in the order of the first text, so that the sums are the same in every run
-        in_second = set(second)
-        features += [("both", words) for words in first if words in in_second]
-    return features
-
-
-def word_sequences(text):
-    """All sequences of one, two and three words or marks in a text, each one once.
-
-    "^" is the begin of the text and "$" is its end.
-    """
-    words = re.findall(r"\w+|[.,?]", text)
-    with_ends = ["^", *words, "$"]
-    sequences = list(words)
-    sequences += map(" ".join, zip(with_ends, with_ends[1:], strict=False))
-    sequences += map(" ".join, zip(with_ends, with_ends[1:], with_ends[2:], strict=False))
-    return list(dict.fromkeys(sequences))
-
-
-def is_known(name, feature):
-    """Whether the baseline with this name knows a feature (where, what)."""
-    where, what = feature
-    if "length" in where:
-        return name == "length"
-    if name == "words":
-        return " " not in what
-    if name == "trigrams":
-        return True
-    return name == where
-
-
-class Features:
-    """Which rows have which features: a matrix (rows, features) of ones and zeros.
-
-    Nearly all of it is zero, so only the places of the ones are stored.
-
-    Attributes:
-        row_count, feature_count: the shape of the matrix.
-        rows, features: the row and the column of each one, both (ones,).
-    """
-
-    def __init__(self, row_count, feature_count, rows, features):
-        self.row_count = row_count
-        self.feature_count = feature_count
-        self.rows = rows
-        self.features = features
-
-    @classmethod
-    def of_rows(cls, features_of_rows, indices):
-        """From a list of features per row. indices: {feature: its column}; others are left out."""
-        rows = []
-        columns = []
-        for row, features in enumerate(features_of_rows):
-            for feature in features:
-                if feature in indices:
-                    rows.append(row)
-                    columns.append(indices[feature])
-        shape = (len(features_of_rows), len(indices))
-        return cls(*shape, np.array(rows, dtype=int), np.array(columns, dtype=int))
-
-    def only(self, known):
-        """The same matrix with zeros in all columns that are not known: known (features,) bool."""
-        kept = known[self.features]  # (ones,)
-        shape = (self.row_count, self.feature_count)
-        return Features(*shape, self.rows[kept], self.features[kept])
-
-    def times(self, w):
-        """x w: for each row, the sum of the weights w (features,) of its features."""
-        return np.bincount(self.rows, w[self.features], minlength=self.row_count)
-
-    def transposed_times(self, y):
-        """x^T y: for each feature, the sum of y (rows,) over the rows that have it."""
-        return np.bincount(self.features, y[self.rows], minlength=self.feature_count)
-
-
-def linear_predictions(x, targets, dev_x, penalty=5, rounds=50):
-    """Predict by ridge regression: the weights w that minimize |x w - y|^2 + penalty |w|^2.
-
-    y is a column of the targets, without its mean. The weights solve
-    (x^T x + penalty I) w = x^T y. The conjugate gradient method finds them by products of x with
-    vectors, which are fast because x is nearly empty.
-
-    Args:
-        x: Features of train.
-        targets: (train rows, labels).
-        dev_x: Features of dev.
-        penalty: larger values keep the weights smaller.
-        rounds: of the conjugate gradient method, at most.
-    Returns:
-        (dev rows, labels)
-    """
-    mean = targets.mean(axis=0)  # (labels,)
-    columns = []
-    for y in (targets - mean).T:  # (train rows,)
-        # The residual is x^T y - (x^T x + penalty I) w. In the beginning, w is 0.
-        w = np.zeros(x.feature_count)
-        residual = x.transposed_times(y)
-        direction = residual
-        size = residual @ residual
-
-        for _ in range(rounds):
-            if size < 1e-9:
-                break
-
-            # Go along this direction to where the error is smallest.
-            change = x.transposed_times(x.times(direction)) + penalty * direction
-            step = size / (direction @ change)
-            w = w + step * direction
-            residual = residual - step * change
-
-            # The next direction does not undo what the ones before have reached.
-            last_size = size
-            size = residual @ residual
-            direction = residual + size / last_size * direction
-        columns.append(dev_x.times(w))
-    return np.stack(columns, axis=1) + mean  # (dev rows, labels)

@@ -22,6 +22,22 @@ except `kinds` and `opinions`, where words alone decide. There are two ways to g
     twins             A pair comes with a second one, in which the words of the correct sentence are
                       those of the wrong sentence here, and the other way round. Such a model is
                       right in one of the two. The pairs of the example above are twins.
+
+Twins depend on each other, because they have the same words: a model that always prefers "was" is
+right in one of them and wrong in the other one. So 200 such pairs are 100 independent draws.
+
+Some paradigms need no more than neighbouring words. A model that only counts the sequences of one,
+two and three words in 40,000 sentences of the corpus gets this far:
+
+    it is right in 97 % or more      passive_order, auxiliary_first, order_of_adjectives,
+                                     role_active, distance_01, distance_02,
+                                     form_after_auxiliary, form_in_passive
+    it is right in 93 % and 80 %     filled_gap, role_passive
+    it is right in about half        all others, except the next ones
+    it is right in fewer than 40 %   distance_04 to distance_12, reflexive_near, reflexive_relative
+
+In the last line, neighbouring words mislead: in "the dog near the cats was tired", the corpus has
+"cats were" more often than "cats was". A model that is right there looks further back.
 """
 
 import re
@@ -319,9 +335,13 @@ def adjective_order(cast):
     """
     adjectives = (cast.size, cast.last_adjective)
     subject = phrase(replace(cast.subject, adjectives=adjectives))
-
     right = full_stop(join(subject, cast.verb.past, phrase(cast.other)))
-    return right, trade_places(right, adjectives)
+
+    # Only the subject's adjectives change their order. The object may have one of them, too, and
+    # keeps it: "the black small dog chased the small cats".
+    in_order = join(cast.size, cast.last_adjective)
+    exchanged = join(cast.last_adjective, cast.size)
+    return right, right.replace(in_order, exchanged, 1)
 
 
 def word_order(cast):
@@ -429,37 +449,6 @@ PHENOMENA = {
 }
 
 
-def minimal_pairs(phenomenon, count, seed=0):
-    """Pairs of a correct and a wrong sentence that differ in one phenomenon only.
-
-    Args:
-        phenomenon: a key of PHENOMENA.
-        count: how many pairs; no pair comes twice.
-        seed: of the random choices.
-    Returns:
-        list of (good, bad), spelled as people type:
-        [("the dog chases the cats.", "the dog chase the cats."), ...]
-    Raises:
-        ValueError: there is no such phenomenon.
-    """
-    if phenomenon not in PHENOMENA:
-        known = ", ".join(PHENOMENA)
-        raise ValueError(f"unknown phenomenon {phenomenon!r}; the phenomena are: {known}")
-
-    # Draw until there are enough different pairs.
-    random = random_of(f"{seed} minimal pairs {phenomenon}")
-    pairs = []
-    seen = set()
-    while len(pairs) < count:
-        cast = draw_cast(Story(random))
-        right, wrong = PHENOMENA[phenomenon](cast)
-        pair = (spell(right), spell(wrong))
-        if pair not in seen:
-            pairs.append(pair)
-            seen.add(pair)
-    return pairs
-
-
 # --- Pairs for pre-trained models: what they share ------------------------------------------------
 
 PAIRS = 200  # of each paradigm
@@ -495,7 +484,7 @@ def exchange_nouns(text, first, second):
 
 
 def draw_entity(story, slot, is_plural, adjectives=0):
-    """A new entity that is no name, with this number and so many adjectives: 0, 1 or 2.
+    """A new entity that is no name, with this number and n adjectives: n is 0, 1 or 2.
 
     "the dog", "the small dog", "the small black dog"
     """
@@ -514,7 +503,7 @@ def draw_verb(story, slot):
 
 
 def opposite_numbers(story, slot, adjectives=0):
-    """Two entities: one is singular, the other one is plural and has so many adjectives."""
+    """Two entities, one singular and one plural. The second one has n adjectives."""
     is_plural = story.chance(0.5)
     first = draw_entity(story, slot, is_plural)
     second = draw_entity(story, slot, not is_plural, adjectives)
@@ -563,16 +552,8 @@ def auxiliary_first(story):
 
 
 def order_of_adjectives(story):
-    """Size comes before colour and before age: `adjective_order`, but only for the subject.
-
-    right  the small black dog chased the small cats .
-    wrong  the black small dog chased the small cats .
-    """
-    cast = draw_cast(story)
-    right, _ = adjective_order(cast)
-    in_order = join(cast.size, cast.last_adjective)
-    exchanged = join(cast.last_adjective, cast.size)
-    return [Pair("", right, right.replace(in_order, exchanged, 1))]
+    """Size comes before colour and before age: see `adjective_order`."""
+    return [without_context(adjective_order(draw_cast(story)))]
 
 
 def filled_gap(story):
@@ -745,11 +726,10 @@ def pronoun_number(story):
 
 
 def agreement_at(distance):
-    """The paradigm of agreement with so many tokens from the noun to its verb, from 1 to 12.
+    """The paradigm of agreement at a distance: from the noun to its verb it is n tokens, 1 to 12.
 
-    All are in the past, where no other verb of the sentence agrees, and the sentence has another
-    noun of the other number. From 4 tokens on, it is the last noun before the verb. Between 1, 2 or
-    3 there is not enough space for it, so it follows the verb.
+    All sentences are in the past: only was/were shows a number. A second noun has the other number.
+    From distance 4 on it is the last noun before the verb; at 1 to 3 it follows the verb.
 
      1  the dog was chased by the cats .
      2  the dog that was chased by the cats hid .
@@ -764,9 +744,9 @@ def agreement_at(distance):
     11  the dog that chased the old foxes near the small black cats was tired .
     12  the dog that chased the old white foxes near the small black cats was tired .
 
-    The corpus has the forms 1, 2 and 4 to 7; in 5 to 7, with the states that follow from the event
-    and not with any mood. In it, no noun in a relative clause is near another noun: 8 to 12 are one
-    level deeper than all that a model was trained on.
+    The corpus has the forms 1, 2 and 4 to 7, but 5 to 7 only with states that follow from the event
+    and not with every mood. In the corpus, no noun in a relative clause is near another noun. So
+    the forms 8 to 12 are one level deeper than all sentences that a model was trained on.
     """
 
     def agree(story):
@@ -797,18 +777,19 @@ def distractor_after_the_verb(story, slot, distance):
     return right, (BE[True, False], BE[True, True]), head, other
 
 
+# {distance: how many adjectives the last noun before the verb has}, and the same for the noun in
+# the middle. In "the dog that chased the foxes near the small cats was", distance 9, the last noun
+# is "cats" with one adjective, and "foxes" in the middle has none.
+# fmt: off
+LAST   = {4: 0, 5: 0, 6: 1, 7: 2, 8: 0, 9: 1, 10: 1, 11: 2, 12: 2}
+MIDDLE = {                        8: 0, 9: 0, 10: 1, 11: 1, 12: 2}
+# fmt: on
+
+
 def distractor_before_the_verb(story, slot, distance):
     """The arguments of `twins_of_forms` for the distances 4 to 12."""
-    # How many adjectives do the last noun and, from 8 on, the noun in the middle have?
-    #     distance     4  5  6  7    8  9  10  11  12
-    #     last         0  0  1  2    0  1   1   2   2
-    #     middle                     0  0   1   1   2
-    adjectives = max(distance - 5, 0)
-    middle_adjectives = 0
-    if distance >= 8:
-        middle_adjectives = (distance - 8) // 2
-        adjectives = distance - 8 - middle_adjectives
-    head, last = opposite_numbers(story, slot, adjectives)
+    # the subject, and the last noun before its verb, which has the other number
+    head, last = opposite_numbers(story, slot, LAST[distance])
 
     # what is said about the subject: "near the cats", "that chased the cats",
     # "that chased the foxes near the cats"
@@ -819,7 +800,7 @@ def distractor_before_the_verb(story, slot, distance):
     elif distance < 8:
         subject = modified_by(head, Event(head, verb, last, past=True))
     else:
-        middle = draw_entity(story, slot, story.chance(0.5), middle_adjectives)
+        middle = draw_entity(story, slot, story.chance(0.5), MIDDLE[distance])
         middle = replace(middle, modifier=near_last)
         subject = modified_by(head, Event(head, verb, middle, past=True))
 
@@ -945,7 +926,7 @@ def opinions(story):
 
 
 def kinds(story):
-    """What holds for all animals holds for the cats, and what holds for all people does not.
+    """What holds for all animals holds for the cats; it need not hold for the bakers.
 
     context  every animal in the barn slept .
     right    the cat in the barn slept .
@@ -963,7 +944,7 @@ def kinds(story):
     everyone = Entity(KIND_NOUNS["animal"], all_plural, quantifier, modifier=place)
     everyone_else = replace(everyone, noun=KIND_NOUNS["person"])
 
-    # what they do; not "washes itself", because the language has no reflexive for one person
+    # what they do; not "dirty": "every person washes itself", but "the baker washes"
     mood = story.pick(ALL_MOODS[1:])
     acting = story.chance(0.5)
 

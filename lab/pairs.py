@@ -343,15 +343,15 @@ def read_paradigms(data, cache_dir):
 def data_name(data):
     """The name under which results are kept: "toy", "blimp", or the name of the folder.
 
-    Raises ValueError for a folder with the name of built-in data: their results would be mixed.
+    A folder may be named "blimp", because it often holds BLiMP. If its pairs are others, they are
+    scored again. Raises ValueError for a folder named "toy".
     """
     if data in BUILT_IN:
         return data
     name = Path(data).resolve().name
-    if name in BUILT_IN:
+    if name == "toy":
         raise ValueError(
-            f"{data}: results on {name} are those of the built-in pairs; give the folder another "
-            "name"
+            f"{data}: results on toy are those of the built-in pairs; give the folder another name"
         )
     return name
 
@@ -424,7 +424,7 @@ def read_run(folder, data):
     records = list(read_results(folder, data_name(data)).values())
     command = f"python -m lab.pairs {folder} --data {data}"
     if not records:
-        raise ValueError(f"{folder} has no results on {data} yet; {command}  makes them")
+        raise ValueError(f"{folder} has no results on {data} yet: {command} makes them")
     digest = sha256_of(existing_file(folder, "model.pt"))[:DIGITS]
     for record in records:
         if record["model"] != digest:

@@ -275,6 +275,8 @@ def check_run_record(record):
 def read_run_records(path):
     """The records of a file results/NAME.jsonl. ValueError if it is missing or damaged."""
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, not a file of records")
     if not path.is_file():
         raise ValueError(
             f"{path} is not there: python -m lab.report collect RUN ... --out {path} makes it"

@@ -791,7 +791,6 @@ def test_every_user_error_is_one_line(run_program, runs, folder_of_pairs, tmp_pa
 
     wrong = [
         ((run, "--data", tmp_path / "toy"), "give the folder another name"),
-        ((run, "--data", tmp_path / "blimp"), "give the folder another name"),
         ((run, "--data", tmp_path / "toy", "--table"), "give the folder another name"),
         ((tmp_path / "absent",), "is not a run"),
         ((run, "--data", tmp_path / "absent"), "has no files"),

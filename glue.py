@@ -286,7 +286,7 @@ def fine_tune(trainer, train, dev, metrics, progress):
         train: LabelledPairs.
         dev: {split: LabelledPairs}.
         metrics: names of the metrics to score with.
-        progress: a Progress, which hears of every step.
+        progress: a Progress; it is called after every step.
 
     Returns:
         The number of the signal that stopped it, or 0. trainer.result is set if it has finished.

@@ -27,9 +27,10 @@ from model import BertForMaskedLM, load_config, parameter_count
 from support.files import sha256_of, write_text
 from support.glue_results import check_record as check_glue_record
 from support.glue_results import read_results as read_glue_results
+from support.json_lines import DAMAGE, read_json_lines
 from support.pair_results import check_record as check_pairs_record
 from support.pair_results import read_results as read_pair_results
-from support.provenance import describe_machine
+from support.provenance import made_by
 from support.runs import existing_file
 
 # --- A benchmark ----------------------------------------------------------------------------------
@@ -67,7 +68,7 @@ class Record:
         words += [without_folder(argument) for argument in arguments]
         self.content = {
             "command": " ".join(words),
-            **describe_machine(device),
+            **made_by(device),
             "settings": settings,
             "rows": [],
             "notes": [],
@@ -135,7 +136,6 @@ def without_folder(argument):
 # --- A run ----------------------------------------------------------------------------------------
 
 TRAINING_LOSSES = 20  # kept of a run, about
-DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 
 
 def record_of_run(folder):
@@ -282,18 +282,7 @@ def read_run_records(path):
             f"{path} is not there: python -m lab.report collect RUN ... --out {path} makes it"
         )
 
-    # one record per line
-    records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            record = json.loads(line)
-            check_run_record(record)
-        except DAMAGE as error:
-            raise ValueError(
-                f"{path}, line {number} is damaged ({error}): delete the line and collect the run"
-            ) from None
-        records.append(record)
-    return records
+    return read_json_lines(path, check_run_record, "delete the line and collect the run")
 
 
 def add_run_records(path, added):

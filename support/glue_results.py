@@ -18,6 +18,7 @@ from pathlib import Path
 
 from support.files import write_text
 from support.glue_format import FORMATS
+from support.json_lines import read_json_lines
 
 
 def results_path(folder):
@@ -33,15 +34,8 @@ def read_results(folder):
     path = results_path(folder)
     if not path.exists():
         return {}
-    records = {}
-    try:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            check_record(record)
-            records[record["task"], record["seed"]] = record
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}): repair or delete the line") from None
-    return records
+    records = read_json_lines(path, check_record, "repair or delete the line")
+    return {(record["task"], record["seed"]): record for record in records}
 
 
 def check_record(record):

@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from support.files import write_text
+from support.json_lines import read_json_lines
 
 SCORES = ("pll", "whole_word")
 DIGITS = 12  # of a digest
@@ -69,9 +70,6 @@ def pack_bits(bits):
 
 def unpack_bits(digits, count):
     """The first `count` bits of hexadecimal digits, as a numpy array of bool."""
-    # two digits are a byte; files of earlier versions may have an odd number of digits
-    if len(digits) % 2 == 1:
-        digits += "0"
     packed = np.frombuffer(bytes.fromhex(digits), dtype=np.uint8)
     return np.unpackbits(packed, count=count).astype(bool)
 
@@ -104,15 +102,8 @@ def read_results(folder, data):
     path = results_path(folder, data)
     if not path.exists():
         return {}
-    records = {}
-    try:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            check_record(record)
-            records[record["paradigm"]] = record
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete the file and start again") from None
-    return records
+    records = read_json_lines(path, check_record, "delete the file and start again")
+    return {record["paradigm"]: record for record in records}
 
 
 def check_record(record):
@@ -124,11 +115,9 @@ def check_record(record):
     # the number of bits, the ties and the accuracy belong together
     pairs = record["pairs"]
     digits = 2 * math.ceil(pairs / 8)
-    digits_before = math.ceil(pairs / 4)  # in files of earlier versions
     for name in SCORES:
         score = record["scores"][name]
-        is_complete = len(score["wins"]) in (digits, digits_before)
-        if not is_complete or len(score["tied"]) != score["ties"]:
+        if len(score["wins"]) != digits or len(score["tied"]) != score["ties"]:
             raise ValueError(f"{name} of {record['paradigm']} is not complete")
         if not np.isclose(100 * credit_per_pair(score, pairs).mean(), score["accuracy"]):
             raise ValueError(f"the accuracy of {record['paradigm']} is not that of its pairs")

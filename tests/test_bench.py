@@ -158,6 +158,7 @@ def test_a_record_says_what_was_run_and_names_no_folder(tmp_path):
         "device",
         "torch",
         "threads",
+        "code",
         "settings",
         "rows",
         "notes",

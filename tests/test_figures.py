@@ -608,7 +608,7 @@ def test_the_idea_shows_each_weight_of_the_kernel_on_its_diagonal(matplotlib):
         ("composite", ["lengths", "RUN/log.jsonl"], "was not written by python -m lab.bench"),
         ("composite", ["lengths", "RUN/absent"], "not a file"),
         ("composite", ["phenomena", "RUN/absent"], "absent is not there"),
-        ("composite", ["phenomena", "RUN/log.jsonl"], "log.jsonl, line 1 is damaged"),
+        ("composite", ["phenomena", "RUN/log.jsonl"], "log.jsonl is damaged (line 1: "),
         ("composite", ["phenomena", "NO PAIRS"], "has no minimal pairs yet"),
         ("composite", ["phenomena", "TWO KINDS"], "several kinds of pairs: blimp, toy"),
         ("composite", ["loss", "RUN", "BROKEN"], "log.jsonl is damaged"),

@@ -272,14 +272,17 @@ def test_bits_are_those_of_the_drawn_example():
         assert pair_results.unpack_bits(pair_results.pack_bits(bits), count).tolist() == bits
 
 
-def test_bits_that_were_filled_up_to_a_multiple_of_four_are_read():
-    """Earlier versions wrote the nine bits 1 0 1 1 0 1 0 0 1 as the three digits b48."""
+def test_nine_bits_are_four_digits_and_a_record_with_three_is_refused():
+    """The nine bits 1 0 1 1 0 1 0 0 1 fill two bytes: b4 80."""
     expected = [True, False, True, True, False, True, False, False, True]
-    assert pair_results.unpack_bits("b48", 9).tolist() == expected
+    assert pair_results.unpack_bits("b480", 9).tolist() == expected
     record = make_record("a", expected)
     assert record["scores"]["pll"]["wins"] == "b480"
-    record["scores"] = json.loads(json.dumps(record["scores"]).replace("b480", "b48"))
     pair_results.check_record(record)
+
+    record["scores"] = json.loads(json.dumps(record["scores"]).replace("b480", "b48"))
+    with pytest.raises(ValueError, match="pll of a is not complete"):
+        pair_results.check_record(record)
 
 
 def test_accuracy_counts_a_tie_one_half():

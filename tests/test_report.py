@@ -319,7 +319,7 @@ def test_a_damaged_line_of_a_file_of_records_is_named(line, tmp_path, run_report
     out.write_text(out.read_text() + line + "\n")
     run = write_run(tmp_path / "run", "composite")
     outcome = run_report("collect", run, "--out", out)
-    assert_is_one_line(outcome, "toy.jsonl, line 2 is damaged")
+    assert_is_one_line(outcome, "toy.jsonl is damaged (line 2: ")
 
 
 # --- Tables of runs -------------------------------------------------------------------------------

@@ -240,7 +240,8 @@ def quantified_opinion(story, label):
     label 1: every sailor in the barn liked the soup .    no sailors in the barn hated the soup .
     label 0: every sailor in the barn hated the soup .    no sailors in the barn liked the soup .
     """
-    # "no" as often as "every" and "all" together
+    # "no" is drawn as often as "every" and "all" together. Fewer different sentences begin with it,
+    # and no row comes twice, so that it is a little rarer in the files.
     quantifier = story.pick(("every", "all"))
     if story.chance(0.5):
         quantifier = "no"

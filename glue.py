@@ -1003,12 +1003,21 @@ def finetune_command(args):
     tasks = read_tasks(formats, data_dir, args)
 
     # what is to be done, for all runs before the first one begins
-    jobs = {folder: plan_jobs(folder, tasks, args, dtype) for folder in folders}
-    missing = {folder: missing_jobs(jobs[folder]) for folder in folders}
+    jobs = {}
+    missing = {}
+    all_missing = []
+    for folder in folders:
+        jobs[folder] = plan_jobs(folder, tasks, args, dtype)
+        missing[folder] = missing_jobs(jobs[folder])
+        all_missing += missing[folder]
+
+    # the folders of the results, without what a kill may have left there
+    job_count = 0
     for folder in folders:
         make_writable(folder / args.name)
         remove_finished_checkpoints(jobs[folder])
-    progress = Progress(sum(missing.values(), []), sum(len(planned) for planned in jobs.values()))
+        job_count += len(jobs[folder])
+    progress = Progress(all_missing, job_count)
     tqdm.write(
         f"{progress.total} jobs (one task and one seed of one run), {progress.done} of them done "
         f"before; results go to RUN/{results_path(args.name)}"

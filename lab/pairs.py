@@ -239,12 +239,12 @@ def hidden_at(bert, input_ids, positions):
         input_ids: (M, N), without padding.
         positions: (M,).
     """
-    *first, last = bert.layers
+    last = bert.layers[-1]
     attention_mask = torch.ones_like(input_ids, dtype=torch.bool)  # (M, N)
 
     # as in model.Bert, but without the last layer
     x = bert.embeddings(input_ids, torch.zeros_like(input_ids))  # (M, N, C)
-    for layer in first:
+    for layer in bert.layers[:-1]:
         x = layer(x, attention_mask)  # (M, N, C)
 
     # as in model.Layer

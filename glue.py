@@ -56,7 +56,7 @@ from data import PAD, SEP, BatchSource, pad_pairs
 from model import SIZES, BertForClassification, load_config, load_run
 from pretrain import ADAM_BETAS, ADAM_EPS, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
-from support.commands import StopSignals, fraction, positive_int, run_command
+from support.commands import fraction, positive_int, run_command
 from support.devices import autocast, choose_device
 from support.files import load_checkpoint, save_checkpoint, sha256_of, write_text
 from support.glue_downloads import download_tasks
@@ -83,6 +83,7 @@ from support.glue_table import (
 )
 from support.progress import Progress
 from support.runs import load_weights, pretraining_settings
+from support.signals import StopSignals
 from toy import glue as toy_glue
 from toy import language as toy_language
 from toy import pairs as toy_pairs

@@ -42,11 +42,12 @@ from model import (
     parameter_count,
     save_run,
 )
-from support.commands import StopSignals, TrainingFailed, positive_int, run_command
+from support.commands import TrainingFailed, positive_int, run_command
 from support.devices import autocast, choose_device, compile_encoder
 from support.files import load_checkpoint, save_checkpoint, write_text
 from support.provenance import made_by
 from support.runs import load_weights
+from support.signals import StopSignals
 from support.tables import mean_and_standard_error
 
 # --- Settings -------------------------------------------------------------------------------------

@@ -51,31 +51,6 @@ def run_command(program, function, *arguments):
     sys.exit(code)
 
 
-class StopSignals:
-    """Turns SIGINT and SIGTERM into a number that is read between two training steps.
-
-    with StopSignals() as stop:
-        while not stop.number:
-            ...one step...
-    """
-
-    def __enter__(self):
-        self.number = 0
-        self.before = {}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.before[number] = signal.signal(number, self.remember)
-        return self
-
-    def remember(self, number, frame):
-        self.number = number
-        # A second signal of the same kind acts at once.
-        signal.signal(number, self.before[number])
-
-    def __exit__(self, *error):
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-
-
 def positive_int(text):
     """argparse type: a whole number above 0."""
     if not (text.isascii() and text.isdigit() and int(text) > 0):

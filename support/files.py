@@ -2,24 +2,62 @@
 
 import hashlib
 import os
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch
+
+from support.signals import delayed_signals
+
+PART = ".part"  # how the temporary names end
 
 
 def write_atomically(path, write):
     """Call `write(temporary_path)`, then rename that file to `path`.
 
-    After a kill or a full disk, `path` is either the old file or the complete new one.
+    After a kill, a power failure or a full disk, `path` is either the old file or the complete new
+    one. SIGINT and SIGTERM act when the file is complete.
     """
     path = Path(path)
-    temporary = path.with_name(path.name + ".part")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    # Two processes never write to the same temporary file.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}{PART}")
+    with delayed_signals():
+        try:
+            write(temporary)
+            write_to_disk(temporary)
+            os.replace(temporary, path)
+            write_folder_to_disk(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def write_to_disk(path):
+    """Wait until the content of a file is on the disk, so that a power failure cannot take it."""
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def write_folder_to_disk(folder):
+    """Wait until the names in a folder are on the disk, the new name of a file among them."""
+    # Windows and some network file systems cannot do this with a folder. The file has its new name
+    # all the same.
+    with suppress(OSError):
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def remove_parts(folder):
+    """Delete the temporary files that killed processes left in a folder.
+
+    Only the process that holds the lock of this folder may do this: then nobody writes there.
+    """
+    for part in folder.glob(f"*{PART}"):
+        part.unlink(missing_ok=True)
 
 
 def write_text(path, text):
@@ -51,14 +89,27 @@ def load_checkpoint(path):
 
     Raises ValueError if the file is damaged or is not a checkpoint.
     """
+    # A checkpoint is a zip archive, which holds a checksum of each part. torch does not look at it.
     with open(path, "rb") as file:
         try:
+            check_archive(file)
+            file.seek(0)
             return torch.load(file, map_location="cpu", weights_only=True)
+        except OSError:
+            raise
         except Exception as error:  # torch raises many kinds of errors for the same cause
             kind = type(error).__name__
             raise ValueError(
                 f"{path} is damaged or is not a checkpoint of this project ({kind})"
             ) from None
+
+
+def check_archive(file):
+    """Raise zipfile.BadZipFile if a part of an open zip archive does not have its checksum."""
+    with zipfile.ZipFile(file) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
 
 
 def sha256_of(path):

@@ -1,13 +1,68 @@
-"""Files of records: one JSON object per line."""
+"""Files of records: one JSON object per line. Lines are added at the end and never changed.
+
+A kill or a full disk can leave half a line at the end of the file. The next record ends this line
+with a mark, and readers leave it out, with a message:
+
+    {"task": "cola", "seed": 42, "result": {...}}
+    {"task": "cola", "seed": 97, "resu (interrupted)
+    {"task": "cola", "seed": 97, "result": {...}}
+"""
 
 import json
+import os
+import sys
 
 # What reading or checking a damaged record raises.
-DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+DAMAGE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)
+
+INTERRUPTED = " (interrupted)"  # how a line ends that was only half written
+
+
+def append_json_line(path, record):
+    """Add a record at the end of a file, in one write, so that it is there or not there.
+
+    Raises ValueError if the record has a number that is not finite, which is not JSON.
+    """
+    line = json.dumps(record, allow_nan=False) + "\n"
+    with open(path, "a+b", buffering=0) as file:
+        # End the last line if it has no end: it was only half written, or somebody edited the file.
+        last_line = unended_line(file)
+        if is_json(last_line):
+            line = "\n" + line
+        elif last_line:
+            line = INTERRUPTED + "\n" + line
+
+        content = line.encode()
+        if file.write(content) < len(content):
+            raise OSError(f"could not write all of a line to {path}: is the disk full?")
+        os.fsync(file.fileno())
+
+
+def unended_line(file):
+    """The bytes after the last newline of an open file."""
+    file.seek(0)
+    return file.read().rpartition(b"\n")[2]
+
+
+def is_json(line):
+    """Whether a line is complete."""
+    try:
+        json.loads(line)
+    except DAMAGE:
+        return False
+    return True
 
 
 def read_json_lines(path, check, advice):
-    """The records of a file, in its order.
+    """The records of a file, in its order. Lines that were only half written are left out.
 
     Args:
         path: of the file.
@@ -18,16 +73,30 @@ def read_json_lines(path, check, advice):
     """
     # a file that is not UTF-8 text is damaged, too
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is damaged ({error}): {advice}") from None
 
+    # After the last newline there is nothing, a complete line, or half a line.
+    if not lines[-1]:
+        lines.pop()
+    elif not is_json(lines[-1]):
+        lines[-1] += INTERRUPTED
+
     records = []
     for number, line in enumerate(lines, 1):
+        if line.endswith(INTERRUPTED):
+            print(f"{path}: line {number} was only half written, left out", file=sys.stderr)
+            continue
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_constant=refuse_constant)
             check(record)
         except DAMAGE as error:
             raise ValueError(f"{path} is damaged (line {number}: {error}): {advice}") from None
         records.append(record)
     return records
+
+
+def refuse_constant(text):
+    """Python reads NaN and Infinity as numbers, but they are not JSON."""
+    raise ValueError(f"{text} is not a number")

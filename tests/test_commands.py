@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from conftest import ROOT
-from support.commands import StopSignals, TrainingFailed, fraction, positive_int, run_command
+from support.commands import TrainingFailed, fraction, positive_int, run_command
+from support.signals import StopSignals
 
 no_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
 

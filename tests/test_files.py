@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pickle
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from support import files
 from support.files import (
     load_checkpoint,
+    remove_parts,
     save_checkpoint,
     sha256_of,
     write_atomically,
@@ -22,8 +24,16 @@ needs_dev_full = pytest.mark.skipif(
 )
 
 
+needs_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
+
+
 def names_in(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+def part_of(path):
+    """The temporary file under which this process writes the file."""
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
 
 
 class Killed(BaseException):
@@ -76,9 +86,63 @@ def test_a_failed_rename_keeps_the_old_file_and_leaves_no_part(tmp_path, monkeyp
 
 def test_a_part_that_a_kill_left_does_not_disturb_the_next_write(tmp_path):
     path = tmp_path / "notes.txt"
-    (tmp_path / "notes.txt.part").write_text("half of something longer")
+    part_of(path).write_text("half of something longer")
     write_text(path, "new")
     assert path.read_text() == "new" and names_in(tmp_path) == ["notes.txt"]
+
+
+def test_parts_that_other_processes_left_are_removed_on_request(tmp_path):
+    write_text(tmp_path / "notes.txt", "new")
+    (tmp_path / "notes.txt.99999.part").write_text("half")
+    (tmp_path / "model.pt.part").write_text("half")
+    remove_parts(tmp_path)
+    assert names_in(tmp_path) == ["notes.txt"]
+
+
+def test_two_processes_write_to_different_temporary_files(tmp_path):
+    names = []
+
+    def write(temporary):
+        names.append(temporary.name)
+        temporary.write_text("new")
+
+    write_atomically(tmp_path / "notes.txt", write)
+    assert str(os.getpid()) in names[0]
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    events = []
+    fsync = os.fsync
+    replace = os.replace
+    monkeypatch.setattr(os, "fsync", lambda number: (events.append("disk"), fsync(number)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (events.append("name"), replace(*paths)))
+    write_text(tmp_path / "notes.txt", "new")
+    assert events[:2] == ["disk", "name"]
+
+
+@needs_signals
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_a_write_acts_when_the_file_is_complete(tmp_path, number):
+    path = tmp_path / "notes.txt"
+
+    def write(temporary):
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+        temporary.write_text("complete")
+
+    class Stopped(Exception):
+        pass
+
+    def stop(number, frame):
+        raise Stopped
+
+    before = signal.signal(number, stop)
+    try:
+        with pytest.raises(Stopped):
+            write_atomically(path, write)
+    finally:
+        signal.signal(number, before)
+    assert path.read_text() == "complete" and names_in(tmp_path) == ["notes.txt"]
 
 
 def test_text_has_the_same_bytes_on_every_system(tmp_path):
@@ -125,7 +189,7 @@ def test_a_full_disk_that_torch_reports_as_a_runtime_error_is_an_os_error(
 def test_a_genuinely_full_disk_is_an_os_error_and_keeps_the_last_checkpoint(tmp_path):
     path = tmp_path / "model.pt"
     save_checkpoint(path, {"step": 1})
-    (tmp_path / "model.pt.part").symlink_to("/dev/full")
+    part_of(path).symlink_to("/dev/full")
     with pytest.raises(OSError):
         save_checkpoint(path, {"weights": torch.zeros(100_000)})
     assert load_checkpoint(path) == {"step": 1} and names_in(tmp_path) == ["model.pt"]
@@ -135,7 +199,7 @@ def test_a_genuinely_full_disk_is_an_os_error_and_keeps_the_last_checkpoint(tmp_
 def test_a_genuinely_full_disk_keeps_the_last_text(tmp_path):
     path = tmp_path / "notes.txt"
     write_text(path, "old")
-    (tmp_path / "notes.txt.part").symlink_to("/dev/full")
+    part_of(path).symlink_to("/dev/full")
     with pytest.raises(OSError):
         write_text(path, "new")
     assert path.read_text() == "old" and names_in(tmp_path) == ["notes.txt"]

@@ -341,7 +341,7 @@ def test_results_of_paradigms_that_the_data_do_not_have_are_removed(tmp_path):
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda line: line[:-20],
+        lambda line: line[:-20] + "\n",
         lambda line: line.replace('"accuracy": 50.0', '"accuracy": 51.0'),
         lambda line: line.replace('"wins": "80"', '"wins": "8000"'),
         lambda line: line.replace('"wins": "80"', '"wins": "g0"'),

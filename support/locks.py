@@ -1,0 +1,131 @@
+"""Locks: what one process works on, another process leaves alone.
+
+    with lock(folder / "run.lock", "RUN"):
+        ...no other process is in such a block with this file...
+
+A lock is a file that the operating system has locked for this process. It is free again as soon as
+the process ends, even if it was killed, so no lock of a dead process is ever left. The file says
+who holds it: the number of the process and the name of its machine.
+
+Some network file systems have no locks. There the block runs without protection, and a line says
+so.
+"""
+
+import errno
+import os
+import socket
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    import msvcrt
+
+# Windows locks a byte of the file. This one is far behind the text, so that the text can be read.
+LOCKED_BYTE = 1 << 30
+
+# What the operating system says if another process has the lock, and if it knows no locks.
+HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+POLL_SECONDS = 0.2  # between two attempts to get a lock
+
+
+class InUse(ValueError):
+    """Another process has the lock."""
+
+
+@contextmanager
+def lock(path, name, wait=False):
+    """Hold a lock during a `with` block.
+
+    Args:
+        path: the file of the lock. Its folder must exist.
+        name: what is locked, for the message.
+        wait: wait until the lock is free.
+    Raises:
+        InUse: another process holds it, and `wait` is False. The message says which process.
+    """
+    path = Path(path)
+    file = open_locked(path)
+    while file is None and wait:
+        time.sleep(POLL_SECONDS)
+        file = open_locked(path)
+    if file is None:
+        raise InUse(f"{name} is in use by {owner_of(path)}")
+
+    try:
+        yield
+    finally:
+        # Remove the file while it is locked: then nobody has just begun to use it.
+        # Windows does not remove an open file; there it stays, and does no harm.
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        os.close(file)
+
+
+def open_locked(path):
+    """Open the file of a lock and lock it: its file descriptor, a number.
+
+    None if another process holds the lock.
+    """
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        if not try_to_lock(file, path):
+            os.close(file)
+            return None
+
+        # The last owner may have removed the file after we opened it. Then it is another file, or
+        # none, that other processes see under this name: open it again.
+        if is_file_at(file, path):
+            break
+        os.close(file)
+
+    # who holds it, for the messages of other processes
+    os.ftruncate(file, 0)
+    os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    return file
+
+
+def try_to_lock(file, path):
+    """Lock an open file. False if another process has locked it."""
+    # The call returns at once. On Windows it locks one byte at the current position.
+    try:
+        if os.name == "nt":
+            os.lseek(file, LOCKED_BYTE, os.SEEK_SET)
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+            os.lseek(file, 0, os.SEEK_SET)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in HELD:
+            return False
+        if error.errno not in UNSUPPORTED:
+            raise
+
+        # without locks, work as if this were the only process
+        print(
+            f"{path}: this file system has no locks, so start no second process here",
+            file=sys.stderr,
+        )
+    return True
+
+
+def is_file_at(file, path):
+    """Whether the open file is the one that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def owner_of(path):
+    """Who holds a lock: "process 123 on laptop"."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    return text or "another process"

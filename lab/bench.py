@@ -14,6 +14,9 @@ each of them once. Times are medians over the rounds. A ratio is the median over
 Letters as in attention.py.
 """
 
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+
+# isort: split
 import argparse
 import functools
 import math

@@ -17,6 +17,9 @@ first RUN; for a file next to it) or at --out. Drawing needs matplotlib (pip ins
 --describe prints text and does not need it. Letters as in attention.py.
 """
 
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+
+# isort: split
 import argparse
 import json
 import math

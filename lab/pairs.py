@@ -28,6 +28,9 @@ The scores are computed in float32 on every device. bf16 has 8 bits of precision
 of pairs that differ, and differences of pairs that are ties.
 """
 
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+
+# isort: split
 import argparse
 import itertools
 import math
@@ -56,6 +59,7 @@ from support.pair_results import (
     digest_of_pairs,
     keep_results,
     read_results,
+    results_lock,
     score_record,
 )
 from support.provenance import made_by
@@ -875,12 +879,13 @@ def main(arguments=None):
     paradigms = chosen_paradigms(paradigms, args.paradigms)
 
     for folder in args.runs:
-        records = evaluate(folder, data, paradigms, device)
-        print_scores(records)
+        with results_lock(folder, data):
+            records = evaluate(folder, data, paradigms, device)
+            print_scores(records)
 
-        # Paradigms that the data do not have any more must not be part of the mean.
-        if not args.paradigms:
-            keep_results(folder, data, [paradigm.name for paradigm in paradigms])
+            # Paradigms that the data do not have any more must not be part of the mean.
+            if not args.paradigms:
+                keep_results(folder, data, [paradigm.name for paradigm in paradigms])
     return 0
 
 

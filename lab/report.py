@@ -18,6 +18,9 @@ A cell "a +- b" is mean and standard error over the runs of a variant, which dif
 cell with fewer seeds than others says with how many. An empty cell is not measured yet.
 """
 
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+
+# isort: split
 import argparse
 import functools
 import itertools

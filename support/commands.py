@@ -1,10 +1,14 @@
 """What the command lines share: errors as one line, signals, and types of arguments."""
 
 import argparse
+import os
 import signal
 import sys
+from contextlib import suppress
 
 from support.devices import keep_freed_memory
+
+LARGEST_INT = 2**31 - 1  # of a number on the command line
 
 
 class TrainingFailed(Exception):
@@ -26,15 +30,24 @@ def run_command(program, function, *arguments):
         if stream is not None:
             stream.reconfigure(errors="replace")
 
-    # Outside the training loop, SIGTERM ends the program and runs its clean-up.
+    # Outside the training loop, SIGTERM ends the program and runs its clean-up. Ctrl-C raises
+    # KeyboardInterrupt; during the imports it did not (support/quiet_start.py).
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     keep_freed_memory()
 
+    # The output is flushed here, because at the end of Python an error would be a traceback.
     try:
-        sys.exit(function(*arguments))
+        code = function(*arguments)
+        flush(sys.stdout)
+        sys.exit(code)
     except TrainingFailed as error:
         message = str(error)
         code = 1
+    except BrokenPipeError:
+        message = "stopped, because nobody reads the output any more"
+        code = 2
     except (ValueError, OSError) as error:
         message = str(error)
         code = 2
@@ -47,15 +60,44 @@ def run_command(program, function, *arguments):
             raise
         message = "out of memory; a smaller --batch_size or --seq_len needs less"
         code = 1
-    print(f"{program}: {message}", file=sys.stderr)
+
+    # Both streams may be full or closed.
+    discard_if_broken(sys.stdout)
+    with suppress(OSError):
+        print(f"{program}: {message}", file=sys.stderr, flush=True)
+    discard_if_broken(sys.stderr)
     sys.exit(code)
 
 
+def flush(stream):
+    """Write what was printed but not yet written. A stream that was closed before is None."""
+    if stream is not None:
+        stream.flush()
+
+
+def discard_if_broken(stream):
+    """Let a stream that cannot be written to lead nowhere.
+
+    Otherwise Python tries again when it ends, and prints a traceback.
+    """
+    try:
+        flush(stream)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
 def positive_int(text):
-    """argparse type: a whole number above 0."""
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
+    """argparse type: a whole number above 0, and at most LARGEST_INT."""
+    if not (text.isascii() and text.isdigit() and text.strip("0")):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number above 0")
+
+    # Python refuses to read more than some thousand digits.
+    digits = text.lstrip("0")
+    if len(digits) > len(str(LARGEST_INT)) or int(digits) > LARGEST_INT:
+        raise argparse.ArgumentTypeError(f"{text[:40]} is above {LARGEST_INT:,}")
+    return int(digits)
 
 
 def fraction(text):

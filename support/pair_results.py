@@ -30,7 +30,8 @@ from pathlib import Path
 import numpy as np
 
 from support.files import write_text
-from support.json_lines import read_json_lines
+from support.json_lines import append_json_line, read_json_lines
+from support.locks import lock
 
 SCORES = ("pll", "whole_word")
 DIGITS = 12  # of a digest
@@ -97,13 +98,18 @@ def results_path(folder, data):
 def read_results(folder, data):
     """{paradigm: record} of a run, in the order of the file; {} without a file.
 
+    Of two records of a paradigm the later one counts. Records of an earlier model than that of the
+    last line do not count.
+
     Raises ValueError if the file is damaged.
     """
     path = results_path(folder, data)
     if not path.exists():
         return {}
     records = read_json_lines(path, check_record, "delete the file and start again")
-    return {record["paradigm"]: record for record in records}
+    return {
+        record["paradigm"]: record for record in records if record["model"] == records[-1]["model"]
+    }
 
 
 def check_record(record):
@@ -124,33 +130,28 @@ def check_record(record):
 
 
 def add_result(folder, record):
-    """Add the record of a paradigm, or replace it. Results of an earlier model are removed.
-
-    The file is read again first, because another process may have added records meanwhile.
-    """
-    data = record["data"]
-    records = {}
-    for paradigm, old in read_results(folder, data).items():
-        if old["model"] == record["model"]:
-            records[paradigm] = old
-    records[record["paradigm"]] = record
-    write_results(folder, data, records)
+    """Add the record of a paradigm."""
+    path = results_path(folder, record["data"])
+    path.parent.mkdir(exist_ok=True)
+    append_json_line(path, record)
 
 
 def keep_results(folder, data, paradigms):
     """Remove the records of all other paradigms, which the data do not have any more.
 
+    Only the process that holds the lock of these results may do this.
+
     paradigms: names.
     """
     records = read_results(folder, data)
-    kept = {name: record for name, record in records.items() if name in paradigms}
+    kept = [record for name, record in records.items() if name in paradigms]
     if len(kept) < len(records):
-        write_results(folder, data, kept)
+        lines = [json.dumps(record) + "\n" for record in kept]
+        write_text(results_path(folder, data), "".join(lines))
 
 
-def write_results(folder, data, records):
-    """Write the file of a run's results on some data. records: {paradigm: record}."""
-    path = results_path(folder, data)
+def results_lock(folder, data):
+    """The lock that a process holds while it scores a run on some data."""
+    path = results_path(folder, data).with_suffix(".lock")
     path.parent.mkdir(exist_ok=True)
-    lines = [json.dumps(each) + "\n" for each in records.values()]
-    write_text(path, "".join(lines))
+    return lock(path, f"{folder} on {data}")

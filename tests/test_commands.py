@@ -3,6 +3,7 @@
 import argparse
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,6 +158,17 @@ def test_positive_int_refuses_everything_else(text):
         positive_int(text)
 
 
+@pytest.mark.parametrize("text", [str(2**31), "1" + "0" * 30, "9" * 5_000])
+def test_positive_int_refuses_numbers_that_are_too_large(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is above 2,147,483,647") as refused:
+        positive_int(text)
+    assert len(str(refused.value)) < 100
+
+
+def test_positive_int_reads_the_largest_number():
+    assert positive_int("0" * 5_000 + str(2**31 - 1)) == 2**31 - 1
+
+
 @pytest.mark.parametrize("text, value", [("0", 0.0), ("0.1", 0.1), ("1e-3", 0.001)])
 def test_fraction_reads_numbers_from_0_to_below_1(text, value):
     assert fraction(text) == value
@@ -200,3 +212,81 @@ def test_a_program_whose_output_was_closed_before_its_start_still_runs(monkeypat
     with pytest.raises(SystemExit) as stop:
         run_command("program.py", lambda: 7)
     assert stop.value.code == 7
+
+
+PRINT = """
+import sys
+from support.commands import run_command
+def main():
+    for line in range(100_000):
+        print("line", line)
+    return 0
+run_command("a.py", main)
+"""
+
+
+def test_a_reader_of_the_output_that_ends_early_is_one_line():
+    command = [sys.executable, "-c", PRINT]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout.readline() == "line 0\n"
+        program.stdout.close()
+        error = program.stderr.read()
+    assert program.returncode == 2
+    assert error == "a.py: stopped, because nobody reads the output any more\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that is always full")
+@pytest.mark.parametrize("text", ["x", "x" * 100_000])
+def test_an_output_on_a_full_disk_is_one_line(text):
+    code = (
+        "from support.commands import run_command\n"
+        "def main():\n"
+        f"    print({text!r})\n"
+        "    return 0\n"
+        "run_command('a.py', main)\n"
+    )
+    with open("/dev/full", "w") as full:
+        program = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert program.returncode == 2
+    assert program.stderr == "a.py: [Errno 28] No space left on device\n"
+
+
+@no_signals
+@pytest.mark.parametrize("place, quiet", [("project", True), ("project/lab", True), (".", False)])
+def test_ctrl_c_during_the_imports_is_quiet_in_our_programs_only(tmp_path, place, quiet):
+    # a copy of the project with this module alone
+    project = tmp_path / "project"
+    (project / "support").mkdir(parents=True)
+    (project / "lab").mkdir()
+    shutil.copy(ROOT / "support" / "quiet_start.py", project / "support")
+
+    # a program of the project, or one of somebody else
+    path = tmp_path / place / "program.py"
+    path.write_text(
+        "import os, signal, sys\n"
+        f"sys.path.insert(0, {str(project)!r})\n"
+        "import support.quiet_start\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "import time; time.sleep(5)\n"
+    )
+    program = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+    assert program.returncode == -signal.SIGINT
+    assert ("KeyboardInterrupt" in program.stderr) == (not quiet)
+    assert (program.stderr == "") == quiet
+
+
+@no_signals
+def test_ctrl_c_after_the_imports_is_one_line():
+    code = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "from support.commands import run_command\n"
+        "run_command('a.py', lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+    )
+    program = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert program.returncode == 130
+    assert program.stderr == "a.py: interrupted; the files that were written are complete\n"

@@ -822,3 +822,12 @@ def test_a_comparison_that_cannot_be_meant_is_refused(capsys, options, message):
     with pytest.raises(SystemExit):
         pairs.parse_arguments(["run", *options])
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_run_that_another_process_is_scoring_is_refused_in_one_line(runs, run_program):
+    run = runs[0]
+    with pair_results.results_lock(run, "toy"):
+        outcome = call(run_program, run)
+    assert outcome.code == 2
+    assert "on toy is in use by process" in outcome.error and outcome.error.count("\n") == 1
+    assert pair_results.read_results(run, "toy") == {}

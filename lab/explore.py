@@ -1,0 +1,280 @@
+"""A page to look into a model: how a row of attention is the sum of its terms.
+
+    python -m lab.explore RUN "the dog barks."                        one run
+    python -m lab.explore RUN RUN2 "the dog barks."                   two runs, compared
+    python -m lab.explore RUN "the dog barks." --html dog.html        another file
+
+RUN is a folder that pretrain.py wrote. The page is one file, which any browser opens; it loads
+nothing from a network. It shows, for every layer and head, the attention map next to the map of the
+kernel alone, the terms that a token's row is the sum of, and the kernels. Without --html it is
+RUN/figures/explore.html of the first RUN.
+
+The numbers are computed here: the scores of each term, and the logits of each kernel. The page,
+lab/explore.html, adds them up and takes the softmax. Letters as in attention.py.
+"""
+
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+
+# isort: split
+import argparse
+import base64
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from attention import VARIANTS, ConvBert, SelfAttention, split_heads
+from lab.figures import describe, encode, input_of_mixer, is_clipped, mixer_of
+from model import load_run
+from support.commands import run_command
+from support.files import write_text
+
+TEMPLATE = Path(__file__).with_name("explore.html")
+MARK = "DATA_OF_THE_PAGE"  # in the template, once: the JSON text takes its place
+
+# A map has N x N numbers for each layer and head: with more tokens the page becomes too large.
+LONGEST = 128  # tokens
+
+# What a term adds to the score a_ij, with r = j - i. A term that is not listed has only its name.
+SYMBOLS = {
+    "fixed": "\u03b2_r",
+    "dynamic": "q_i\u00b7w_r/\u221ad",
+    "key_dynamic": "k_j\u00b7u_(i\u2212j)/\u221ad",
+}
+
+# The logits of the kernels of convolutions, by the name of their class.
+CONVOLUTIONS = {
+    "LightConv": "weight_r",
+    "DynamicConv": "kernel(g_i)_r",
+    "ConvBert": "kernel(c_i*q_i)_r",
+}
+
+
+# --- The numbers ----------------------------------------------------------------------------------
+
+
+def describe_run(folder, sentence):
+    """What the page shows of one run: a dictionary of plain values.
+
+    Raises ValueError if the folder is not a run, or if the sentence is empty or too long.
+    """
+    model, tokenizer = load_run(folder)
+    ids, pieces = encode(model, tokenizer, sentence)
+    if len(pieces) > LONGEST:
+        raise ValueError(f"the sentence has {len(pieces)} tokens, the page shows at most {LONGEST}")
+
+    # the maps and kernels of every layer, and what names the run
+    config = model.config
+    layers = [describe_layer(model, ids, layer) for layer in range(1, config.layers + 1)]
+    return {
+        "name": Path(folder).resolve().name,
+        "variant": config.variant,
+        "equation": VARIANTS[config.variant].equation,
+        "beyond": config.beyond,
+        "clipped": is_clipped(model),
+        "tokens": pieces,
+        "layers": layers,
+    }
+
+
+@torch.no_grad()
+def describe_layer(model, ids, layer):
+    """The heads of a layer, those of attention first, and notes on what the page leaves out."""
+    mixer = mixer_of(model, layer)
+    x, attention_mask = input_of_mixer(model, ids, layer)  # (1, N, C)
+
+    # ConvBERT has heads of both kinds.
+    heads = []
+    if isinstance(mixer, (SelfAttention, ConvBert)):
+        heads += attention_heads(mixer, x, is_clipped(model))
+    if not isinstance(mixer, SelfAttention):
+        heads += convolution_heads(mixer, x, attention_mask)
+    return {"heads": heads, "notes": notes_on(model, mixer, layer, heads)}
+
+
+def attention_heads(mixer, x, clipped):
+    """For each attention head: the content scores, and the rows of its position terms."""
+    q = split_heads(mixer.query(x), mixer.heads)[0]  # (H, N, d)
+    k = split_heads(mixer.key(x), mixer.heads)[0]  # (H, N, d)
+    content = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # (H, N, N)
+    heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
+
+    # ConvBERT's attention has no position terms. A term that adds to the values has no score.
+    terms = getattr(mixer, "terms", {})
+    for name, term in terms.items():
+        if term.belongs_to == "value":
+            continue
+        owner = k if term.belongs_to == "key" else q
+        rows = rows_of_term(term, owner)  # (H, N, K) or (H, 1, K)
+        for head, head_rows in zip(heads, rows, strict=True):
+            symbol = SYMBOLS.get(name, "")
+            head["terms"].append(describe_term(name, symbol, term.belongs_to, head_rows, clipped))
+    return heads
+
+
+def rows_of_term(term, owner):
+    """The rows of a term for its owners (H, N, d): (H, N, K), or (H, 1, K) if they are all equal.
+
+    The owners are the queries or the keys.
+    """
+    fixed = term.fixed_kernel()  # (H, K) or None
+    if fixed is not None:
+        return fixed[:, None]  # (H, K) -> (H, 1, K)
+    rows = term(owner[None])  # (1, H, N, K), or (H, N, K) if they do not depend on the text
+    return rows.reshape(rows.shape[-3:])  # (H, N, K)
+
+
+def convolution_heads(mixer, x, attention_mask):
+    """For each convolution head: the logits of its kernel, or of the kernel of each token.
+
+    An empty list if the mixer has no such kernels.
+    """
+    # (H, N, K), or (H, 1, K) if all tokens have the same kernel
+    token_kernels = mixer.token_kernels(x, attention_mask)
+    fixed = mixer.kernels().get("fixed")
+    if token_kernels is not None:
+        name = "dynamic"
+        logits = token_kernels[0]  # (1, H, N, K) -> (H, N, K)
+    elif fixed is not None:
+        name = "fixed"
+        logits = fixed[:, None]  # (H, K) -> (H, 1, K)
+    else:
+        return []
+
+    # A kernel with dilation D has its weights D tokens apart.
+    dilation = getattr(mixer, "dilation", 1)
+    symbol = CONVOLUTIONS.get(type(mixer).__name__, "")
+    heads = []
+    for rows in logits:
+        term = describe_term(name, symbol, "query", rows, clipped=False)
+        if dilation > 1:
+            term["words"] = ""  # the words count single tokens
+        heads.append({"kind": "convolution", "dilation": dilation, "terms": [term]})
+    return heads
+
+
+def describe_term(name, symbol, belongs_to, rows, clipped):
+    """One term of one head. rows: (N, K), or (1, K) for a fixed kernel, which also gets words."""
+    words = ""
+    if len(rows) == 1:
+        p = rows[0].double().softmax(dim=-1).numpy()  # (K,)
+        words, _ = describe(p, clipped)
+    return {
+        "name": name,
+        "symbol": symbol,
+        "belongs_to": belongs_to,
+        "words": words,
+        "rows": pack(rows),
+    }
+
+
+def notes_on(model, mixer, layer, heads):
+    """Sentences about what a layer does and the maps of the page do not show."""
+    notes = []
+    if not heads:
+        notes.append(f"{type(mixer).__name__} has neither attention nor kernels to draw a map of.")
+    if model.bert.embeddings.position is not None:
+        notes.append(
+            "This model adds a vector for each absolute position to the embeddings. It is in the "
+            "content term."
+        )
+
+    # what is added to the values, or computed before the queries, keys and values
+    for name, term in getattr(mixer, "terms", {}).items():
+        if term.belongs_to == "value":
+            notes.append(
+                f"The term {name} adds a vector to the values. It is not in the score, so not here."
+            )
+    for name in mixer.kernels():
+        if name.startswith("depthwise"):
+            what = name.removeprefix("depthwise, ")
+            notes.append(
+                f"There is also a depthwise convolution {what}, which is not shown here: "
+                f"python -m lab.figures depthwise RUN --layer {layer} draws it."
+            )
+    return notes
+
+
+def pack(numbers):
+    """A tensor (rows, columns) for JSON: its shape, and float32 numbers as base64 text.
+
+    A number takes 5.3 characters and keeps all its digits. Decimal numbers with five digits after
+    the point would take 8 or 9.
+    """
+    array = numbers.numpy().astype("<f4")  # 4 bytes each, the lowest first
+    text = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
+    return {"shape": list(array.shape), "float32": text}
+
+
+# --- The page -------------------------------------------------------------------------------------
+
+
+def make_page(sentence, runs):
+    """The text of the HTML file."""
+    # JSON in a <script> element: without "<" nothing in it can end the element. All characters
+    # that are not ASCII are written as \\u....
+    data = json.dumps({"sentence": sentence, "runs": runs}, separators=(",", ":"))
+    data = data.replace("<", "\\u003c")
+    return TEMPLATE.read_text(encoding="utf-8").replace(MARK, data)
+
+
+# --- The command line -----------------------------------------------------------------------------
+
+
+def parse_arguments(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.explore",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="one or two folders of pretrain.py"
+    )
+    parser.add_argument("sentence", help='in quotation marks, as in "the dog barks."')
+    parser.add_argument("--html", type=Path, metavar="FILE.html", help="where to write the page")
+    return parser.parse_args(arguments)
+
+
+def check_arguments(args):
+    """ValueError if the command line cannot be right, before any run is read."""
+    # the last word is a run, or the sentence has no quotation marks
+    if os.path.isfile(os.path.join(args.sentence, "config.json")):
+        raise ValueError('the sentence is missing; give one after RUN, as in "the dog barks."')
+    if len(args.runs) > 2:
+        raise ValueError(
+            "give one or two runs, then the sentence in quotation marks, "
+            'as in: RUN RUN2 "the dog barks."'
+        )
+
+    if args.html is None:
+        return
+    if args.html.is_dir():
+        raise ValueError(f"{args.html} is a folder; name a file in it: {args.html / 'out.html'}")
+    if args.html.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--html {args.html}: the name of the page must end with .html")
+
+
+def main(arguments=None):
+    """Write the page that the command line names, and print its path. Returns the exit code."""
+    args = parse_arguments(arguments)
+    check_arguments(args)
+    runs = [describe_run(folder, args.sentence) for folder in args.runs]
+
+    # A terminal may pass bytes that are not text.
+    sentence = args.sentence.encode("utf-8", "replace").decode().strip()
+    page = make_page(sentence, runs)
+
+    path = args.html
+    if path is None:
+        path = args.runs[0] / "figures" / "explore.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, page)
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command("lab.explore", main)

@@ -1,0 +1,214 @@
+"""The training, written once more as a plain loop: what pretrain.py must compute, step by step.
+
+It uses the weights of the model and nothing of its code: no module is called, no optimizer of
+torch, no function of pretrain.py except the seeds of a step. The variant is "composite". Letters as
+in attention.py; `weights` maps the names of parameters to tensors.
+
+The outputs have the same names as those of the cases (course/cases.py).
+"""
+
+import math
+
+import torch
+from torch.nn import functional as F
+
+from course.cases import SETTINGS, STEPS, small_trainer, training
+
+DROPOUT = 0.2  # of cases.model_config
+HEADS = 2
+LAYERS = 2
+
+
+# --- The model ------------------------------------------------------------------------------------
+
+
+def linear(x, weights, name):
+    return x @ weights[f"{name}.weight"].t() + weights[f"{name}.bias"]
+
+
+def layer_norm(x, weights, name, eps=1e-12):
+    x = x - x.mean(-1, keepdim=True)
+    x = x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+    return x * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+def gelu(x):
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
+def attention(x, real, weights, name, dropout):
+    """[C] eq. 6 for one layer: content, dynamic and fixed term, a softmax over the real tokens."""
+    B, N, C = x.shape
+    d = C // HEADS
+
+    # head h has the channels h*d .. h*d + d - 1
+    def heads_of(projection):
+        y = linear(x, weights, f"{name}.{projection}")
+        return y.reshape(B, N, HEADS, d).transpose(1, 2)  # (B, H, N, d)
+
+    q = heads_of("query")
+    k = heads_of("key")
+    v = heads_of("value")
+
+    # the column of j - i in a row of K weights
+    beta = weights[f"{name}.terms.fixed.beta"]  # (H, K)
+    w = weights[f"{name}.terms.dynamic.w"]  # (d, K)
+    reach = beta.shape[1] // 2
+    i = torch.arange(N)
+    column = (i[None, :] - i[:, None]).clamp(-reach, reach) + reach  # (N, N)
+
+    # a_ij = q_i . k_j / sqrt(d) + q_i . w_(j-i) / sqrt(d) + beta_(j-i)
+    content = torch.einsum("bhic,bhjc->bhij", q, k)
+    dynamic = torch.einsum("bhic,cij->bhij", q, w[:, column])
+    scores = (content + dynamic) / math.sqrt(d) + beta[:, column]
+    scores = scores.masked_fill(~real[:, None, None, :], -torch.inf)
+
+    p = F.dropout(scores.softmax(-1), dropout)
+    z = (p @ v).transpose(1, 2).reshape(B, N, C)
+    return linear(z, weights, f"{name}.output")
+
+
+def logits_of(ids, weights, dropout):
+    """Logits of every token: (B, N) -> (B, N, V)."""
+    real = ids != 0
+
+    # embeddings; all tokens have type 0
+    table = weights["bert.embeddings.token.weight"]  # (V, E)
+    x = table[ids] + weights["bert.embeddings.token_type.weight"][0]
+    x = F.dropout(layer_norm(x, weights, "bert.embeddings.norm"), dropout)
+    x = linear(x, weights, "bert.embeddings.projection")  # (B, N, C)
+
+    # layers
+    for layer in range(LAYERS):
+        name = f"bert.layers.{layer}"
+        mixed = attention(x, real, weights, f"{name}.mixer", dropout)
+        x = layer_norm(x + F.dropout(mixed, dropout), weights, f"{name}.mixer_norm")
+        y = linear(gelu(linear(x, weights, f"{name}.ffn.0")), weights, f"{name}.ffn.2")
+        x = layer_norm(x + F.dropout(y, dropout), weights, f"{name}.ffn_norm")
+
+    # head
+    x = layer_norm(gelu(linear(x, weights, "transform")), weights, "norm")
+    return x @ table.t() + weights["bias"]
+
+
+# --- The training ---------------------------------------------------------------------------------
+
+
+class PlainAdamW:
+    """AdamW with the schedule, the clipping and the decay of pretrain.py."""
+
+    def __init__(self, weights):
+        self.weights = weights
+        self.step = 0
+        self.first = {name: torch.zeros_like(x) for name, x in weights.items()}
+        self.second = {name: torch.zeros_like(x) for name, x in weights.items()}
+        self.rates = []
+
+    def learning_rate(self):
+        warmup = SETTINGS["warmup_steps"]
+        if self.step < warmup:
+            return SETTINGS["lr"] * (self.step + 1) / warmup
+        steps = SETTINGS["steps"]
+        return SETTINGS["lr"] * (steps - self.step) / (steps - warmup)
+
+    def update(self, loss):
+        # gradients, clipped to a norm of 1 together
+        gradients = torch.autograd.grad(loss, list(self.weights.values()), allow_unused=True)
+        found = [g for g in gradients if g is not None]
+        norm = math.sqrt(sum(float(g.square().sum()) for g in found))
+        scale = min(1, 1 / (norm + 1e-6))
+
+        # biases and LayerNorms do not decay
+        lr = self.learning_rate()
+        self.rates.append([lr, lr])
+        self.step += 1
+        for (name, x), g in zip(self.weights.items(), gradients, strict=True):
+            if g is None:
+                continue
+            first = self.first[name].mul_(0.9).add_(g * scale, alpha=0.1)
+            second = self.second[name].mul_(0.999).add_((g * scale) ** 2, alpha=0.001)
+            with torch.no_grad():
+                if not (name.endswith("bias") or "norm" in name or is_norm(name)):
+                    x -= lr * SETTINGS["weight_decay"] * x
+                mean = first / (1 - 0.9**self.step)
+                root = (second / (1 - 0.999**self.step)).sqrt()
+                x -= lr * mean / (root + 1e-6)
+
+
+def is_norm(name):
+    """Whether it belongs to the LayerNorm of cases.small_trainer, whose layers have numbers."""
+    return name.startswith("1.")
+
+
+def copies(model):
+    return {name: x.detach().clone().requires_grad_() for name, x in model.named_parameters()}
+
+
+def state(optimizer, losses, tokens):
+    weights = {name: x.detach() for name, x in optimizer.weights.items()}
+    return {"losses": losses, "steps done": STEPS, "tokens": tokens, "weights": weights}
+
+
+def few_steps(project):
+    """pretrain.train_step, a few times."""
+    trainer, corpus = training(project)
+    optimizer = PlainAdamW(copies(trainer.model))
+    seed = SETTINGS["seed"]
+    step_seed = project.pretrain.step_seed
+
+    losses = []
+    tokens = 0
+    for step in range(STEPS):
+        # batch and masks: functions of (seed, step)
+        ids = corpus.batch(seed, step, SETTINGS["batch_size"])
+        tokens += int((ids != 0).sum())
+        generator = torch.Generator().manual_seed(step_seed(seed, step, "masks"))
+        masked_ids, labels = project.data.mask_tokens(ids, 40, generator)
+
+        # loss: the mean over the masked tokens
+        torch.manual_seed(step_seed(seed, step, "dropout"))
+        logits = logits_of(masked_ids, optimizer.weights, DROPOUT)
+        chosen = labels != -100
+        p = logits[chosen].log_softmax(-1)
+        loss = -p[torch.arange(len(p)), labels[chosen]].mean()
+
+        losses.append(loss.item())
+        optimizer.update(loss)
+    return state(optimizer, losses, tokens)
+
+
+def evaluation(project):
+    """pretrain.evaluate: the mean over all masked tokens of all batches."""
+    trainer, corpus = training(project)
+    weights = copies(trainer.model)
+
+    # one masked token at a time
+    losses = []
+    hits = []
+    for masked_ids, labels in corpus.held_out_batches(8):
+        logits = logits_of(masked_ids, weights, 0.0)
+        for sentence, position in (labels != -100).nonzero().tolist():
+            target = labels[sentence, position]
+            row = logits[sentence, position].log_softmax(-1)
+            losses.append(-row[target].item())
+            hits.append(float(row.argmax() == target))
+    means = [sum(losses) / len(losses), sum(hits) / len(hits)]
+    return {
+        "loss and accuracy": means,
+        "in training mode afterwards": True,
+        "has gradients": False,
+    }
+
+
+def updates(project):
+    """Trainer.update, a few times."""
+    trainer, x = small_trainer(project)
+    optimizer = PlainAdamW(copies(trainer.model))
+    losses = []
+    for _ in range(STEPS):
+        weights = optimizer.weights
+        y = layer_norm(linear(x, weights, "0"), weights, "1", eps=1e-5)
+        loss = (linear(y, weights, "2") ** 2).sum()
+        losses.append(loss.item())
+        optimizer.update(loss)
+    return {"rates": optimizer.rates, **state(optimizer, losses, 0)}

@@ -1,0 +1,440 @@
+"""course/: the blanks, the grader, its cases and known mistakes, and attacks on it.
+
+`python -m course check` and `python -m course attacks` try all mistakes and all attacks; here a
+part of them is tried, in as few processes as possible.
+"""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import attention
+import pretrain
+from conftest import ROOT
+from course import attacks, blank, cases, child, grade, plain, rules
+from course.__main__ import main
+from course.mistakes import MISTAKES, wrong_source
+from course.parts import (
+    FUNCTIONS,
+    GRADED,
+    PARTS,
+    find,
+    original,
+    part_range,
+    read_source,
+    replace_body,
+)
+
+ALL_PARTS = tuple(PARTS)
+LINES = {function.name: function for function in FUNCTIONS}
+NAMES = [function.name for function in FUNCTIONS]
+
+
+# --- The table ------------------------------------------------------------------------------------
+
+
+def test_every_part_with_code_has_20_points():
+    for part in range(1, 6):
+        assert sum(function.points for function in GRADED if function.part == part) == 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_function_exists_has_cases_and_known_mistakes(name):
+    assert original(name) is not None
+    assert cases.cases_of([name])
+    assert any(mistake.function == name for mistake in MISTAKES)
+
+
+def test_graded_functions_have_values_and_those_of_tensors_are_tried_for_loops():
+    for function in GRADED:
+        kinds = {case.property for case in cases.cases_of([function.name])}
+        assert "values" in kinds
+        if function.vectorised and function.name != "attention.drop":
+            assert "no loop" in kinds
+
+
+def test_there_are_more_than_100_mistakes_and_each_one_fits_its_function():
+    assert len(MISTAKES) > 100
+    assert len(set(MISTAKES)) == len(MISTAKES)
+    for mistake in MISTAKES:
+        assert wrong_source(mistake) != read_source(mistake.function)
+
+
+def test_a_mistake_whose_line_is_gone_is_an_error():
+    with pytest.raises(ValueError, match="does not hold once"):
+        wrong_source(MISTAKES[0]._replace(right="no such line"))
+
+
+def test_ranges_of_parts():
+    assert part_range("2") == (2,)
+    assert part_range("1-3") == (1, 2, 3)
+    for text in ("0", "7", "3-1", "a", "-", ""):
+        with pytest.raises(Exception, match="part"):
+            part_range(text)
+
+
+# --- Blanks ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def blanked(tmp_path_factory):
+    """A copy of the project with all blanks."""
+    out = tmp_path_factory.mktemp("blank") / "project"
+    blank.write_blanked_project(out, ALL_PARTS)
+    return out
+
+
+def test_a_blank_keeps_signature_docstring_and_comments(blanked):
+    text = (blanked / "attention.py").read_text(encoding="utf-8")
+    node = find(ast.parse(text), "attention.Fixed.forward")
+    assert ast.get_source_segment(text, node) == (
+        "def forward(self, q):\n"
+        "        # the same row for every sequence and query\n"
+        '        raise NotImplementedError("part 2: the fixed term")'
+    )
+    for function in GRADED:
+        copy = (blanked / f"{function.name.split('.')[0]}.py").read_text(encoding="utf-8")
+        node = find(ast.parse(copy), function.name)
+        ours = original(function.name)
+        assert ast.dump(node.args) == ast.dump(ours.args)
+        assert ast.get_docstring(node) == ast.get_docstring(ours)
+        assert rules.is_blank(node)
+        assert f"part {function.part}: {function.title}" in copy
+
+
+def test_the_rest_of_a_blanked_file_is_the_same():
+    text = read_source("kernels.convolve")
+    blanked = replace_body(text, "kernels.convolve", "pass")
+    before, _, after = text.partition("    N = value.shape[-2]\n    k = rows.shape[-1] // 2")
+    assert blanked.startswith(before + "    pass\n")
+    assert blanked.endswith(after.partition("[..., :N, :]  # (B, H, N, d)\n")[2])
+
+
+def test_blanks_of_some_parts_leave_the_others(tmp_path):
+    blank.write_blanked_project(tmp_path / "out", (2,))
+    text = (tmp_path / "out/attention.py").read_text(encoding="utf-8")
+    assert text.count("NotImplementedError(") == 3 + 1  # three of part 2, one of the original
+    assert (tmp_path / "out/pretrain.py").read_bytes() == (ROOT / "pretrain.py").read_bytes()
+
+
+def test_blanking_is_deterministic_and_overwrites_nothing(blanked, tmp_path, capsys):
+    assert main(["blank", str(tmp_path / "out"), "--parts", "1-6"]) == 0
+    assert "26 functions" in capsys.readouterr().out
+    first = {path.relative_to(blanked): path for path in blanked.rglob("*") if path.is_file()}
+    second = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(first) == len(second)
+    for path in second:
+        assert path.read_bytes() == first[path.relative_to(tmp_path / "out")].read_bytes()
+
+    with pytest.raises(ValueError, match="exists already"):
+        blank.write_blanked_project(tmp_path / "out", (1,))
+    with pytest.raises(ValueError, match="inside the project"):
+        blank.write_blanked_project(ROOT / "lab/blanked", (1,))
+
+
+def test_a_blanked_project_holds_no_file_of_the_grader(blanked):
+    assert not list(blanked.glob("course/*.py"))
+    assert not (blanked / "tests/test_course.py").exists()
+
+
+def test_a_blanked_project_passes_the_linter(blanked):
+    ruff = shutil.which("ruff", path=str(sys.prefix) + "/bin") or shutil.which("ruff")
+    if ruff is None:
+        pytest.skip("ruff is not installed")
+    files = [f"{name}.py" for name in ("attention", "kernels", "model", "data", "pretrain")]
+    for command in (["format", "--check"], ["check"]):
+        done = subprocess.run([ruff, *command, *files], cwd=blanked, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_a_blanked_project_can_be_imported_and_runs_up_to_the_first_blank(blanked):
+    program = (
+        "import torch, model\n"
+        "config = model.BertConfig.from_size('tiny', 'composite', vocab_size=30)\n"
+        "model.BertForMaskedLM(config)(torch.ones(1, 4, dtype=torch.long))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", program], cwd=blanked, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == "NotImplementedError: part 1: split the channels into heads"
+
+
+# --- The cases ------------------------------------------------------------------------------------
+
+
+def test_every_case_has_a_name_of_its_own():
+    keys = [case.key for case in cases.CASES]
+    assert len(set(keys)) == len(keys)
+    assert {case.function for case in cases.CASES} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", ["few_steps", "evaluation", "updates"])
+def test_the_training_equals_the_plain_loop(name, monkeypatch):
+    # what the cases change
+    monkeypatch.setattr(torch.nn.functional, "dropout", cases.dropout_by_shape)
+    monkeypatch.setattr(pretrain, "made_by", str)
+
+    project = child.Project()
+    got = {"outputs": child.plain_values(getattr(cases, name)(project))}
+    expected = {"outputs": child.plain_values(getattr(plain, name)(project))}
+    case = next(case for case in cases.CASES if case.expected == name)
+    assert grade.differences(case, got, expected) == []
+
+
+def test_dropout_by_shape_depends_on_seed_and_shape_alone():
+    x = torch.ones(40, 50)
+    torch.manual_seed(1)
+    first = cases.dropout_by_shape(x, 0.25)
+    torch.rand(3)
+    assert torch.equal(cases.dropout_by_shape(x, 0.25), first)
+    assert first.unique().tolist() == pytest.approx([0, 4 / 3])
+    torch.manual_seed(2)
+    assert not torch.equal(cases.dropout_by_shape(x, 0.25), first)
+    assert cases.dropout_by_shape(x, 0.25, training=False) is x
+
+
+def test_a_case_notices_a_changed_input_and_a_wrong_type():
+    with pytest.raises(ValueError, match="in place"):
+        cases.call(torch.Tensor.zero_, torch.ones(2))
+    with pytest.raises(TypeError, match="NoneType"):
+        cases.call(print, 1)
+
+
+# --- Grading --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def outputs():
+    """(expected outputs of all functions, [(mistake, outputs)] of one mistake of each function)."""
+    mistakes = list({mistake.function: mistake for mistake in reversed(MISTAKES)}.values())
+    jobs = [grade.job_of(NAMES, plain=True)]
+    for mistake in mistakes:
+        jobs.append(grade.job_of([mistake.function], mistake.function, wrong_source(mistake)))
+    expected, *wrong = grade.run_trusted(jobs, with_plain=True)
+    return expected, list(zip(mistakes, wrong, strict=True))
+
+
+def test_the_original_functions_earn_all_points(outputs):
+    expected, _ = outputs
+    assert not [key for key, result in expected.items() if "error" in result]
+    for function in GRADED:
+        properties = grade.right_properties(function.name, expected, expected)
+        assert grade.score_of(function, properties) == function.points
+
+
+def test_a_mistake_of_every_function_is_noticed_and_recognised(outputs):
+    expected, known = outputs
+    assert len(known) == len(FUNCTIONS)
+    for mistake, found in known:
+        name = mistake.function
+        assert not all(grade.right_properties(name, found, expected).values()), mistake
+        is_error = all("error" in result for result in found.values())
+        if not is_error:
+            assert grade.same_outputs(name, found, expected, known) == mistake
+
+
+def test_a_blanked_project_earns_nothing(blanked, outputs):
+    expected, _ = outputs
+    for function in GRADED:
+        verdict, _ = grade.grade_function(blanked, function, expected, grade.Limits())
+        assert verdict.score == 0
+        assert verdict.sentences == ["It is still blank."]
+
+
+def test_a_copy_with_a_right_a_wrong_and_a_refused_function(
+    blanked, outputs, tmp_path, monkeypatch, capsys
+):
+    """The command, with a results.json. The outputs of the originals are those of the fixture."""
+    expected, known = outputs
+    monkeypatch.setattr(grade, "expected_outputs", lambda names: expected)
+    monkeypatch.setattr(grade, "mistake_outputs", lambda mistakes: known)
+
+    # split_heads is right, learning_rate has a known mistake, masked_lm_loss imports something
+    copy = tmp_path / "copy"
+    shutil.copytree(blanked, copy)
+    mistake = next(each for each, _ in known if each.function == "pretrain.learning_rate")
+    node = find(ast.parse(wrong_source(mistake)), mistake.function)
+    bodies = {
+        "attention.split_heads": "return x.unflatten(-1, (heads, -1)).movedim(-2, 1)",
+        "pretrain.learning_rate": "\n".join(ast.unparse(line) for line in node.body[1:]),
+        "model.masked_lm_loss": "import os\nreturn os.getcwd()",
+    }
+    for name, body in bodies.items():
+        file = copy / f"{name.split('.')[0]}.py"
+        text = file.read_text(encoding="utf-8")
+        file.write_text(replace_body(text, name, body), encoding="utf-8")
+
+    assert main(["grade", str(copy), "--out", str(tmp_path / "results.json")]) == 0
+    printed = capsys.readouterr().out
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    tests = {test["name"].partition(":")[0]: test for test in results["tests"]}
+
+    # points, and sentences
+    assert len(tests) == len(GRADED)
+    assert sum(test["max_score"] for test in results["tests"]) == 100
+    assert tests["attention.split_heads"]["score"] == 2
+    assert tests["attention.split_heads"]["status"] == "passed"
+    rate = tests["pretrain.learning_rate"]
+    assert 0 <= rate["score"] < 2 and rate["tags"] == ["part 5"]
+    assert f"This is what comes out if {mistake.sentence}." in rate["output"]
+    assert "rates at step = 0 is 0; the equation gives 0.125" in rate["output"]
+    assert "import os" in tests["model.masked_lm_loss"]["output"]
+    assert tests["attention.attention"]["output"] == "It is still blank."
+    assert results["score"] == 2 + rate["score"]
+    assert "It is still blank." in printed and f"{results['score']:.2f} of 100" in printed
+
+
+def test_messages_name_the_first_entry_that_differs():
+    case = cases.cases_of(["kernels.gather_scores"])[0]
+    right = {"outputs": {"result": torch.zeros(2, 3, 7, 7)}}
+    wrong = {"outputs": {"result": torch.zeros(2, 3, 7, 7)}}
+    wrong["outputs"]["result"][1, 0, 2, 6] = 0.5
+    [(is_shape, sentence)] = grade.differences(case, wrong, right)
+    assert not is_shape
+    assert sentence.startswith("result at b = 1, h = 0, i = 2, j = 6 is 0.5; the equation gives 0")
+
+    # NaN, a shape, a dtype, an error, and outputs of another form
+    others = [torch.full((2, 3, 7, 7), float("nan")), torch.zeros(2, 3, 7), "text", None]
+    others.append(torch.zeros(2, 3, 7, 7).double())
+    for other in others:
+        assert grade.differences(case, {"outputs": {"result": other}}, right)
+    for broken in (None, [], {}, {"error": 3}, {"outputs": 1}, {"outputs": {}}):
+        assert grade.differences(case, broken, right)
+
+
+def test_shapes_alone_and_loops_earn_nothing():
+    function = LINES["attention.attention"]
+    properties = {"values": False, "shapes": True, "gradients": False, "no loop": True}
+    assert grade.score_of(function, properties) == 0
+    properties["gradients"] = True
+    assert grade.score_of(function, properties) == round(8 * 3 / 7, 2)
+    properties["no loop"] = False
+    assert grade.score_of(function, properties) == 0
+
+
+def test_a_child_that_does_not_end_is_stopped(tmp_path):
+    (tmp_path / "tree/course").mkdir(parents=True)
+    (tmp_path / "tree/course/child.py").write_text("while True:\n    pass\n")
+    limits = grade.Limits(wall_seconds=0.5)
+    results, sentence = grade.run_child(tmp_path / "tree", [], limits, trusted=False)
+    assert results is None and "endless loop" in sentence
+
+
+# --- Rules and attacks ----------------------------------------------------------------------------
+
+
+def refusal(name, text, folder):
+    """What the rules say about a function in a file; None if they allow it."""
+    (folder / f"{name.split('.')[0]}.py").write_text(text, encoding="utf-8")
+    try:
+        node = rules.students_function(folder, name)
+        rules.check_body(node, LINES[name])
+        rules.graft(node, name)
+    except rules.Refused as refused:
+        return str(refused)
+    return None
+
+
+@pytest.mark.parametrize("function", GRADED, ids=lambda function: function.name)
+def test_the_rules_allow_the_original_functions(function, tmp_path):
+    assert refusal(function.name, read_source(function.name), tmp_path) is None
+
+
+# What the rules allow, because only its execution shows that it is wrong.
+ALLOWED = {
+    "endless loop",
+    "30 GB",
+    "recursion",
+    "printing results",
+    "changing its input",
+    "nothing",
+    "NaN",
+    "zeros",
+    "a huge result",
+    "a sparse result",
+}
+
+
+@pytest.mark.parametrize("name", attacks.BODIES)
+def test_the_rules_refuse_attacks(name, tmp_path):
+    text = replace_body(read_source(attacks.NAME), attacks.NAME, attacks.BODIES[name])
+    sentence = refusal(attacks.NAME, text, tmp_path)
+    assert (sentence is None) == (name in ALLOWED), sentence
+
+
+@pytest.mark.parametrize("name", attacks.FILES)
+def test_changes_of_the_file_cost_only_what_they_break(name, tmp_path):
+    change, is_harmless = attacks.FILES[name]
+    sentence = refusal(attacks.NAME, change(read_source(attacks.NAME)), tmp_path)
+    assert (sentence is None) == is_harmless, sentence
+
+
+def test_a_link_to_the_original_is_refused(tmp_path):
+    try:
+        (tmp_path / "attention.py").symlink_to(ROOT / "attention.py")
+    except OSError:
+        pytest.skip("links are not allowed here")
+    with pytest.raises(rules.Refused, match="link"):
+        rules.students_function(tmp_path, attacks.NAME)
+
+
+@pytest.mark.parametrize(
+    "name, body, sentence",
+    [
+        ("kernels.relative_scores", "return gather_scores(rows, length, beyond, first)", "gather_"),
+        ("kernels.relative_scores", "return rows.gather(-1, rows)", "gather"),
+        ("kernels.gather_scores", "return relative_scores(rows, length)", "relative_scores"),
+        ("attention.attention", "return F.scaled_dot_product_attention(query, key, value)", "dot"),
+        ("kernels.convolve", "F.pad = None", "changes `F`"),
+        ("kernels.convolve", "torch.backends.x[0] = 1", "changes `torch`"),
+        ("attention.drop", "torch.manual_seed(0)", "manual_seed"),
+        ("kernels.convolve", "return helper(rows)", "`helper` is not known"),
+        ("kernels.convolve", "return rows.__class__", "__class__"),
+    ],
+)
+def test_a_function_may_not_answer_with_another_one(name, body, sentence, tmp_path):
+    text = replace_body(read_source(name), name, body)
+    assert sentence in refusal(name, text, tmp_path)
+
+
+def test_a_changed_first_line_is_mentioned_and_ignored():
+    name = attacks.NAME
+    for change in (attacks.decorator, attacks.default):
+        node = find(ast.parse(change(read_source(name))), name)
+        assert "original first line" in rules.changed_signature(node, name)
+        assert rules.graft(node, name).count("VICTIM") == 0
+    assert rules.changed_signature(find(ast.parse(read_source(name)), name), name) is None
+
+
+def test_the_fences_hold_without_the_rules(outputs, tmp_path):
+    """Attacks that pass the rules, or would if these were not there, in one child process."""
+    expected, _ = outputs
+    victim = attacks.make_victim(tmp_path)
+    before = attacks.digest(victim)
+    fatal = {"os._exit", "endless loop", "sleep", "recursion without limit", "writing outputs.pt"}
+    fatal |= {"recursion", "30 GB", "patching torch.equal"}  # slow, or with effects on the others
+    names = [name for name in attacks.BODIES if name not in fatal]
+
+    jobs = []
+    for name in names:
+        body = attacks.body_of(name, victim)
+        source = replace_body(read_source(attacks.NAME), attacks.NAME, body)
+        jobs.append(grade.job_of([attacks.NAME], attacks.NAME, source))
+    tree = tmp_path / "work/project"
+    grade.copy_project(tree)
+    results, end = grade.run_child(tree, jobs, grade.Limits(), trusted=False)
+
+    # no points, and nothing changed
+    assert end is None
+    for name, found in zip(names, results, strict=True):
+        properties = grade.right_properties(attacks.NAME, found, expected)
+        assert grade.score_of(attacks.function(), properties) == 0, name
+    assert attacks.digest(victim) == before
+    assert attention.merge_heads(torch.zeros(1, 2, 3, 4)).shape == (1, 3, 8)

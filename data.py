@@ -62,8 +62,8 @@ HELD_OUT_BLOCK = 32  # held-out pairs are chosen in blocks of up to this many co
 MASK_PROBABILITY = 0.15
 
 # The version of what the cache holds. Increase it by 1 if you change any step up to the
-# token ids: every corpus is then prepared again.
-PREPARATION = 3
+# token ids, or which pairs are held out: every corpus is then prepared again.
+PREPARATION = 4
 
 
 # --- Text: paragraphs and sentences ---------------------------------------------------------------
@@ -443,29 +443,27 @@ def prepare_corpus(names, cache_dir, seq_len, vocab_size=VOCABULARY_SIZE, log=pr
     # Each corpus has its own folder in the cache. The name of the folder is a hash of everything
     # that the corpus depends on. The length of the rows is not part of it, because pairs are cut
     # only when they are used.
-    sources = text_files.find_sources(names, BUILT_IN)
+    sources = text_files.find_sources(names, BUILT_IN, log)
     identity = [identity_of(source) for source in sources]
     key = hashlib.sha256(json.dumps([PREPARATION, vocab_size, identity]).encode()).hexdigest()
     folder = Path(cache_dir) / key[:16]
 
-    # Prepare the corpus, the first time only.
-    title = ", ".join(str(name) for name in names)
-    if not folder.exists():
-        log(f"preparing {title}, once, in {folder}")
-        try:
-            fill_cache(sources, folder, vocab_size, log)
-        except OSError as error:
-            raise OSError(f"corpus {title}: {error}") from None
-        except ValueError as error:
-            raise ValueError(f"corpus {title}: {error}") from None
+    # Read the corpus from the cache. The first time, and if its files are damaged, prepare it.
+    def prepare():
+        fill_cache(sources, identity, folder, vocab_size, log)
 
-    # Read it from the cache and describe it.
-    corpus = Corpus(folder, seq_len)
+    title = ", ".join(str(name) for name in names)
+    prepared = corpus_cache.load_or_prepare(folder, title, prepare, log)
+    corpus = Corpus(prepared, seq_len)
+
+    # Describe it.
     counts = corpus.counts
+    known = 100 * counts["known"] / len(corpus.held_out)
     log(
         f"corpus {title}: {counts['documents']:,} documents, {counts['sentences']:,} sentences, "
         f"{counts['tokens']:,} tokens, vocabulary {corpus.vocab_size:,}; "
-        f"{len(corpus.train):,} pairs to train on, {len(corpus.held_out):,} held out"
+        f"{len(corpus.train):,} pairs to train on, {len(corpus.held_out):,} held out, "
+        f"{known:.1f} % of which also occur word for word among the training pairs"
     )
     return corpus
 
@@ -480,7 +478,7 @@ def identity_of(source):
     return [str(source.resolve()), state.st_size, state.st_mtime_ns]
 
 
-def fill_cache(sources, folder, vocab_size, log):
+def fill_cache(sources, identity, folder, vocab_size, log):
     """Prepare a corpus and put it into the new folder `folder` of the cache.
 
     The text is read twice, paragraph by paragraph: once for the tokenizer and once for the token
@@ -510,6 +508,13 @@ def fill_cache(sources, folder, vocab_size, log):
                 f"sentences from the same document; at least 2 pairs are needed, one to train on "
                 f"and one to hold out"
             )
+        if [identity_of(source) for source in sources] != identity:
+            raise ValueError("its text was changed while it was read: start again")
+
+        # Count the held-out pairs that occur among the training pairs, too.
+        first_sentences = pair_sentences(corpus_cache.read_array(new, "documents.bin"))
+        train, held_out = split_pairs(counts["pairs"])
+        counts["known"] = corpus_cache.count_known_pairs(new, first_sentences, train, held_out)
         corpus_cache.write_tokenizer_and_meta(new, tokenizer, counts)
 
 
@@ -908,34 +913,36 @@ class Corpus(BatchSource):
 
         tokenizer          the tokenizers.Tokenizer
         fingerprint        a short string, equal for two corpora with equal tokenizer and token ids
-        counts             {"documents", "sentences", "tokens", "pairs"}
+        counts             {"documents", "sentences", "tokens", "pairs", "known"}; known pairs are
+                           held-out ones that also occur word for word among the training pairs
         tokens             (tokens,) the ids of all tokens of the corpus
         sentence_starts    (sentences + 1,) where each sentence begins in `tokens`, and the end
         first_sentences    (pairs,) the first sentence of each pair
         held_out           (held-out pairs,) the indices of the pairs that are not trained on
-
-    Raises:
-        ValueError: the folder of the cache is damaged.
     """
 
-    def __init__(self, folder, seq_len):
-        meta, tokenizer, tokens, sentence_starts, document_starts = corpus_cache.load(folder)
-        self.counts = meta["counts"]
-        self.fingerprint = meta["fingerprint"]
-        self.tokenizer = tokenizer
-        self.tokens = tokens
-        self.sentence_starts = sentence_starts
-        self.vocab_size = tokenizer.get_vocab_size()
+    def __init__(self, prepared, seq_len):
+        self.counts = prepared.counts
+        self.fingerprint = prepared.fingerprint
+        self.tokenizer = prepared.tokenizer
+        self.token_file = prepared.token_file
+        self.sentence_starts = prepared.sentence_starts
+        self.vocab_size = prepared.tokenizer.get_vocab_size()
         self.seq_len = seq_len
 
         # Pair the sentences, and choose the pairs that are held out.
-        self.first_sentences = pair_sentences(document_starts)  # (pairs,)
+        self.first_sentences = pair_sentences(prepared.document_starts)  # (pairs,)
         self.train, self.held_out = split_pairs(len(self.first_sentences))
 
         # The length of each row: both sentences, [CLS] and two [SEP], but never above seq_len.
-        begin = sentence_starts[self.first_sentences]
-        end = sentence_starts[self.first_sentences + 2]
+        begin = self.sentence_starts[self.first_sentences]
+        end = self.sentence_starts[self.first_sentences + 2]
         self.lengths = np.minimum(end - begin + 3, seq_len)  # (pairs,)
+
+    @property
+    def tokens(self):
+        """(tokens,) all token ids, on disk. Raises ValueError if the file was changed meanwhile."""
+        return self.token_file.array()
 
     def epoch_batches(self, seed, epoch, batch_size):
         """The batches of an epoch: pairs of similar length, equally many tokens in each batch."""
@@ -952,9 +959,10 @@ class Corpus(BatchSource):
         middles = self.sentence_starts[first + 1].tolist()
         ends = self.sentence_starts[first + 2].tolist()
 
+        tokens = self.tokens
         pairs = []
         for begin, middle, end in zip(begins, middles, ends, strict=True):
-            pairs.append((self.tokens[begin:middle], self.tokens[middle:end]))
+            pairs.append((tokens[begin:middle], tokens[middle:end]))
         return pad_pairs(pairs, self.seq_len)
 
     @cached_property

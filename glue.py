@@ -12,7 +12,8 @@ RUN is a folder that pretrain.py wrote. `--data_dir toy` means the toy tasks: th
 need no download. Without the word "finetune", a RUN is fine-tuned.
 
 A finished task and seed is one line of RUN/glue/results.jsonl. The same command does only what is
-missing there. Columns, downloads, metrics, submissions and the table are in support/glue_*.py.
+missing there; started twice at the same time, the two share the work. Columns, downloads, metrics,
+submissions, the table and the files of results are in support/glue_*.py.
 
 Which seeds? Ten fine-tuning seeds of one pre-trained model, as in [C], say how much fine-tuning
 varies. Whether one variant is better than another depends on the noise of pre-training, too. So
@@ -25,22 +26,23 @@ same label: such batches teach less, or nothing at all.
 
 How it is called, from the command to a batch:
 
-    finetune: main -> finetune_command -> fine_tune_run -> fine_tune_once -> fine_tune -> classify
-                      all models          one model        one task, seed    all steps    one batch
+    finetune: main -> finetune_command -> fine_tune_jobs -> fine_tune_once -> fine_tune -> classify
+                      all models          what is missing   one task, seed    all steps    one batch
 
 [C] is Chang, Xu, Xu, Tu 2021. The settings come from its table 5, A.1, A.2 and its released code.
 B rows per batch, N tokens per row.
 """
 
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+
+# isort: split
 import argparse
 import hashlib
 import math
-import os
 import shlex
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -58,11 +60,35 @@ from pretrain import ADAM_BETAS, ADAM_EPS, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
 from support.commands import fraction, positive_int, run_command
 from support.devices import autocast, choose_device
-from support.files import load_checkpoint, save_checkpoint, sha256_of, write_text
+from support.files import remove_parts, sha256_of, write_text
+from support.glue_cache import build_once
 from support.glue_downloads import download_tasks
 from support.glue_format import FORMATS, check_data, find_tasks, read_task
+from support.glue_jobs import (
+    POLL_SECONDS,
+    Job,
+    missing_jobs,
+    next_job,
+    prepare_folder,
+    waiting_line,
+)
 from support.glue_metrics import scores
-from support.glue_results import add_result, read_results, results_path
+from support.glue_results import (
+    OtherSettings,
+    best_path,
+    best_record,
+    check_settings,
+    digests_of,
+    encoder_path,
+    folder_name,
+    keep_run,
+    load_weights_of,
+    read_results,
+    results_lock,
+    results_path,
+    score_on,
+    settings_of_encoder,
+)
 from support.glue_submission import (
     CHOSEN_ON,
     SUBMISSION,
@@ -81,6 +107,7 @@ from support.glue_table import (
     result_lines,
     task_cells,
 )
+from support.locks import lock
 from support.progress import Progress
 from support.runs import load_weights, pretraining_settings
 from support.signals import StopSignals
@@ -134,6 +161,7 @@ TASKS = {
 }
 # fmt: on
 
+ENCODER_TASKS = {task.start for task in TASKS.values() if task.start}  # others start from these
 SAVE_EVERY = 1000  # steps between two checkpoints of an unfinished run
 
 
@@ -483,19 +511,6 @@ def settings_for(name, seed, examples, config, args, dtype):
     return settings
 
 
-class Job(NamedTuple):
-    """One task and one seed of one pre-trained model.
-
-    out: the folder of its results.
-    settings: all that the result depends on.
-    cost: how much work it is, compared with other jobs: the length of the text that it reads.
-    """
-
-    out: Path
-    settings: dict
-    cost: int
-
-
 def plan_jobs(folder, tasks, args, dtype):
     """The jobs of one pre-trained model that the command line asks for, finished ones included.
 
@@ -512,89 +527,103 @@ def plan_jobs(folder, tasks, args, dtype):
         ValueError: the folder of the results has results with other settings.
     """
     config = load_config(folder)
-    model_digest = sha256_of(folder / "model.pt")[:12]
+    digests = digests_of(folder)
     out = folder / args.name
     records = read_results(out)
 
     jobs = []
     for seed in chosen_seeds(args.seeds):
         for name, examples in tasks.items():
-            settings = settings_for(name, seed, examples, config, args, dtype)
-            settings["model"] = model_digest
+            settings = settings_for(name, seed, examples, config, args, dtype) | digests
 
-            # a task that only gives an encoder to others may have been trained before
-            if name not in named_tasks(args.task) and has_encoder(out, records, settings):
-                continue
+            # a task that only gives an encoder to others may have been trained in another way
+            if name not in named_tasks(args.task):
+                settings = settings_of_encoder(records, settings)
             check_settings(out, records, settings)
-            jobs.append(Job(out, settings, settings["epochs"] * examples.characters))
+            cost = settings["epochs"] * examples.characters
+            jobs.append(Job(out, settings, cost, gives_encoder=name in ENCODER_TASKS))
     return jobs
 
 
-def missing_jobs(jobs):
-    """Those of the jobs that are not done."""
-    return [job for job in jobs if not is_done(job)]
-
-
-def is_done(job):
-    """Whether the result is there, and the encoder if other tasks start from it."""
-    name, seed = job.settings["task"], job.settings["seed"]
-    if (name, seed) not in read_results(job.out):
-        return False
-    return not starts_others(name) or encoder_path(job.out, name, seed).exists()
-
-
-def remove_finished_checkpoints(jobs):
-    """Delete the checkpoints of finished jobs: one may have survived a kill."""
-    for job in jobs:
-        if is_done(job):
-            shutil.rmtree(checkpoint_folder(job), ignore_errors=True)
-
-
-def checkpoint_folder(job):
-    """The folder of the checkpoint of an unfinished job."""
-    return job.out / f"running-{job.settings['task']}-seed{job.settings['seed']}"
-
-
-def fine_tune_run(folder, jobs, tasks, device, dtype, progress):
-    """Do the jobs of one pre-trained model.
+def fine_tune_jobs(jobs, tasks, device, progress):
+    """Do all jobs that are missing, together with other processes that do the same.
 
     Args:
-        folder: the run, as pretrain.py wrote it.
-        jobs: list of Job, the missing ones.
+        jobs: list of Job, of one or several pre-trained models.
         tasks: {task: TaskExamples}.
-        device, dtype: where and in which precision.
+        device: where.
         progress: a Progress.
 
     Returns:
         The number of the signal that stopped it, or 0.
     """
-    # the pre-trained model
-    pretrained, tokenizer = load_run(folder)
-    config = pretrained.config
-    tqdm.write(f"\n{folder}: {config.variant}, {VARIANTS[config.variant].equation}")
+    run = None
+    is_waiting = False
+    while True:
+        # what is missing now; other processes may have done something
+        missing = missing_jobs(jobs)
+        progress.update(missing)
+        if not missing:
+            return 0
 
-    data = {}
-    for job in jobs:
-        # another process may have done it meanwhile
-        if is_done(job):
-            progress.skip(job)
-            continue
+        with next_job(missing) as job:
+            # other processes are doing what is left; if one is killed, its job is done here
+            if job is None:
+                if not is_waiting:
+                    tqdm.write(waiting_line(missing))
+                is_waiting = True
+                progress.wait(POLL_SECONDS)
+                continue
+            is_waiting = False
 
-        # token ids, once per task
-        name, seed = job.settings["task"], job.settings["seed"]
-        if name not in data:
-            data[name] = encode_task(tasks[name], tokenizer, job.settings["seq_len"])
+            # the pre-trained model, once for several jobs
+            if run is None or run.folder != job.out.parent:
+                run = PretrainedRun(job, tasks)
+            stopped = fine_tune_once(job, run, device, progress)
+            if stopped:
+                return stopped
 
-        # the encoder to start from
-        if job.settings["start"] is None:
-            encoder = pretrained.state_dict()
-        else:
-            encoder = load_checkpoint(encoder_path(job.out, job.settings["start"], seed))
 
-        stopped = fine_tune_once(job, data[name], encoder, config, device, dtype, progress)
-        if stopped:
-            return stopped
-    return 0
+class PretrainedRun:
+    """A pre-trained model in memory, and the tasks as token ids of its tokenizer.
+
+    Args:
+        job: the first Job that needs it.
+        tasks: {task: TaskExamples}.
+    """
+
+    def __init__(self, job, tasks):
+        self.folder = job.out.parent
+        self.model, self.tokenizer = load_run(self.folder)
+        self.tasks = tasks
+        self.data = {}  # {task: TaskData}, of the tasks that were needed
+
+        # results say from which model they come
+        digests = digests_of(self.folder)
+        if digests != {name: job.settings[name] for name in digests}:
+            raise ValueError(
+                f"{self.folder} has got another model since this command was started: "
+                "start it again"
+            )
+        variant = self.model.config.variant
+        tqdm.write(f"\n{self.folder}: {variant}, {VARIANTS[variant].equation}")
+
+    def task_data(self, job):
+        """The TaskData of a job."""
+        if job.task not in self.data:
+            seq_len = job.settings["seq_len"]
+            self.data[job.task] = encode_task(self.tasks[job.task], self.tokenizer, seq_len)
+        return self.data[job.task]
+
+    def encoder(self, job):
+        """The state_dict from which a job starts."""
+        start = job.settings["start"]
+        if start is None:
+            return self.model.state_dict()
+        path = encoder_path(job.out, start, job.seed)
+        with results_lock(job.out):
+            record = read_results(job.out)[start, job.seed]
+            return load_weights_of(path, record, "delete it, and the same command makes it again")
 
 
 class TaskData(NamedTuple):
@@ -620,14 +649,6 @@ def chosen_seeds(numbers):
     return tuple(dict.fromkeys(numbers))  # each one once
 
 
-def make_writable(folder):
-    """Make the folder and write a file into it, so that an error comes before any work."""
-    folder.mkdir(exist_ok=True)
-    test_file = folder / "writable"
-    write_text(test_file, "")
-    test_file.unlink(missing_ok=True)  # another process may have removed it
-
-
 def given_settings(args):
     """{setting: value} of the settings that the command line gives in place of published ones."""
     given = {}
@@ -645,64 +666,39 @@ def start_of(name, args):
     return None
 
 
-def starts_others(name):
-    """Whether other tasks start from the encoder that was fine-tuned on this one."""
-    return any(task.start == name for task in TASKS.values())
-
-
-def encoder_path(out, name, seed):
-    """The file of an encoder from which other tasks start."""
-    return out / f"{name}-seed{seed}.pt"
-
-
-def has_encoder(out, records, settings):
-    """Whether an encoder of this task and seed is there, from the same model and the same data.
-
-    The other settings of its training do not matter, if its batches were random, too.
-    """
-    name, seed = settings["task"], settings["seed"]
-    record = records.get((name, seed))
-    if record is None:
-        return False
-    for key in ("model", "data", "batches"):
-        if record["settings"].get(key) != settings[key]:
-            return False
-    return encoder_path(out, name, seed).exists()
-
-
-def fine_tune_once(job, data, encoder, config, device, dtype, progress):
+def fine_tune_once(job, run, device, progress):
     """Do one job: one task and one seed.
 
     Args:
         job: the Job.
-        data: the task's TaskData.
-        encoder: the state_dict to start from.
-        config: the BertConfig of the pre-trained model.
-        device, dtype: where and in which precision.
+        run: its PretrainedRun.
+        device: where.
         progress: a Progress.
 
     Returns:
         The number of the signal that stopped it, or 0.
     """
     # the model, from the checkpoint if there is one
+    data = run.task_data(job)
     num_labels = label_count(data.train.examples.task)
-    model = make_classifier(config, num_labels, encoder, job.settings)
-    running = checkpoint_folder(job)
-    trainer = Trainer(model, job.settings, running / "train_state.pt", device, dtype)
+    model = make_classifier(run.model.config, num_labels, run.encoder(job), job.settings)
+    dtype = getattr(torch, job.settings["dtype"])
+    trainer = Trainer(model, job.settings, job.running / "train_state.pt", device, dtype)
     trainer.resume("--name")
 
     # train
     progress.begin(job, trainer.step)
-    metrics = TASKS[job.settings["task"]].metrics
+    metrics = TASKS[job.task].metrics
     stopped = fine_tune(trainer, data.train, data.dev, metrics, progress)
 
     # keep the result; then the checkpoint is no longer needed
     if trainer.result is not None:
         if data.train.examples.partial:
             trainer.result["partial"] = True
-        keep_result(job.out, trainer)
-        progress.finish()
-        shutil.rmtree(running, ignore_errors=True)
+        keep_result(job, trainer)
+        shutil.rmtree(job.running, ignore_errors=True)
+    elif not stopped:
+        raise ValueError(f"{trainer.path} is damaged: delete it, and its job is done again")
     return stopped
 
 
@@ -713,81 +709,23 @@ def label_count(task_format):
     return len(task_format.classes)
 
 
-def check_settings(out, records, settings):
-    """ValueError if there are results of the same task with other settings, for any seed.
-
-    Means over seeds, and best runs, are only meaningful for runs of one kind.
-    """
-    for (name, seed), record in records.items():
-        if name != settings["task"]:
-            continue
-
-        # which settings differ, apart from the seed?
-        differences = []
-        for key, value in settings.items():
-            saved = record["settings"].get(key)
-            if key not in ("seed", "changed") and saved != value:
-                differences.append(f"{key} is {saved} there and {value} here")
-        if differences:
-            raise ValueError(
-                f"{out} has {name}, seed {seed}, with other settings ({'; '.join(differences)}); "
-                "choose another --name"
-            )
-
-
-def keep_result(out, trainer):
+def keep_result(job, trainer):
     """Write a finished run's weights and its line of results.jsonl; print its score."""
-    settings, result = trainer.settings, trainer.result
-    name, seed = settings["task"], settings["seed"]
-
-    # a run that starts from a partial one is partial, too
-    records = read_results(out)
-    if settings["start"] is not None and records[settings["start"], seed]["result"]["partial"]:
-        result["partial"] = True
-
-    # the encoder and its pooler, if other tasks start from them
-    weights = trainer.model.state_dict()
-    if starts_others(name):
-        encoder = {}
-        for key, value in weights.items():
-            if not key.startswith("classifier"):
-                encoder[key] = value
-        save_checkpoint(encoder_path(out, name, seed), encoder)
-
-    # all weights, if it is the best run of the task so far; MNLI has a best run for each half
-    for split in result["scores"]:
-        other_scores = []
-        for (other_name, other_seed), record in records.items():
-            if other_name == name and other_seed != seed:
-                other_scores.append(score_on(record, split))
-        if result["scores"][split]["score"] > max(other_scores, default=-math.inf):
-            save_checkpoint(best_path(out, name, split), weights)
-
-    # the line of results.jsonl comes last: it says that everything else is there
     record = {
-        "task": name,
-        "seed": seed,
-        "result": result,
-        "settings": settings,
+        "task": job.task,
+        "seed": job.seed,
+        "result": trainer.result,
+        "settings": job.settings,
         "made_by": trainer.records[0]["made_by"],
         "seconds": round(trainer.seconds, 3),
     }
-    add_result(out, record)
+    try:
+        keep_run(job.out, record, trainer.model.state_dict(), job.gives_encoder)
+    except OtherSettings:
+        # another process was faster; nobody can continue this run under this name
+        shutil.rmtree(job.running, ignore_errors=True)
+        raise
     print_result(trainer)
-
-
-def best_path(out, name, split):
-    """The file of the weights of a task's best run on a development split.
-
-    best-cola.pt for "dev", best-mnli_matched.pt for "dev_matched".
-    """
-    half = split.removeprefix("dev")
-    return out / f"best-{name}{half}.pt"
-
-
-def score_on(record, split):
-    """The score of a record on a development split."""
-    return record["result"]["scores"][split]["score"]
 
 
 def print_result(trainer):
@@ -824,8 +762,8 @@ def predict_tests(folder, formats, data_dir, args, device):
     """
     # all runs and files must be there before any work
     out = folder / args.name
-    records = read_results(out)
-    check_best_runs(folder, out, records, finetune_hint(folder, args))
+    hint = finetune_hint(folder, args)
+    check_best_runs(folder, out, read_results(out), hint)
     pretrained, tokenizer = load_run(folder)
     examples_of_file = {}
     for file, (name, split) in SUBMISSION.items():
@@ -833,26 +771,30 @@ def predict_tests(folder, formats, data_dir, args, device):
 
     submission = out / "submission"
     submission.mkdir(exist_ok=True)
-    for file, (name, test_split) in SUBMISSION.items():
-        # the best run of the task
-        split = CHOSEN_ON[test_split]
-        best = best_record(records, name, split)
-        num_labels = label_count(formats[name])
-        model = BertForClassification(pretrained.config, num_labels).to(device)
-        path = best_path(out, name, split)
-        load_weights(model, load_checkpoint(path), path)
+    with lock(out / "submission.lock", str(submission)):
+        remove_parts(submission)
+        for file, (name, test_split) in SUBMISSION.items():
+            # the best run of the task; another process may be adding runs
+            split = CHOSEN_ON[test_split]
+            with results_lock(out):
+                best = best_record(read_results(out), name, split)
+                path = best_path(out, name, split)
+                weights = load_weights_of(path, best, remake_hint(out, name, hint))
+            model = BertForClassification(pretrained.config, label_count(formats[name])).to(device)
+            load_weights(model, weights, path)
 
-        # its predictions, with the row length and the precision of its training
-        data = LabelledPairs(examples_of_file[file], tokenizer, best["settings"]["seq_len"])
-        dtype = getattr(torch, best["settings"]["dtype"])
-        predictions = predict(model, data, device, dtype)
-        write_text(submission / file, submission_text(predictions, formats[name]))
-        print(
-            f"{file}: {len(predictions):,} predictions of seed {best['seed']}, "
-            f"development score {score_on(best, split):.1f}"
-        )
+            # its predictions, with the row length and the precision of its training
+            data = LabelledPairs(examples_of_file[file], tokenizer, best["settings"]["seq_len"])
+            dtype = getattr(torch, best["settings"]["dtype"])
+            predictions = predict(model, data, device, dtype)
+            write_text(submission / file, submission_text(predictions, formats[name]))
+            print(
+                f"{file}: {len(predictions):,} predictions of seed {best['seed']}, "
+                f"development score {score_on(best, split):.1f}"
+            )
 
-    write_zip(out / "submission.zip", submission)
+        with results_lock(out):
+            write_zip(out / "submission.zip", submission)
     check_submission(out / "submission.zip", formats)
 
 
@@ -861,34 +803,34 @@ def check_best_runs(folder, out, records, command):
 
     command: the one that makes the missing runs, without the task.
     """
-    model_digest = sha256_of(folder / "model.pt")[:12]
+    digests = digests_of(folder)
     for name in TASKS:
         # there is a run
         settings = [record["settings"] for (task, _), record in records.items() if task == name]
         if not settings:
             raise ValueError(f"{out} has no run of {name}: {command} --task {name} makes one")
 
-        # it started from the model that the folder has now
-        if settings[0].get("model") != model_digest:
-            raise ValueError(
-                f"{out}: its runs of {name} started from another model.pt than {folder} has now"
-            )
+        # they started from the model that the folder has now, and saw token ids of its tokenizer
+        for key, file in (("model", "model.pt"), ("tokenizer", "tokenizer.json")):
+            if any(each.get(key) != digests[key] for each in settings):
+                raise ValueError(
+                    f"{out}: its runs of {name} started from another {file} than {folder} has now, "
+                    "or an earlier version of this program made them: choose another --name"
+                )
 
         # the weights of its best runs are there
         for split in FORMATS[name].dev_splits:
             path = best_path(out, name, split)
             if not path.exists():
-                raise ValueError(
-                    f"{path} is missing: delete the lines of {name} in {results_path(out)}, "
-                    f"then {command} --task {name} makes it again"
-                )
+                raise ValueError(f"{path} is missing: {remake_hint(out, name, command)}")
 
 
-def best_record(records, name, split):
-    """The record of a task with the best score on a development split; of equal ones the first."""
-    of_task = [record for (task, _), record in records.items() if task == name]
-    scores_of_task = [score_on(record, split) for record in of_task]
-    return of_task[scores_of_task.index(max(scores_of_task))]
+def remake_hint(out, name, command):
+    """How the weights of a task's best run are made again, for messages."""
+    return (
+        f"delete the lines of {name} in {results_path(out)}, "
+        f"then {command} --task {name} makes it again"
+    )
 
 
 def finetune_hint(folder, args):
@@ -936,16 +878,7 @@ def toy_folder(cache_dir):
         digest.update(sha256_of(module.__file__).encode())
     name = digest.hexdigest()[:8]
     folder = cache_dir / f"toy-glue-{name}"
-    if folder.exists():
-        return folder
-
-    # the folder gets its name when it is complete; another process may have been faster
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache_dir, ignore_cleanup_errors=True) as temporary:
-        new = Path(temporary, "glue")
-        toy_glue.write_glue(new)
-        if not folder.exists():
-            os.replace(new, folder)
+    build_once(folder, toy_glue.write_glue)
     return folder
 
 
@@ -1004,35 +937,25 @@ def finetune_command(args):
     tasks = read_tasks(formats, data_dir, args)
 
     # what is to be done, for all runs before the first one begins
-    jobs = {}
-    missing = {}
-    all_missing = []
+    jobs = []
     for folder in folders:
-        jobs[folder] = plan_jobs(folder, tasks, args, dtype)
-        missing[folder] = missing_jobs(jobs[folder])
-        all_missing += missing[folder]
+        jobs += plan_jobs(folder, tasks, args, dtype)
 
     # the folders of the results, without what a kill may have left there
-    job_count = 0
     for folder in folders:
-        make_writable(folder / args.name)
-        remove_finished_checkpoints(jobs[folder])
-        job_count += len(jobs[folder])
-    progress = Progress(all_missing, job_count)
+        prepare_folder(folder / args.name, ENCODER_TASKS)
+    progress = Progress(missing_jobs(jobs), len(jobs))
     tqdm.write(
         f"{progress.total} jobs (one task and one seed of one run), {progress.done} of them done "
         f"before; results go to RUN/{results_path(args.name)}"
     )
 
     with progress.bar:
-        for folder in folders:
-            if not missing[folder]:
-                continue
-            stopped = fine_tune_run(folder, missing[folder], tasks, device, dtype, progress)
-            if stopped:
-                name = signal.Signals(stopped).name
-                tqdm.write(f"stopped by {name}; the same command continues from there")
-                return 128 + stopped
+        stopped = fine_tune_jobs(jobs, tasks, device, progress)
+    if stopped:
+        name = signal.Signals(stopped).name
+        print(f"stopped by {name}; the same command continues from there")
+        return 128 + stopped
     return 0
 
 
@@ -1140,6 +1063,11 @@ def parse_arguments(arguments):
         parser.error(f"nothing to do: name a RUN to fine-tune, or one of the commands {names}")
     if arguments[0] not in (*COMMANDS, "-h", "--help"):
         arguments = ["finetune", *arguments]
+
+    # argparse makes an empty list of this value, whatever the type of the option is
+    for text in arguments:
+        if text.startswith("--") and text.endswith("=--"):
+            parser.error(f"{text}: -- is not a value")
     return parser.parse_args(arguments)
 
 
@@ -1295,7 +1223,10 @@ def add_partial_option(parser):
 
 def add_name_option(parser):
     parser.add_argument(
-        "--name", default="glue", help="the results are in RUN/NAME (default: %(default)s)"
+        "--name",
+        type=folder_name,
+        default="glue",
+        help="the results are in RUN/NAME (default: %(default)s)",
     )
 
 

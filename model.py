@@ -12,6 +12,9 @@ vocabulary size, M the number of tokens to predict.
 [C] is Chang, Xu, Xu, Tu 2021.
 """
 
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+
+# isort: split
 import argparse
 import re
 from dataclasses import asdict, dataclass, fields
@@ -22,7 +25,7 @@ from torch.nn import functional as F
 
 from attention import VARIANTS, Mixer, make_mixer
 from kernels import BEYOND
-from support.commands import run_command
+from support.commands import LARGEST_INT, run_command
 from support.runs import load_weights, read_config, read_tokenizer, read_weights, write_run
 
 # small and base: [C] table 4. tiny is what the CPU of a laptop trains in minutes.
@@ -32,6 +35,7 @@ SIZES = {
     "base": dict(layers=12, hidden_size=768, ffn_size=3072, heads=12, embedding_size=768),
 }
 IGNORED = -100  # the label of a token that is not predicted, as in torch's cross_entropy
+MOST_LAYERS = 200  # a wrong number in a config.json must not make a model for hours
 
 
 # --- Configuration --------------------------------------------------------------------------------
@@ -75,20 +79,21 @@ class BertConfig:
             object.__setattr__(self, "attention_layer", self.layers)
 
     def check_numbers(self):
-        """ValueError if a size is not a whole number above 0, or if sizes do not fit together."""
+        """ValueError if a size is not a whole number in its range, or if sizes do not fit."""
         # The fields of type int, and those two of type int | None that are not None.
         for field in fields(self):
             value = getattr(self, field.name)
             optional = field.type == int | None
             is_number = field.type is int or (optional and value is not None)
-            if is_number and (type(value) is not int or value < 1):
-                raise ValueError(f"{field.name} must be a whole number above 0, not {value!r}")
+            most = MOST_LAYERS if field.name == "layers" else LARGEST_INT
+            if is_number and (type(value) is not int or not 1 <= value <= most):
+                raise ValueError(f"{field.name} must be a whole number, 1 to {most}, not {value!r}")
 
         if self.hidden_size % self.heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} cannot be divided into {self.heads} heads"
             )
-        if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
+        if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), not {self.dropout!r}")
 
     def check_kernel(self):
@@ -102,6 +107,11 @@ class BertConfig:
             raise ValueError(
                 "kernel_size must be odd (k tokens to each side, and the token itself), "
                 f"not {self.kernel_size}"
+            )
+        longest = max(2 * self.max_length - 1, variant.kernel_size)
+        if self.kernel_size is not None and self.kernel_size > longest:
+            raise ValueError(
+                f"kernel_size {self.kernel_size} is too large: {longest} reach every token"
             )
         if self.beyond not in BEYOND:
             raise ValueError(f"beyond must be one of {', '.join(BEYOND)}, not {self.beyond!r}")

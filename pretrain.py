@@ -16,6 +16,9 @@ main -> train -> train_step -> Bert -> Layer -> SelfAttention -> attention.
 [C] is Chang, Xu, Xu, Tu 2021.
 """
 
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+
+# isort: split
 import argparse
 import json
 import math
@@ -38,15 +41,18 @@ from model import (
     SIZES,
     BertConfig,
     BertForMaskedLM,
+    load_run,
     masked_lm_loss,
     parameter_count,
     save_run,
 )
-from support.commands import TrainingFailed, positive_int, run_command
+from support.checkpoints import damaged, is_number, load_optimizer, read_state
+from support.commands import LARGEST_INT, TrainingFailed, positive_int, run_command
 from support.devices import autocast, choose_device, compile_encoder
-from support.files import load_checkpoint, save_checkpoint, write_text
+from support.files import save_checkpoint, write_text
+from support.limits import check_memory
 from support.provenance import made_by
-from support.runs import load_weights
+from support.runs import added_to_errors, check_not_in_use, holds_files, load_weights, own_folder
 from support.signals import StopSignals
 from support.tables import mean_and_standard_error
 
@@ -165,6 +171,7 @@ class Trainer:
         self.model = model.to(device).train()
         self.settings = settings
         self.path = Path(path)
+        self.option = None  # the command line's option that names another folder (resume)
         self.device = device
         self.dtype = dtype
         self.optimizer = make_optimizer(self.model, settings["weight_decay"])
@@ -208,26 +215,29 @@ class Trainer:
         norms = [float(norm) for norm in self.gradient_norms]
         self.gradient_norms = []
 
-        advice = "a lower --lr or a longer warm-up may help, in another folder"
-        if self.saved_step is not None:
-            advice = f"the checkpoint of step {self.saved_step} is kept; {advice}"
-
         # the losses, of which the last one belongs to self.step
         for step, loss in enumerate(self.losses, self.step - len(self.losses) + 1):
             if not math.isfinite(loss):
-                raise TrainingFailed(f"the loss is {loss} at step {step}; {advice}")
+                raise self.failed(f"the loss is {loss} at step {step}")
 
         # the gradient norms: an infinite one would be clipped to a gradient of 0
         for step, norm in enumerate(norms, self.step - len(norms) + 1):
             if not math.isfinite(norm):
-                raise TrainingFailed(f"the gradient norm is {norm} at step {step}; {advice}")
+                raise self.failed(f"the gradient norm is {norm} at step {step}")
 
         # the weights
         for parameter in self.model.parameters():
             if not parameter.isfinite().all():
-                raise TrainingFailed(
-                    f"the weights are not finite numbers after step {self.step}; {advice}"
-                )
+                raise self.failed(f"the weights are not finite numbers after step {self.step}")
+
+    def failed(self, reason):
+        """A TrainingFailed that says what is kept and what may help."""
+        advice = "a lower --lr or a longer warm-up may help"
+        if self.option is not None:
+            advice = f"{advice}, with another {self.option}"
+        if self.saved_step is not None:
+            advice = f"the checkpoint of step {self.saved_step} is kept; {advice}"
+        return TrainingFailed(f"{reason}; {advice}")
 
     def log(self):
         """Add a record of the steps since the last one. Returns it."""
@@ -272,34 +282,29 @@ class Trainer:
         Raises:
             ValueError: the checkpoint is damaged, or belongs to a run with other settings.
         """
+        self.option = option
         if not self.path.exists():
             return
-        state = load_checkpoint(self.path)
-        try:
-            # the checkpoint of another run must not be overwritten
-            self.check_settings(state["settings"], option)
+        state = read_state(self.path)
 
-            # where the run was
-            if not isinstance(state["step"], int):
-                raise TypeError("the step is not a whole number")
-            self.step = state["step"]
-            self.losses = state["losses"]
-            self.tokens = state["tokens"]
-            self.seconds = state["seconds"]
-            self.records = state["records"]
-            self.result = state["result"]
+        # the checkpoint of another run must not be overwritten
+        self.check_settings(state["settings"])
 
-            # a finished run keeps no weights here: they are in model.pt
-            if self.result is None:
-                load_weights(self.model, state["model"], self.path)
-                self.load_optimizer(state["optimizer"])
-        except (KeyError, TypeError, AttributeError):
-            raise ValueError(
-                f"{self.path} is damaged or is not a checkpoint of this project"
-            ) from None
+        # where the run was
+        self.step = state["step"]
+        self.losses = state["losses"]
+        self.tokens = state["tokens"]
+        self.seconds = state["seconds"]
+        self.records = state["records"]
+        self.result = state["result"]
         self.saved_step = self.step
 
-    def check_settings(self, saved, option):
+        # a finished run keeps no weights here: they are in model.pt
+        if self.result is None:
+            load_weights(self.model, state["model"], self.path)
+            load_optimizer(self.optimizer, state["optimizer"], self.step, self.path)
+
+    def check_settings(self, saved):
         """ValueError if the saved settings are not those of this run."""
         differences = []
         for name, value in self.settings.items():
@@ -308,17 +313,8 @@ class Trainer:
         if differences:
             raise ValueError(
                 f"{self.path.parent} belongs to another run ({'; '.join(differences)}); "
-                f"choose another {option}"
+                f"choose another {self.option}"
             )
-
-    def load_optimizer(self, state):
-        """Restore the moments of AdamW. ValueError if they belong to another model."""
-        try:
-            self.optimizer.load_state_dict(state)
-        except ValueError:
-            raise ValueError(
-                f"{self.path} holds the optimizer of another model, or is damaged"
-            ) from None
 
 
 # --- Pre-training ---------------------------------------------------------------------------------
@@ -462,6 +458,8 @@ def record_evaluation(trainer, corpus):
     loss, accuracy = evaluate(
         trainer.model, corpus, settings["batch_size"], trainer.device, trainer.dtype
     )
+    if not math.isfinite(loss):
+        raise trainer.failed(f"the held-out loss is {loss} after step {trainer.step}")
     trainer.records.append(
         {"step": trainer.step, "held_out_loss": loss, "held_out_accuracy": accuracy}
     )
@@ -519,19 +517,21 @@ def new_trainer(config, settings, folder, device, dtype):
 
 def resume_run(trainer, folder):
     """Continue from the folder's checkpoint. ValueError if the folder holds something else."""
-    if not trainer.path.exists() and folder.exists():
-        for file in folder.iterdir():
-            if file.suffix != ".part":  # left by a kill during the first save
-                raise ValueError(
-                    f"{folder} is not empty and holds no run to resume; choose another --out_dir"
-                )
+    if not trainer.path.exists() and holds_files(folder):
+        raise ValueError(
+            f"{folder} is not empty and holds no run to resume; choose another --out_dir"
+        )
     trainer.resume("--out_dir")
+    if trainer.result is None:
+        return
 
-    # a finished run must have everything that the table prints
-    result = trainer.result
-    is_complete = isinstance(result, dict) and set(RESULT) <= set(result)
-    if result is not None and not is_complete:
-        raise ValueError(f"{trainer.path} is damaged or is not a checkpoint of this project")
+    # a finished run must have everything that the table prints, and its model
+    if not all(is_number(trainer.result.get(name)) for name in RESULT):
+        raise damaged(trainer.path, "its result is not complete")
+    with added_to_errors(f"this run was finished, but is useless: delete {folder} to repeat it"):
+        model, _ = load_run(folder)
+        if model.config != trainer.model.config:
+            raise ValueError(f"{folder} holds another model")
 
 
 def dry_run(trainer, corpus, steps=20):
@@ -660,8 +660,9 @@ def check_folders(folders, resume):
     for folder in folders:
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"--out_dir: {folder} is a file, not a folder")
-        if resume == "never" and folder.exists() and any(folder.iterdir()):
+        if resume == "never" and holds_files(folder):
             raise ValueError(f"{folder} is in use and --resume is never; choose another --out_dir")
+        check_not_in_use(folder, "--out_dir")
 
 
 def print_start(trainer, config, folder, guess_accuracy):
@@ -738,40 +739,46 @@ def main(arguments=None):
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len, args.vocab_size)
     guess_accuracy = most_frequent_accuracy(corpus)
 
+    # what cannot fit into the memory is refused before any run starts
+    lengths = corpus.lengths[corpus.train]  # (training pairs,)
+    for variant, config in configs.items():
+        configs[variant] = replace(config, vocab_size=corpus.vocab_size)
+        check_memory(BertForMaskedLM, configs[variant], recipe.batch_size, lengths, device, dtype)
+    if recipe.batch_size > len(lengths):
+        print(f"--batch_size is above the {len(lengths):,} training pairs: a step repeats them")
+
     results = {}
     for (variant, seed), folder in folders.items():
         # a model with weights drawn from the seed
-        config = replace(configs[variant], vocab_size=corpus.vocab_size)
+        config = configs[variant]
         settings = settings_for(config, recipe, args.size, seed, corpus, dtype)
         trainer = new_trainer(config, settings, folder, device, dtype)
         print_start(trainer, config, folder, guess_accuracy)
 
-        # continue from a checkpoint, if there is one
-        if not args.dry_run:
-            resume_run(trainer, folder)
-        if trainer.result is not None:
-            loss, accuracy = trainer.result["loss"], trainer.result["accuracy"]
-            print(f"  finished before: held-out loss {loss:.3f}, accuracy {100 * accuracy:.1f} %")
-            results[variant, seed] = trainer.result
-            continue
-        if trainer.step > 0:
-            print(f"  resumed at step {trainer.step:,} of {recipe.steps:,}")
-
-        # --compile is the default on a GPU; the first step waits for the compiler
-        if args.compile or (args.compile is None and device.type == "cuda"):
-            compile_for(trainer)
-
         # only time some steps
         if args.dry_run:
+            compile_for(trainer, args.compile)
             dry_run(trainer, corpus)
             continue
 
-        # A first save before training: an error in writing shows now, and the folder is taken.
-        if trainer.step == 0:
-            save_run_and_checkpoint(trainer, corpus, folder)
-        eval_every = args.eval_every or max(1, recipe.steps // 10)
-        save_every = args.save_every or min(1_000, max(1, recipe.steps // 10))
-        stopped = train(trainer, corpus, folder, save_every, eval_every)
+        # no other process works on this folder meanwhile
+        with own_folder(folder, "--out_dir"):
+            resume_run(trainer, folder)
+            if trainer.result is not None:
+                loss, percent = trainer.result["loss"], 100 * trainer.result["accuracy"]
+                print(f"  finished before: held-out loss {loss:.3f}, accuracy {percent:.1f} %")
+                results[variant, seed] = trainer.result
+                continue
+            if trainer.step > 0:
+                print(f"  resumed at step {trainer.step:,} of {recipe.steps:,}")
+            compile_for(trainer, args.compile)
+
+            # A first save before training: an error in writing shows now.
+            if trainer.step == 0:
+                save_run_and_checkpoint(trainer, corpus, folder)
+            eval_every = args.eval_every or max(1, recipe.steps // 10)
+            save_every = args.save_every or min(1_000, max(1, recipe.steps // 10))
+            stopped = train(trainer, corpus, folder, save_every, eval_every)
 
         # Ctrl-C or SIGTERM ends all runs
         if stopped:
@@ -789,8 +796,10 @@ def main(arguments=None):
     return 0
 
 
-def compile_for(trainer):
-    """torch.compile the encoder, first for a full batch."""
+def compile_for(trainer, wanted):
+    """torch.compile the encoder, first for a full batch; on a GPU also if nothing is given."""
+    if wanted is False or (wanted is None and trainer.device.type != "cuda"):
+        return
     B, N = trainer.settings["batch_size"], trainer.settings["seq_len"]
     input_ids = torch.full((B, N), PAD + 1, device=trainer.device)
     precision = autocast(trainer.device, trainer.dtype)
@@ -852,8 +861,8 @@ def parse_arguments(arguments=None):
             parser.error(f"unknown variant {name!r}; the variants are: {names}")
     if "all" in args.variant:
         args.variant = list(VARIANTS)
-    if min(args.seed) < 0:
-        parser.error("--seed must not be negative")
+    if min(args.seed) < 0 or max(args.seed) > LARGEST_INT:
+        parser.error(f"--seed must be a whole number from 0 to {LARGEST_INT:,}")
     # a name or seed that is given twice is one run
     args.variant = list(dict.fromkeys(args.variant))
     args.seed = list(dict.fromkeys(args.seed))

@@ -45,13 +45,8 @@ from lab.record import Column, Record, without_folder
 from model import SIZES, BertConfig, BertForMaskedLM, masked_lm_loss
 from pretrain import RECIPES, config_for, new_trainer, recipe_for, settings_for, train_step
 from support.commands import positive_int, run_command
-from support.devices import (
-    autocast,
-    choose_device,
-    compile_encoder,
-    keep_freed_memory,
-    synchronize,
-)
+from support.devices import autocast, choose_device, compile_encoder, synchronize
+from support.memory import keep_freed_memory
 
 LENGTH_VARIANTS = ("none", "composite", "lightconv", "dynamicconv", "dilated")
 

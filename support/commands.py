@@ -6,7 +6,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from support.devices import keep_freed_memory
+from support.memory import keep_freed_memory
 
 LARGEST_INT = 2**31 - 1  # of a number on the command line
 

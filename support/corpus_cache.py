@@ -1,10 +1,10 @@
-"""The folder in which a prepared corpus is kept: how it is written, completed and read.
+"""The folder in which a prepared corpus is kept: how it is written, checked and read.
 
     tokens.bin       the ids of all tokens of the corpus, one after the other      uint16
     sentences.bin    where each sentence begins in tokens.bin, and the end         int64
     documents.bin    the first sentence of each document, and the end              int64
     tokenizer.json   the tokenizer, in the format of the library "tokenizers"
-    meta.json        the counts of documents, sentences, tokens and pairs; the fingerprint
+    meta.json        counts, the fingerprint of the other four files, a checksum of these two
 
 Example: a first document with the sentences "a b c" and "d e", a second one with "f". The ids of
 the six words are 5 to 10.
@@ -12,22 +12,129 @@ the six words are 5 to 10.
     tokens.bin       5 6 7 8 9 10
     sentences.bin    0 3 5 6        sentence 1 is tokens[3:5]
     documents.bin    0 2 3          document 0 has the sentences 0 and 1, document 1 has sentence 2
+
+All bytes are checked at each start. A folder that is damaged is prepared again.
 """
 
 import hashlib
 import json
 import os
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
+import shutil
+from contextlib import ExitStack, contextmanager, suppress
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
+from tqdm import tqdm
 
-from support.files import sha256_of
+from support.files import PART, sha256_of, write_folder_to_disk, write_to_disk
+from support.locks import InUse, lock
 
 # Each array file and the type of its numbers ("<" means: the lowest byte comes first).
 ARRAYS = {"tokens.bin": "<u2", "sentences.bin": "<i8", "documents.bin": "<i8"}
+
+# The files that have a fingerprint, in this order.
+FINGERPRINTED = ("tokenizer.json", *ARRAYS)
+
+CHUNK = 1 << 20  # bytes of a file that are read at a time
+COMPARED_PAIRS = 1 << 16  # pairs whose positions are kept in memory at a time
+
+
+# --- Load or prepare ------------------------------------------------------------------------------
+
+
+def load_or_prepare(folder, title, prepare, log):
+    """Read a prepared corpus; prepare it first if it is missing or damaged.
+
+    If two processes need the same corpus at the same time, the second one waits for the first one.
+
+    Args:
+        folder: the Path of the corpus in the cache.
+        title: what the corpus is called in messages.
+        prepare: a function without arguments that makes `folder`, see `new_folder`.
+        log: called with one line of text at a time.
+
+    Returns:
+        A PreparedCorpus.
+
+    Raises:
+        ValueError: the corpus cannot be used.
+        OSError: a download failed, a file cannot be read, or the disk is full.
+    """
+    with corpus_lock(folder, title, log):
+        # Usually the corpus is there and in order. A broken link is damaged, too.
+        if os.path.lexists(folder):
+            try:
+                return load(folder)
+            except ValueError as error:
+                log(f"{error}: it is prepared again")
+                remove(folder)
+
+        # Prepare it, and name the corpus in any error.
+        remove_leftovers(folder.parent)
+        log(f"preparing {title}, once, in {folder}")
+        try:
+            prepare()
+        except OSError as error:
+            raise OSError(f"corpus {title}: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"corpus {title}: {error}") from None
+        return load(folder)
+
+
+@contextmanager
+def corpus_lock(folder, title, log):
+    """Hold the lock of a corpus during a `with` block. Wait, with a line, if it is in use."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    path = folder.with_name(f"{folder.name}.lock")
+    name = f"corpus {title}"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock(path, name))
+        except InUse as error:
+            log(f"{error}: waiting until it is free")
+            stack.enter_context(lock(path, name, wait=True))
+        except OSError:
+            # A cache in which this user may only read has no lock, and can be used without one.
+            if not folder.exists():
+                raise
+        yield
+
+
+def remove_leftovers(cache_dir):
+    """Delete what killed processes left in the cache: their locks and their temporary folders."""
+    for path in cache_dir.glob("*.lock"):
+        # If the lock is free, its owner is dead. At its end, `lock` removes the file.
+        with suppress(InUse, OSError), lock(path, path.stem):
+            delete(temporary_name(path.with_suffix("")))
+
+
+def remove(folder):
+    """Delete a damaged folder. A kill leaves it complete, or under its temporary name.
+
+    Another process may be using its files. On Linux and macOS it keeps them: the content of a file
+    is there until the last process has closed it.
+    """
+    temporary = temporary_name(folder)
+    delete(temporary)
+    os.replace(folder, temporary)
+    delete(temporary)
+
+
+def delete(path):
+    """Delete a folder and its files, or a file, or a link. It may be missing."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def temporary_name(folder):
+    """The name of a folder before it is complete, and while it is deleted.
+
+    It is in the cache too: a folder can only be renamed on the same disk.
+    """
+    return folder.with_name(folder.name + PART)
 
 
 # --- Write ----------------------------------------------------------------------------------------
@@ -37,26 +144,26 @@ ARRAYS = {"tokens.bin": "<u2", "sentences.bin": "<i8", "documents.bin": "<i8"}
 def new_folder(folder):
     """Give the `with` block a temporary folder that becomes `folder` if the block succeeds.
 
-    A folder of this name is therefore always complete. If two processes prepare the same corpus at
-    the same time, the first one to finish wins, and the other one uses its result.
+    A folder of this name is therefore always complete. Only the process that holds the lock of the
+    corpus may call this.
     """
-    # Make the temporary folder in the cache too: a folder can only be renamed on the same disk.
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        dir=folder.parent, prefix=folder.name, ignore_cleanup_errors=True
-    ) as temporary:
-        new = Path(temporary, "corpus")
-        new.mkdir()
+    temporary = temporary_name(folder)
+    delete(temporary)  # a killed preparation of this corpus left it
+    temporary.mkdir()
 
-        # The block fills the folder. If it fails, the temporary folder is deleted.
-        yield new
+    # The block fills the folder. If it fails, the folder is deleted.
+    try:
+        yield temporary
 
-        try:
-            os.replace(new, folder)
-        except OSError:
-            # If the folder exists now, another process was faster.
-            if not folder.exists():
-                raise
+        # The content must be on the disk before the name is: a power failure could come between.
+        for file in temporary.iterdir():
+            write_to_disk(file)
+        write_folder_to_disk(temporary)
+        os.replace(temporary, folder)
+        write_folder_to_disk(folder.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 @contextmanager
@@ -122,68 +229,232 @@ def write_tokenizer_and_meta(folder, tokenizer, counts):
     (folder / "tokenizer.json").write_bytes(tokenizer.to_str().encode())
 
     # The fingerprint is equal for two corpora if tokenizer and token ids are equal.
-    digests = ""
-    for name in ("tokenizer.json", *ARRAYS):
-        digests += sha256_of(folder / name)
-    fingerprint = hashlib.sha256(digests.encode()).hexdigest()[:16]
-
-    meta = {"counts": counts, "fingerprint": fingerprint}
+    digests = [sha256_of(folder / name) for name in FINGERPRINTED]
+    meta = {"counts": counts, "fingerprint": fingerprint_of(digests)}
+    meta["checksum"] = checksum_of(meta)
     (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+
+def fingerprint_of(digests):
+    """The fingerprint of a corpus from the SHA-256 of its files, in the order of FINGERPRINTED."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+
+
+def checksum_of(meta):
+    """A checksum of counts and fingerprint."""
+    return hashlib.sha256(json.dumps(meta).encode()).hexdigest()[:16]
+
+
+# --- Held-out pairs that are also training pairs --------------------------------------------------
+
+
+def count_known_pairs(folder, first_sentences, train, held_out):
+    """How many held-out pairs also occur, word for word, among the training pairs.
+
+    Two pairs are equal if both of their sentences have the same token ids. Only the held-out pairs
+    are kept in memory, so the corpus may be large.
+
+    Args:
+        folder: the folder of the corpus, in which the array files are complete.
+        first_sentences: (pairs,) the first sentence of each pair.
+        train, held_out: (training pairs,) and (held-out pairs,) the indices of the pairs.
+    """
+    tokens = np.memmap(folder / "tokens.bin", ARRAYS["tokens.bin"], mode="r")
+    sentence_starts = read_array(folder, "sentences.bin")
+
+    # Look for each training pair among the held-out pairs.
+    held_out_pairs = list(pairs_as_bytes(tokens, sentence_starts, first_sentences[held_out]))
+    wanted = set(held_out_pairs)
+    found = set()
+    for pair in pairs_as_bytes(tokens, sentence_starts, first_sentences[train]):
+        if pair in wanted:
+            found.add(pair)
+
+    # A pair that is held out twice counts twice.
+    return sum(1 for pair in held_out_pairs if pair in found)
+
+
+def pairs_as_bytes(tokens, sentence_starts, first_sentences):
+    """Yield each pair as (the length of its first sentence, the bytes of all its token ids)."""
+    tokens = np.asarray(tokens)  # slices of an ordinary array are made faster
+    for start in range(0, len(first_sentences), COMPARED_PAIRS):
+        first = first_sentences[start : start + COMPARED_PAIRS]
+        begins = sentence_starts[first].tolist()
+        middles = sentence_starts[first + 1].tolist()
+        ends = sentence_starts[first + 2].tolist()
+        for begin, middle, end in zip(begins, middles, ends, strict=True):
+            yield middle - begin, tokens[begin:end].tobytes()
+
+
+def read_array(folder, name):
+    """The numbers of an array file, in memory."""
+    return np.fromfile(folder / name, ARRAYS[name])
 
 
 # --- Read -----------------------------------------------------------------------------------------
 
 
+class PreparedCorpus(NamedTuple):
+    """What the files of a prepared corpus hold."""
+
+    counts: dict  # {"documents", "sentences", "tokens", "pairs", "known"}
+    fingerprint: str
+    tokenizer: Tokenizer
+    token_file: "TokenFile"
+    sentence_starts: np.ndarray  # (sentences + 1,)
+    document_starts: np.ndarray  # (documents + 1,)
+
+
 def load(folder):
-    """Read a prepared corpus.
+    """Read a prepared corpus and check it.
 
     Returns:
-        (meta, tokenizer, tokens, sentence_starts, document_starts): meta is a dict with "counts"
-        and "fingerprint"; the last three are numpy arrays, memory-mapped: only what is used is
-        read from disk.
+        A PreparedCorpus.
 
     Raises:
         ValueError: the folder is damaged.
+        OSError: a file cannot be read.
     """
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        arrays = [memory_map(folder / name, dtype) for name, dtype in ARRAYS.items()]
-        tokens, sentence_starts, document_starts = arrays
-        check_consistency(meta, tokenizer, tokens, sentence_starts, document_starts)
-    except Exception:  # the tokenizers library raises a plain Exception
-        raise ValueError(
-            f"the corpus prepared in {folder} is damaged: delete this folder, start again"
-        ) from None
-    return meta, tokenizer, tokens, sentence_starts, document_starts
+        return load_checked(folder)
+    except (OSError, MemoryError):
+        raise  # this says nothing about the content of the files
+    except Exception as error:  # the tokenizers library raises a plain Exception
+        raise ValueError(f"the corpus prepared in {folder} is damaged ({error})") from None
 
 
-def memory_map(path, dtype):
-    """The numbers of a file as a read-only array that stays on disk."""
-    # An ordinary array over the same memory: its slices are made faster than those of np.memmap.
-    return np.asarray(np.memmap(path, dtype, mode="r"))
+def load_checked(folder):
+    """The PreparedCorpus of a folder. Raises an exception of any kind if the folder is damaged."""
+    # Five ordinary files. A pipe under one of these names would block.
+    for name in ("meta.json", *FINGERPRINTED):
+        if not (folder / name).is_file():
+            raise ValueError(f"no file {name}")
+
+    # meta.json is what was written.
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    checksum = meta.pop("checksum", None)
+    if checksum != checksum_of(meta):
+        raise ValueError("wrong checksum of meta.json")
+
+    # Read the other files. Only the token ids stay on disk: they may be larger than the memory.
+    tokenizer_json = (folder / "tokenizer.json").read_bytes()
+    token_file = TokenFile(folder / "tokens.bin")
+    sentences = (folder / "sentences.bin").read_bytes()
+    documents = (folder / "documents.bin").read_bytes()
+
+    # They are what was written, too.
+    digests = [
+        hashlib.sha256(tokenizer_json).hexdigest(),
+        token_file.digest,
+        hashlib.sha256(sentences).hexdigest(),
+        hashlib.sha256(documents).hexdigest(),
+    ]
+    if fingerprint_of(digests) != meta["fingerprint"]:
+        raise ValueError("its files do not have the fingerprint in meta.json")
+
+    # Only now the library may read the tokenizer: a damaged one can make it panic.
+    corpus = PreparedCorpus(
+        counts=meta["counts"],
+        fingerprint=meta["fingerprint"],
+        tokenizer=Tokenizer.from_str(tokenizer_json.decode()),
+        token_file=token_file,
+        sentence_starts=np.frombuffer(sentences, ARRAYS["sentences.bin"]),
+        document_starts=np.frombuffer(documents, ARRAYS["documents.bin"]),
+    )
+    check_consistency(corpus)
+    return corpus
 
 
-def check_consistency(meta, tokenizer, tokens, sentence_starts, document_starts):
-    """Raise an exception if the files of a prepared corpus do not fit together."""
-    # The lengths of the files are those that were counted when they were written.
-    counts = meta["counts"]
+def check_consistency(corpus):
+    """Raise an exception if the parts of a prepared corpus do not fit together."""
+    tokens = corpus.token_file.array()
+    sentence_starts = corpus.sentence_starts
+    document_starts = corpus.document_starts
+
+    # The numbers of things are those that were counted when they were written.
     sizes = {
-        "tokens": len(tokens),
-        "sentences": len(sentence_starts) - 1,
         "documents": len(document_starts) - 1,
+        "sentences": len(sentence_starts) - 1,
+        "tokens": len(tokens),
+        "pairs": int((np.diff(document_starts) // 2).sum()),
     }
     for name, size in sizes.items():
-        if size != counts[name]:
-            raise ValueError(f"{name}: {size}, not {counts[name]}")
+        if size != corpus.counts[name]:
+            raise ValueError(f"{name}: {size}, not {corpus.counts[name]}")
 
-    # The last sentence ends with the last token, and the last document with the last sentence.
-    if sentence_starts[-1] != counts["tokens"] or document_starts[-1] != counts["sentences"]:
-        raise ValueError("the last sentence or document ends in the wrong place")
+    # Each sentence begins after the one before it, the last one ends with the last token. The same
+    # is true of documents and sentences.
+    for starts, end in ((sentence_starts, len(tokens)), (document_starts, sizes["sentences"])):
+        if starts[0] != 0 or starts[-1] != end or np.diff(starts).min() < 1:
+            raise ValueError("a sentence or document begins or ends in the wrong place")
 
     # Every id is one of the tokenizer's.
-    if tokens.max() >= tokenizer.get_vocab_size():
+    if tokens.max() >= corpus.tokenizer.get_vocab_size():
         raise ValueError("a token id is not in the vocabulary")
 
-    if "fingerprint" not in meta:
-        raise ValueError("no fingerprint")
+
+# --- The token ids --------------------------------------------------------------------------------
+
+
+class TokenFile:
+    """The token ids of a corpus: an array that stays on disk (memory-mapped), and its SHA-256.
+
+    Another program may cut the file or write into it while it is in use. `array` looks at size and
+    time of change of the file. If they are not as before, the content is checked again.
+
+    Two things are not noticed. If the file is cut between this look and the use of the array, the
+    operating system ends Python (signal SIGBUS, "bus error"). And a change of the content that
+    leaves size and time as they are, such as a defect of the disk, is found at the next start only.
+    """
+
+    def __init__(self, path):
+        # The file stays open: it is looked at before each use.
+        self.path = path
+        self.file = open(path, "rb", buffering=0)  # noqa: SIM115
+        self.state = self.current_state()
+        self.digest = self.current_digest()
+
+        # An ordinary array over the same memory: slices are made faster than those of np.memmap.
+        self.mapped = np.asarray(np.memmap(self.file, ARRAYS["tokens.bin"], mode="r"))
+
+    def array(self):
+        """(tokens,) the token ids, to be used at once.
+
+        Raises:
+            ValueError: the file was changed.
+        """
+        state = self.current_state()  # about 1 microsecond
+        if state != self.state:
+            if self.current_digest() != self.digest:
+                raise ValueError(
+                    f"{self.path} was changed or cut by another program: start again, "
+                    f"and the corpus is prepared again"
+                )
+            self.state = state
+        return self.mapped
+
+    def current_state(self):
+        """Size and time of change of the file."""
+        status = os.fstat(self.file.fileno())
+        return status.st_size, status.st_mtime_ns
+
+    def current_digest(self):
+        """The SHA-256 of the file."""
+        # A bar shows the progress where this takes more than a second.
+        digest = hashlib.sha256()
+        self.file.seek(0)
+        with tqdm(
+            total=self.current_state()[0],
+            desc="checking",
+            unit="B",
+            unit_scale=True,
+            delay=1,
+            leave=False,
+            disable=None,
+        ) as bar:
+            while True:
+                chunk = self.file.read(CHUNK)
+                if not chunk:
+                    return digest.hexdigest()
+                digest.update(chunk)
+                bar.update(len(chunk))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from support.files import sha256_of
+from support.files import sha256_of, write_to_disk
 
 USER_AGENT = "bert-convolution/1.0"  # some servers refuse the name that Python sends by default
 ATTEMPTS = 3  # at one mirror; another attempt is made only if the last one brought some bytes
@@ -55,6 +55,7 @@ def download(urls, path, size, sha256, timeout=30):
     for url in urls:
         failure = download_from_mirror(url, part, size, sha256, timeout)
         if failure is None:
+            write_to_disk(part)
             os.replace(part, path)
             return path
         failures.append(f"{url}: {failure}")

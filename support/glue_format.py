@@ -283,7 +283,8 @@ class Examples:
         phenomena: one str per row of CoLA's train and dev files (see TaskFormat.phenomenon);
             otherwise None.
         partial: rows are missing or were added, so that scores on this split are not GLUE scores.
-        skipped: line numbers of the rows that were skipped because columns are missing.
+        skipped: line numbers of the rows that were skipped because they have too few or too many
+            columns.
     """
 
     task: TaskFormat
@@ -347,7 +348,7 @@ def read_task(task, data_dir, split, allow_partial=False, log=print):
         if task.phenomenon is not None:
             phenomena = [row.values[task.phenomenon] for row in table.rows]
 
-    return Examples(task, split, a, b, labels, phenomena, partial, tuple(table.short_lines))
+    return Examples(task, split, a, b, labels, phenomena, partial, tuple(table.broken_lines))
 
 
 @dataclass(frozen=True)
@@ -365,12 +366,16 @@ class Table:
     Attributes:
         path: the file.
         rows: list of Row.
-        short_lines: the numbers of the lines that have too few columns.
+        broken_lines: the numbers of the lines that are no rows: they have too few columns, or, in
+            a file without a header line, too many.
+        long_lines: the numbers of the rows that have more columns than the header line names. The
+            columns at their end are not read.
     """
 
     path: Path
     rows: list
-    short_lines: list
+    broken_lines: list
+    long_lines: list
 
 
 def read_split(path, task, split, extra_columns=()):
@@ -405,7 +410,11 @@ def read_columns(path, names, header=None):
         ValueError: a column is missing, or the file is not UTF-8 text.
     """
     rows = []
-    short_lines = []
+    broken_lines = []
+    long_lines = []
+
+    # Without a header line, only the number of columns shows that a tab is in the wrong place.
+    may_be_long = header is None
     try:
         # "utf-8-sig" skips the byte order mark that some of the published files begin with
         with open(path, encoding="utf-8-sig") as file:
@@ -420,14 +429,17 @@ def read_columns(path, names, header=None):
             for number, line in enumerate(file, first_line):
                 line = line.rstrip("\n")
                 fields = line.split("\t")
-                if len(fields) >= len(header):
+                is_long = len(fields) > len(header)
+                if len(fields) == len(header) or (is_long and may_be_long):
                     values = {name: fields[index] for name, index in indices.items()}
                     rows.append(Row(number, values))
+                    if is_long:
+                        long_lines.append(number)
                 elif line != "":
-                    short_lines.append(number)
+                    broken_lines.append(number)
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8 text, so it is not GLUE's file") from None
-    return Table(path, rows, short_lines)
+    return Table(path, rows, broken_lines, long_lines)
 
 
 def find_columns(path, names, header):
@@ -471,7 +483,7 @@ def read_mrpc_texts(task, data_dir, split):
         is_dev = (row.values["#1 ID"], row.values["#2 ID"]) in dev_ids
         if is_dev == (split == "dev"):
             kept.append(row)
-    return Table(path, kept, table.short_lines)
+    return Table(path, kept, table.broken_lines, table.long_lines)
 
 
 def require_file(path, task, data_dir):
@@ -494,16 +506,15 @@ def check_rows(table, task, data_dir, split, allow_partial, log):
     if published is None:
         published = len(table.rows)
     partial = len(table.rows) != published
-    if table.short_lines and not task.short_rows:
+    if table.broken_lines and not task.short_rows:
         partial = True
 
     # say what was found
     found = f"{table.path}: {split} has {len(table.rows):,} rows; {published:,} were published"
-    if table.short_lines:
-        named = ", ".join(str(number) for number in table.short_lines[:10])
-        if len(table.short_lines) > 10:
-            named += ", ..."
-        found += f"; broken rows: {len(table.short_lines):,}, in lines {named}"
+    if table.broken_lines:
+        found += f"; broken rows: {named_lines(table.broken_lines)}"
+    if table.long_lines:
+        found += f"; rows with more columns than are named: {named_lines(table.long_lines)}"
 
     if partial and not allow_partial:
         raise ValueError(
@@ -512,9 +523,19 @@ def check_rows(table, task, data_dir, split, allow_partial, log):
         )
     if partial:
         log(f"{found}. PARTIAL: scores on these rows are not GLUE scores")
-    elif table.short_lines:
+    elif table.broken_lines:
         log(f"{found}. They are skipped")
+    elif table.long_lines:
+        log(f"{found}. What follows the last named column is not read")
     return partial
+
+
+def named_lines(numbers):
+    """Some line numbers as text; of many, the first ten: "12, in lines 3, 4, ..."."""
+    text = ", ".join(str(number) for number in numbers[:10])
+    if len(numbers) > 10:
+        text += ", ..."
+    return f"{len(numbers):,}, in lines {text}"
 
 
 def read_labels(table, task):
@@ -525,7 +546,7 @@ def read_labels(table, task):
         label = read_label(text, task)
         if label is None:
             allowed = allowed_labels(task)
-            raise ValueError(f"{table.path}, line {row.line}: label {text!r} is not {allowed}")
+            raise ValueError(f"{table.path}, line {row.line}: label {text[:50]!r} is not {allowed}")
         labels.append(label)
     return labels
 
@@ -538,7 +559,9 @@ def read_label(text, task):
             return task.classes.index(text)
         return None
 
-    # a number from 0 to 5
+    # A number from 0 to 5. Python also reads digits of other scripts, and 1_0 as 10.
+    if not set(text) <= set(" 0123456789.eE+-"):
+        return None
     try:
         number = float(text)
     except ValueError:

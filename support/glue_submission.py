@@ -75,6 +75,8 @@ def write_zip(path, folder):
 def check_submission(path, formats):
     """Check any zip: names, header lines, indices, numbers of rows, labels and ranges.
 
+    A file whose predictions are all equal is named in a line.
+
     Args:
         path: the zip file.
         formats: {name: TaskFormat}; their `rows` say how many predictions each file must have.
@@ -96,6 +98,12 @@ def check_submission(path, formats):
         f"{path}: a complete submission of {len(SUBMISSION)} files; "
         "names, header lines, indices, row counts and predictions are right"
     )
+
+    # allowed, but no good model does it
+    for file in SUBMISSION:
+        predictions = {line.partition("\t")[2] for line in lines_of(contents[file])[1:]}
+        if len(predictions) == 1:
+            print(f"{file}: all predictions are equal ({predictions.pop()}): did the model learn?")
 
 
 def read_zip(path):
@@ -158,7 +166,7 @@ def check_file(file, content, task, split):
         split: the split that was predicted.
     """
     problems = []
-    lines = content.decode("utf-8", "replace").splitlines()
+    lines = lines_of(content)
     header = lines[0] if lines else ""
     predictions = lines[1:]
 
@@ -181,3 +189,8 @@ def check_file(file, content, task, split):
             problems.append(f"{where}: prediction {label[:20]!r} is not {allowed_labels(task)}")
             break
     return problems
+
+
+def lines_of(content):
+    """The lines of a file of predictions. content: its bytes."""
+    return content.decode("utf-8", "replace").splitlines()

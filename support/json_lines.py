@@ -24,6 +24,7 @@ DAMAGE = (
 )
 
 INTERRUPTED = " (interrupted)"  # how a line ends that was only half written
+NAMED = set()  # (path, number) of such lines that the user has been told of
 
 
 def append_json_line(path, record):
@@ -86,7 +87,9 @@ def read_json_lines(path, check, advice):
     records = []
     for number, line in enumerate(lines, 1):
         if line.endswith(INTERRUPTED):
-            print(f"{path}: line {number} was only half written, left out", file=sys.stderr)
+            if (path, number) not in NAMED:
+                print(f"{path}: line {number} was only half written, left out", file=sys.stderr)
+            NAMED.add((path, number))
             continue
         try:
             record = json.loads(line, parse_constant=refuse_constant)

@@ -84,9 +84,10 @@ def open_locked(path):
             break
         os.close(file)
 
-    # who holds it, for the messages of other processes
-    os.ftruncate(file, 0)
-    os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    # Who holds it, for the messages of other processes. On a full disk it stays unsaid.
+    with suppress(OSError):
+        os.ftruncate(file, 0)
+        os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
     return file
 
 

@@ -14,15 +14,14 @@ class Progress:
     different times, so each one counts as much as it costs (Job.cost).
 
     Args:
-        missing: the jobs to be done: objects with .out, .settings and .cost, as in glue.py.
+        missing: the jobs to be done, list of Job (support/glue_jobs.py).
         total: the number of all jobs, those included that were done before.
     """
 
     def __init__(self, missing, total):
         self.total = total
-        self.done = total - len(missing)
         self.worked = 0.0  # the cost of all steps since the start
-        self.left = float(sum(job.cost for job in missing))  # and of those to come
+        self.update(missing)
         self.name = ""  # of the job that is running
         self.step_cost = 0.0
 
@@ -38,21 +37,23 @@ class Progress:
             dynamic_ncols=True,
         )
 
+    def update(self, missing):
+        """Count the jobs that are missing now. Other processes may have done some of them."""
+        self.done = self.total - len(missing)
+        self.left = float(sum(job.cost for job in missing))  # the cost of all steps to come
+
     def begin(self, job, step):
         """A job begins, or continues from the step of its checkpoint."""
-        settings = job.settings
-        self.name = f"{job.out.parent.name} {settings['task']} seed {settings['seed']}"
-        self.step_cost = job.cost / settings["steps"]
+        self.name = job.title
+        self.step_cost = job.cost / job.settings["steps"]
         self.left -= step * self.step_cost
 
-    def finish(self):
-        """The job is done."""
-        self.done += 1
-
-    def skip(self, job):
-        """Another process has done a job."""
-        self.left -= job.cost
-        self.done += 1
+    def wait(self, seconds):
+        """Sleep. This time does not count as work."""
+        time.sleep(seconds)
+        self.started += seconds
+        if not self.bar.disable:
+            self.bar.start_t += seconds
 
     def advance(self, trainer):
         """A step was done."""

@@ -1,28 +1,111 @@
 """A run's folder on disk: config.json, tokenizer.json and model.pt (the weights)."""
 
+import hashlib
 import json
+import os
+import sys
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from support.files import load_checkpoint, save_checkpoint, write_text
+from support.checkpoints import check_tensor, damaged
+from support.files import (
+    PART,
+    load_checkpoint,
+    remove_parts,
+    save_checkpoint,
+    sha256_of,
+    write_text,
+)
+from support.json_lines import refuse_constant
+from support.locks import InUse, lock
+
+LOCK = ".lock"  # how the names of locks end
+
+# The entry of config.json that ties the tokenizer to the run: the SHA-256 of tokenizer.json. Runs
+# of other programs need not have it.
+TOKENIZER = "tokenizer_sha256"
+
+# The tokens that data.py, model.py and glue.py count on, in the order of their ids.
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+# --- The folder -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def own_folder(folder, option):
+    """Make a run's folder, and let no other process work on it during a `with` block.
+
+    Args:
+        folder: of the run.
+        option: the command line's option that names another folder, for the message.
+    Raises:
+        ValueError: another process works on it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        with added_to_errors(f"wait until it has finished, or choose another {option}", InUse):
+            stack.enter_context(lock(folder / f"run{LOCK}", folder))
+        remove_parts(folder)
+        yield
+
+
+def check_not_in_use(folder, option):
+    """ValueError if another process works on a run's folder. Arguments as in `own_folder`."""
+    # Without a lock nobody works there. A killed process leaves one that nobody holds.
+    if (folder / f"run{LOCK}").exists():
+        with own_folder(folder, option):
+            pass
+
+
+@contextmanager
+def added_to_errors(advice, kind=(ValueError, OSError)):
+    """Errors of this kind in the `with` block become ValueErrors that end with an advice."""
+    try:
+        yield
+    except kind as error:
+        raise ValueError(f"{error}; {advice}") from None
+
+
+def holds_files(folder):
+    """Whether a folder holds anything but the lock and the temporary files of killed processes."""
+    if not folder.exists():
+        return False
+    return any(file.suffix not in (PART, LOCK) for file in folder.iterdir())
 
 
 def write_run(folder, config, weights, tokenizer):
     """Write the three files. config: a dictionary of plain values; weights: a state_dict."""
     folder = Path(folder)
-    write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
-    write_text(folder / "tokenizer.json", tokenizer.to_str())
+    text = tokenizer.to_str()
+    digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
+    write_text(folder / "config.json", json.dumps({**config, TOKENIZER: digest}, indent=2) + "\n")
+    write_text(folder / "tokenizer.json", text)
     save_checkpoint(folder / "model.pt", weights)
 
 
+# --- The config and the settings ------------------------------------------------------------------
+
+
 def read_config(folder):
+    """The fields of the model's config. Raises ValueError if the folder is not a run."""
+    config = read_config_file(folder)
+    config.pop(TOKENIZER, None)
+    for name in config:
+        if not name.isidentifier():
+            raise ValueError(f"{folder}/config.json is damaged: {name!r} is not a setting")
+    return config
+
+
+def read_config_file(folder):
     """The dictionary in config.json. Raises ValueError if the folder is not a run."""
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise ValueError(f"{folder} is not a run: it has no config.json (pretrain.py makes runs)")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if not isinstance(config, dict):
@@ -40,35 +123,93 @@ def pretraining_settings(folder):
         return {}
     try:
         with open(path, encoding="utf-8") as file:
-            return dict(json.loads(file.readline())["settings"])
+            settings = json.loads(file.readline(), parse_constant=refuse_constant)["settings"]
+        if not isinstance(settings, dict):
+            raise TypeError("the settings are not a dictionary")
+        return settings
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"{path} is damaged: its first line holds no settings") from None
 
 
-def read_weights(folder):
-    """The state_dict in model.pt. Raises ValueError if it is missing or damaged."""
-    return load_checkpoint(existing_file(folder, "model.pt"))
+# --- The tokenizer --------------------------------------------------------------------------------
 
 
 def read_tokenizer(folder, vocab_size):
     """The tokenizer of a run. Raises ValueError if it does not fit a model of `vocab_size`."""
     path = existing_file(folder, "tokenizer.json")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the tokenizers library raises a plain Exception
-        raise ValueError(f"{path} is damaged: {error}") from None
 
-    # it must have the special tokens, and as many tokens as the model has embeddings
-    for token in ("[CLS]", "[SEP]", "[MASK]"):
-        if tokenizer.token_to_id(token) is None:
+    # it must be the file with which the model was trained; looked at before the library reads it
+    digest = read_config_file(folder).get(TOKENIZER)
+    if digest is not None and sha256_of(path) != digest:
+        raise ValueError(
+            f"{path} is damaged or is not the tokenizer of this run: config.json names another one"
+        )
+    tokenizer = parse_tokenizer(path)
+
+    # the special tokens must have the numbers that the programs use
+    for number, token in enumerate(SPECIAL_TOKENS):
+        found = tokenizer.token_to_id(token)
+        if found is None:
             raise ValueError(f"{path}: the tokenizer has no {token}")
+        if found != number:
+            raise ValueError(f"{path}: {token} is token {found}; here it must be token {number}")
+
+    # there must be as many tokens as the model has embeddings
     found = tokenizer.get_vocab_size()
     if found != vocab_size:
         raise ValueError(
             f"{folder}: the tokenizer has {found} vocabulary items; "
             f"the model was trained with {vocab_size}"
         )
+    if max(tokenizer.get_vocab().values()) >= vocab_size:
+        raise ValueError(f"{path} is damaged: a token has a number above {vocab_size - 1}")
     return tokenizer
+
+
+def parse_tokenizer(path):
+    """Read a tokenizer and try it. Raises ValueError if the tokenizers library cannot use it."""
+    try:
+        with no_library_messages():
+            tokenizer = Tokenizer.from_file(str(path))
+            # The programs cut and pad by themselves.
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            tokenizer.encode("the [MASK] \N{SNOWMAN}.", add_special_tokens=False)
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a plain Exception, or a PanicException, which is not even one
+        raise ValueError(f"{path} is damaged: {error}") from None
+    return tokenizer
+
+
+@contextmanager
+def no_library_messages():
+    """What a library written in Rust or C prints to the error output is left out.
+
+    The tokenizers library prints a report of many lines when it panics, and then raises an error.
+    """
+    with suppress(AttributeError, OSError):  # no error output, or one that is closed
+        sys.stderr.flush()
+    kept = None
+    with suppress(OSError):
+        kept = os.dup(2)  # file 2 is the error output of the process
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+# --- The weights ----------------------------------------------------------------------------------
+
+
+def read_weights(folder):
+    """The state_dict in model.pt. Raises ValueError if it is missing or damaged."""
+    return load_checkpoint(existing_file(folder, "model.pt"))
 
 
 def existing_file(folder, name):
@@ -80,10 +221,25 @@ def existing_file(folder, name):
 
 
 def load_weights(model, weights, path, **options):
-    """model.load_state_dict; `path` names the file in the message if the weights do not fit."""
+    """model.load_state_dict, after a look at the numbers. `path` names the file in the message.
+
+    Raises ValueError if the weights are not finite numbers of the model's dtype, or do not fit.
+    """
+    # the numbers of those weights that have the right shape
+    try:
+        for name, own in model.state_dict().items():
+            tensor = weights.get(name)
+            if tensor is not None and tensor.shape == own.shape:
+                check_tensor(name, tensor, own)
+    except ValueError as error:
+        raise damaged(path, error) from None
+    except (RuntimeError, TypeError, AttributeError):
+        pass  # not tensors: load_state_dict refuses them, too
+
+    # names and shapes
     try:
         model.load_state_dict(weights, **options)
-    except (RuntimeError, TypeError, AttributeError):
+    except (RuntimeError, TypeError, AttributeError, KeyError):
         config = model.config
         raise ValueError(
             f"{path} holds the weights of another model than {config.variant} with "

@@ -42,29 +42,56 @@ WIKITEXT = {
 # --- Find -----------------------------------------------------------------------------------------
 
 
-def find_sources(names, built_in):
+def find_sources(names, built_in, log):
     """Turn the names of corpora into sources: names of built-in corpora and Paths of text files.
 
     Args:
         names: names of built-in corpora, text files and folders.
         built_in: the names of the built-in corpora.
+        log: called with one line of text for everything that is left out or was not expected.
 
     Returns:
         A list. Built-in names stay as they are; a folder becomes its text files, sorted by path.
+        No source is in it twice.
 
     Raises:
-        ValueError: there is no such corpus, or a folder has no text files.
+        ValueError: there is no such corpus, it is not a text file, or a folder has no text files.
+        OSError: a file or folder cannot be read.
     """
     sources = []
     for name in names:
         if name in built_in:
             sources.append(name)
         else:
-            sources += find_text_files(name, built_in)
-    return sources
+            sources += find_text_files(name, built_in, log)
+    return without_repetitions(sources, built_in, log)
 
 
-def find_text_files(name, built_in):
+def without_repetitions(sources, built_in, log):
+    """The sources without those that are the same as an earlier one, with a line for each."""
+    kept = {}
+    for source in sources:
+        # All paths and links to a file have the same file number.
+        key = source
+        if source not in built_in:
+            key = file_number(source)
+
+        if key not in kept:
+            kept[key] = source
+        elif kept[key] == source:
+            log(f"{source} is named twice: it is read once")
+        else:
+            log(f"{source} is the same file as {kept[key]}: it is read once")
+    return list(kept.values())
+
+
+def file_number(path):
+    """What is equal for two paths if they lead to the same file or folder."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def find_text_files(name, built_in, log):
     """The Paths of the text files that a name means: one file, or all those of a folder."""
     path = Path(name)
 
@@ -76,18 +103,54 @@ def find_text_files(name, built_in):
         )
 
     if path.is_dir():
-        return text_files_in_folder(path)
+        return text_files_in_folder(path, log)
     if path.suffix.lower() == ".zip":
         raise ValueError(f"{path} is an archive: unpack it and name its folder")
+
+    # A pipe could only be read once, and a device may never end.
+    if not path.is_file():
+        raise ValueError(f"{path} is {kind_of_file(path)}, not a file: write its text to a file")
     return [path]
 
 
-def text_files_in_folder(folder):
-    """The Paths of all text files in a folder and its subfolders, sorted by path."""
+def kind_of_file(path):
+    """What a path is that is neither a file nor a folder."""
+    if path.is_fifo():
+        return "a pipe"
+    if path.is_socket():
+        return "a socket"
+    return "a device"
+
+
+def text_files_in_folder(folder, log):
+    """The Paths of all text files in a folder and its subfolders, sorted by path.
+
+    Links are followed, but no folder is read twice.
+
+    Args:
+        folder: a Path. If it cannot be read, that is an OSError.
+        log: called with a line for each linked subfolder, and for everything that is left out.
+    """
     files = []
-    for file in folder.rglob("*"):
-        if file.suffix.lower() in TEXT_SUFFIXES and file.is_file():
-            files.append(file)
+    seen = {}  # the number of each folder that was read, and its path
+    waiting = [folder]
+    while waiting:
+        # Look into one folder. An unreadable subfolder is named.
+        subfolder = waiting.pop()
+        try:
+            if not is_new_folder(subfolder, folder, seen, log):
+                continue
+            seen[file_number(subfolder)] = subfolder
+            subfolders, links, texts = look_into(subfolder, log)
+        except OSError as error:
+            if subfolder == folder:
+                raise
+            log(f"{subfolder} cannot be read ({error.strerror}): it is left out")
+            continue
+
+        # The last folder of the list is next. Links come after all other subfolders.
+        waiting = links + waiting + subfolders
+        files += texts
 
     if not files:
         raise ValueError(
@@ -96,6 +159,58 @@ def text_files_in_folder(folder):
 
     # Sort by the path with "/" between folders, so that the order is the same on every system.
     return sorted(files, key=lambda file: file.relative_to(folder).as_posix())
+
+
+def look_into(folder, log):
+    """What a folder holds: (subfolders, links to folders, text files), three lists of Paths."""
+    subfolders = []
+    links = []
+    texts = []
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and path.is_symlink():
+            links.append(path)
+        elif path.is_dir():
+            subfolders.append(path)
+        elif is_text_file(path, log):
+            texts.append(path)
+    return subfolders, links, texts
+
+
+def is_new_folder(subfolder, folder, seen, log):
+    """Whether a subfolder is to be read. `log` gets a line about each link.
+
+    Args:
+        subfolder: the folder that the user named, one of its subfolders, or a link to a folder.
+        folder: the folder that the user named. It may be a link.
+        seen: {file_number: path} of the folders that were read before.
+    """
+    first_path = seen.get(file_number(subfolder))
+    if first_path is not None:
+        log(f"{subfolder} is the same folder as {first_path}: it is read once")
+        return False
+
+    if subfolder != folder and subfolder.is_symlink():
+        # A link to a folder around the corpus would end where it began, or read the entire disk.
+        target = subfolder.resolve()
+        if folder.resolve().is_relative_to(target):
+            log(f"{subfolder} is a link to {target}, which contains the corpus: it is left out")
+            return False
+        log(f"{subfolder} is a link to the folder {target}: its text is read, too")
+    return True
+
+
+def is_text_file(path, log):
+    """Whether a path in a folder is a text file. `log` gets a line if only its name says so."""
+    if path.suffix.lower() not in TEXT_SUFFIXES:
+        return False
+    if path.is_file():
+        return True
+
+    if path.exists():
+        log(f"{path} is {kind_of_file(path)}, not a file: it is left out")
+    else:
+        log(f"{path} is a link to a file that does not exist: it is left out")
+    return False
 
 
 def download_wikitext(name, folder):

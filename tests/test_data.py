@@ -4,12 +4,15 @@ import errno
 import functools
 import gzip
 import itertools
+import json
 import lzma
 import math
 import os
 import random
+import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +23,8 @@ import torch
 import data
 import toy.language
 from data import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, prepare_corpus
+from support import corpus_cache, locks
+from support.files import sha256_of
 
 ROOT = Path(data.__file__).parent
 
@@ -296,6 +301,10 @@ def test_the_fingerprint_is_that_of_the_text(tmp_path):
     assert changed.fingerprint != first.fingerprint
 
 
+def names_in_cache(folder):
+    return sorted(path.name for path in (folder / "cache").iterdir())
+
+
 def check_that_preparing_again_succeeds(tmp_path, text):
     corpus = corpus_of(tmp_path, text)
     assert corpus.counts["sentences"] == 36
@@ -313,7 +322,33 @@ def test_a_preparation_that_is_killed_leaves_nothing_that_looks_finished(tmp_pat
     )
     command = [sys.executable, "-c", program, path, tmp_path / "cache"]
     assert subprocess.run(command, capture_output=True).returncode == 9
+    assert len(names_in_cache(tmp_path)) == 2  # the lock, which is free, and a temporary folder
+
+    # The next start removes it, also if the text was changed in between.
     check_that_preparing_again_succeeds(tmp_path, text)
+    assert len(names_in_cache(tmp_path)) == 1
+
+    # Without the lock of a dead process, the next preparation of the same corpus removes it.
+    folder = prepared_folder(tmp_path)
+    folder.rename(folder.with_name(f"{folder.name}.part"))
+    prepare_corpus([path], tmp_path / "cache", 32, log=silent)
+    assert names_in_cache(tmp_path) == [folder.name]
+
+
+def test_the_folder_of_a_preparation_that_runs_is_not_removed_by_another_one(tmp_path, monkeypatch):
+    original = data.write_token_ids
+
+    def overtaken(*given):
+        # While the first preparation runs, another text is prepared in the same cache.
+        monkeypatch.setattr(data, "write_token_ids", original)
+        other = write(tmp_path / "other.txt", numbered_text([4] * 5))
+        prepare_corpus([other], tmp_path / "cache", 32, log=silent)
+        return original(*given)
+
+    monkeypatch.setattr(data, "write_token_ids", overtaken)
+    corpus = corpus_of(tmp_path, numbered_text([4] * 9))
+    assert corpus.counts["sentences"] == 36
+    assert len(names_in_cache(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(
@@ -340,34 +375,282 @@ def test_a_preparation_that_fails_leaves_an_empty_cache(tmp_path, monkeypatch, e
     check_that_preparing_again_succeeds(tmp_path, text)
 
 
-def test_two_preparations_at_the_same_time_both_succeed(tmp_path, monkeypatch):
+def test_of_two_preparations_at_the_same_time_one_waits_and_uses_the_result(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "POLL_SECONDS", 0.01)
     original = data.write_token_ids
-    inner = []
+    prepared = []
+    lines = []
+    waits = threading.Event()
+    others = []
+
+    def other_log(line):
+        lines.append(line)
+        if "waiting" in line:
+            waits.set()
+
+    def other_start():
+        path = tmp_path / "text.txt"
+        others.append(prepare_corpus([path], tmp_path / "cache", 32, log=other_log))
 
     def overtaken(*given):
-        # While the first preparation runs, another one starts and finishes.
-        monkeypatch.setattr(data, "write_token_ids", original)
-        path = tmp_path / "text.txt"
-        inner.append(prepare_corpus([path], tmp_path / "cache", 32, log=print))
+        # While the first preparation runs, another one starts. It waits for the end of the first.
+        prepared.append(1)
+        other.start()
+        assert waits.wait(60)
         return original(*given)
 
+    other = threading.Thread(target=other_start)
     monkeypatch.setattr(data, "write_token_ids", overtaken)
-    outer = corpus_of(tmp_path, numbered_text([4] * 9))
-    assert outer.fingerprint == inner[0].fingerprint
-    assert len(list((tmp_path / "cache").iterdir())) == 1
+    first = corpus_of(tmp_path, numbered_text([4] * 9))
+    other.join(60)
+
+    assert others[0].fingerprint == first.fingerprint
+    assert len(prepared) == 1
+    assert f"is in use by process {os.getpid()} on " in lines[0]
+    assert lines[1].startswith("corpus ")
+    assert len(names_in_cache(tmp_path)) == 1
 
 
+def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    text = numbered_text([4] * 9)
+    original = data.write_token_ids
+
+    def meanwhile(*given):
+        counts = original(*given)
+        write(tmp_path / "text.txt", text + " more")
+        return counts
+
+    with monkeypatch.context() as patch:
+        patch.setattr(data, "write_token_ids", meanwhile)
+        with pytest.raises(ValueError, match="changed while it was read"):
+            corpus_of(tmp_path, text)
+    assert names_in_cache(tmp_path) == []
+
+
+# --- Damaged caches -------------------------------------------------------------------------------
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def replace_by_a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def prepared_folder(tmp_path):
+    (folder,) = (tmp_path / "cache").iterdir()
+    return folder
+
+
+def check_that_it_is_prepared_again(tmp_path):
+    """The next start names the damaged folder and gives what the text gives in an empty cache."""
+    expected = corpus_of(tmp_path / "other", (tmp_path / "text.txt").read_text())
+    lines = []
+    again = prepare_corpus([tmp_path / "text.txt"], tmp_path / "cache", 32, log=lines.append)
+    assert "is damaged (" in lines[0] and "prepared again" in lines[0]
+    assert str(prepared_folder(tmp_path)) in lines[0]
+    assert "\n" not in lines[0]
+    assert lines[1].startswith("preparing ")
+
+    assert again.counts == expected.counts
+    assert again.fingerprint == expected.fingerprint
+    assert np.array_equal(again.tokens, expected.tokens)
+    assert len(names_in_cache(tmp_path)) == 1
+
+    # The start after that only describes the corpus.
+    lines.clear()
+    prepare_corpus([tmp_path / "text.txt"], tmp_path / "cache", 32, log=lines.append)
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize("damage", [cut, flip_a_bit, Path.unlink, replace_by_a_folder])
 @pytest.mark.parametrize(
     "name", ["tokens.bin", "sentences.bin", "documents.bin", "tokenizer.json", "meta.json"]
 )
-def test_a_damaged_cache_is_reported_with_its_folder(tmp_path, name):
+def test_a_damaged_cache_is_reported_with_its_folder_and_prepared_again(tmp_path, name, damage):
     corpus_of(tmp_path, numbered_text([4] * 9))
-    (file,) = (tmp_path / "cache").glob(f"*/{name}")
-    file.write_bytes(file.read_bytes()[:-8])
-    with pytest.raises(ValueError, match="damaged: delete this folder") as caught:
-        prepare_corpus([tmp_path / "text.txt"], tmp_path / "cache", 32, log=print)
-    assert str(file.parent) in str(caught.value)
+    damage(prepared_folder(tmp_path) / name)
+    check_that_it_is_prepared_again(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_pipe_in_the_cache_does_not_block(tmp_path):
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    file = prepared_folder(tmp_path) / "tokens.bin"
+    file.unlink()
+    os.mkfifo(file)
+    check_that_it_is_prepared_again(tmp_path)
+
+
+def test_a_file_in_place_of_a_prepared_folder_is_replaced(tmp_path):
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    folder = prepared_folder(tmp_path)
+    shutil.rmtree(folder)
+    folder.write_text("not a folder")
+    check_that_it_is_prepared_again(tmp_path)
+
+
+def test_a_damaged_tokenizer_is_not_given_to_the_library_which_could_panic(tmp_path, monkeypatch):
+    first = corpus_of(tmp_path, numbered_text([4] * 9))
+    flip_a_bit(prepared_folder(tmp_path) / "tokenizer.json")
+    from_str = corpus_cache.Tokenizer.from_str
+    seen = []
+
+    class Library:
+        @staticmethod
+        def from_str(text):
+            seen.append(text)
+            return from_str(text)
+
+    monkeypatch.setattr(corpus_cache, "Tokenizer", Library)
+    check_that_it_is_prepared_again(tmp_path)
+    assert set(seen) == {first.tokenizer.to_str()}  # and not the damaged one
+
+
+def edited_meta(folder, name, value):
+    """Change a count in meta.json, or the fingerprint."""
+    meta = json.loads((folder / "meta.json").read_text())
+    if name == "fingerprint":
+        meta[name] = value
+    else:
+        meta["counts"][name] = value
+    return meta
+
+
+@pytest.mark.parametrize("name", ["documents", "sentences", "tokens", "pairs", "known"])
+@pytest.mark.parametrize("value", [0, 10**30, "many"])
+def test_every_number_of_meta_json_is_checked(tmp_path, name, value):
+    first = corpus_of(tmp_path, numbered_text([4] * 9) + "\n\n" + numbered_text([4] * 9))
+    assert first.counts["known"] > 0
+    folder = prepared_folder(tmp_path)
+    meta = edited_meta(folder, name, value)
+    (folder / "meta.json").write_text(json.dumps(meta))
+    check_that_it_is_prepared_again(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "null", "{}", "[" * 100_000, '"a": 1', "\ud800"])
+def test_a_meta_json_with_any_other_content_is_damaged(tmp_path, content):
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    file = prepared_folder(tmp_path) / "meta.json"
+    file.write_text(content, encoding="utf-8", errors="surrogatepass")
+    check_that_it_is_prepared_again(tmp_path)
+
+
+def sign_again(folder):
+    """Give a folder that was changed the fingerprint and the checksum of its new content."""
+    digests = [sha256_of(folder / name) for name in corpus_cache.FINGERPRINTED]
+    meta = edited_meta(folder, "fingerprint", corpus_cache.fingerprint_of(digests))
+    del meta["checksum"]
+    meta["checksum"] = corpus_cache.checksum_of(meta)
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
+@pytest.mark.parametrize(
+    "name, dtype, position, value",
+    [
+        ("tokens.bin", "<u2", 3, 60_000),  # not in the vocabulary
+        ("sentences.bin", "<i8", 0, 1),  # the first sentence begins too late
+        ("sentences.bin", "<i8", 5, 0),  # a sentence begins before the one in front of it
+        ("sentences.bin", "<i8", -1, 5),  # the last sentence ends too early
+        ("documents.bin", "<i8", 3, 10**6),
+        ("documents.bin", "<i8", 4, 17),  # 5 and 3 sentences, not 4 and 4: a pair less
+    ],
+)
+def test_files_that_do_not_fit_together_are_damaged_whatever_their_fingerprint(
+    tmp_path, name, dtype, position, value
+):
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    folder = prepared_folder(tmp_path)
+    numbers = np.fromfile(folder / name, dtype)
+    numbers[position] = value
+    numbers.tofile(folder / name)
+    sign_again(folder)
+    check_that_it_is_prepared_again(tmp_path)
+
+
+def test_spaces_in_meta_json_are_no_damage(tmp_path):
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    file = prepared_folder(tmp_path) / "meta.json"
+    file.write_text(json.dumps(json.loads(file.read_text()), indent=4))
+    lines = []
+    prepare_corpus([tmp_path / "text.txt"], tmp_path / "cache", 32, log=lines.append)
+    assert len(lines) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not delete a file that is in use")
+def test_a_process_that_uses_a_corpus_keeps_it_while_another_one_prepares_it_again(tmp_path):
+    first = corpus_of(tmp_path, numbered_text([4] * 9))
+    before = first.batch(0, 0, 8)
+    cut(prepared_folder(tmp_path) / "documents.bin")
+    check_that_it_is_prepared_again(tmp_path)
+    assert torch.equal(first.batch(0, 0, 8), before)
+
+
+def cut_in_place(path):
+    os.truncate(path, 20)
+
+
+def zero_in_place(path):
+    with open(path, "rb+") as file:
+        file.seek(8)
+        file.write(bytes(8))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not cut a file that is in use")
+@pytest.mark.parametrize("damage", [cut_in_place, zero_in_place])
+def test_token_ids_that_are_cut_or_changed_while_they_are_used_are_an_error(tmp_path, damage):
+    corpus = corpus_of(tmp_path, numbered_text([4] * 9))
+    corpus.batch(0, 0, 8)
+    damage(prepared_folder(tmp_path) / "tokens.bin")
+    with pytest.raises(ValueError, match="changed or cut by another program: start again"):
+        corpus.batch(0, 1, 8)
+
+
+def test_token_ids_with_another_time_but_the_same_content_are_used(tmp_path):
+    corpus = corpus_of(tmp_path, numbered_text([4] * 9))
+    before = corpus.batch(0, 0, 8)
+    os.utime(prepared_folder(tmp_path) / "tokens.bin", (1, 1))
+    assert torch.equal(corpus.batch(0, 0, 8), before)
+
+
+def test_a_cache_in_which_the_user_may_only_read_is_used_without_a_lock(tmp_path, monkeypatch):
+    first = corpus_of(tmp_path, numbered_text([4] * 9))
+
+    def refused(*given, **options):
+        raise PermissionError(errno.EACCES, "Permission denied", str(given[0]))
+
+    monkeypatch.setattr(corpus_cache, "lock", refused)
+    again = prepare_corpus([tmp_path / "text.txt"], tmp_path / "cache", 32, log=silent)
+    assert again.fingerprint == first.fingerprint
+
+    # Another corpus cannot be prepared there.
+    with pytest.raises(OSError, match="Permission denied") as caught:
+        prepare_corpus(["toy"], tmp_path / "cache", 32, log=silent)
     assert "\n" not in str(caught.value)
+
+
+def test_a_corpus_that_cannot_be_read_is_not_prepared_again(tmp_path, monkeypatch):
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    original = Path.read_bytes
+
+    def refused(path):
+        if path.name == "sentences.bin":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return original(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    lines = []
+    with pytest.raises(OSError, match="Permission denied"):
+        prepare_corpus([tmp_path / "text.txt"], tmp_path / "cache", 32, log=lines.append)
+    assert lines == []
 
 
 def test_a_cache_folder_that_cannot_be_made_is_an_os_error_of_one_line(tmp_path):
@@ -491,6 +774,51 @@ def test_held_out_and_training_pairs_share_none_and_leave_none_out(count):
     # From all parts of a long text: every eighth of it holds some.
     if count >= 100_000:
         assert len(np.unique(held_out * 8 // count)) == 8
+
+
+# --- Held-out pairs that are also training pairs --------------------------------------------------
+
+
+def test_held_out_pairs_that_are_also_training_pairs_are_counted_and_printed(tmp_path):
+    # 40 pairs, and 60 pairs of which each occurs only once.
+    lines = []
+    repeated = "one two\nthree four\n\n" * 40
+    corpus = corpus_of(tmp_path, repeated + numbered_text([2] * 60), log=lines.append)
+
+    training = {sentences_of(corpus, row) for row in corpus.rows(corpus.train)}
+    held_out = [sentences_of(corpus, row) for row in corpus.rows(corpus.held_out)]
+    known = sum(1 for pair in held_out if pair in training)
+    assert corpus.counts["known"] == known
+    assert 0 < len(held_out)
+
+    share = 100 * known / len(held_out)
+    assert lines[-1].endswith(
+        f"{len(held_out)} held out, {share:.1f} % of which also occur word for word among the "
+        f"training pairs"
+    )
+
+
+@pytest.mark.parametrize("compared_pairs", [1, 2, 100])
+def test_a_pair_is_known_if_both_of_its_sentences_are_equal(tmp_path, monkeypatch, compared_pairs):
+    monkeypatch.setattr(corpus_cache, "COMPARED_PAIRS", compared_pairs)
+    sentences = [
+        *([5], [6, 7]),  # pair 0: trained on
+        *([8], [9]),  # pair 1: trained on
+        *([5], [6, 7]),  # pair 2: as pair 0
+        *([5, 6], [7]),  # pair 3: the words of pair 0, but the first sentence is longer
+        *([5], [6, 7]),  # pair 4: as pair 0
+        *([9], [8]),  # pair 5: pair 1 in the other order
+    ]
+    with corpus_cache.token_writer(tmp_path) as writer:
+        for ids in sentences:
+            writer.add_sentence(np.array(ids, dtype="<u2").tobytes())
+        writer.end_document()
+
+    first_sentences = np.arange(0, 12, 2)
+    train = np.array([0, 1])
+    for held_out, known in (([2, 3, 4, 5], 2), ([3, 5], 0)):
+        held_out = np.array(held_out)
+        assert corpus_cache.count_known_pairs(tmp_path, first_sentences, train, held_out) == known
 
 
 # --- Batches --------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from model_helpers import every_word_once, small_model
-from support import devices
-from support.devices import autocast, choose_device, compile_encoder, keep_freed_memory
+from support import memory
+from support.devices import autocast, choose_device, compile_encoder
+from support.memory import keep_freed_memory
 
 CPU = torch.device("cpu")
 
@@ -135,7 +136,7 @@ class LibC:
 def test_freed_memory_is_kept_only_if_the_first_call_is_accepted(monkeypatch, answer, calls):
     """A library that refuses the first threshold would lose by the second one."""
     libc = LibC(answer)
-    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: libc)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: libc)
     keep_freed_memory()
     mmap_threshold = (-3, 2**31 - 1)
     trim_threshold = (-1, 2**31 - 1)
@@ -147,12 +148,12 @@ def test_a_system_without_a_c_library_is_left_as_it_is(monkeypatch, error):
     def refuse(name):
         raise error
 
-    monkeypatch.setattr(devices.ctypes, "CDLL", refuse)
+    monkeypatch.setattr(memory.ctypes, "CDLL", refuse)
     keep_freed_memory()
 
 
 def test_a_c_library_without_mallopt_is_left_as_it_is(monkeypatch):
-    monkeypatch.setattr(devices.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
     keep_freed_memory()
 
 

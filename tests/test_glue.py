@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -601,7 +602,7 @@ def test_rte_starts_from_the_mnli_encoder_of_its_seed_trained_once(
     pretrained = torch.load(run / "model.pt", weights_only=True)
     embeddings = "bert.embeddings.token.weight"
     for seed in (42, 97):
-        saved = torch.load(run / "glue" / f"mnli-seed{seed}.pt", weights_only=True)
+        saved = torch.load(run / "glue" / f"mnli-seed{seed}.pt", weights_only=True)["weights"]
         start = starts["rte", seed]
         assert all(torch.equal(saved[name], start[name]) for name in start)
         assert "pooler.weight" in start
@@ -624,6 +625,46 @@ def test_an_mnli_encoder_of_another_model_is_not_used(run, small_toy, tokenizer,
     save_run(run, BertForMaskedLM(small_config(tokenizer)), tokenizer)
     options = [*toy_options(run), "--task", "mrpc", "--seeds", 1]
     assert "has mnli, seed 42, with other settings (model is" in failure(run_program, run, *options)
+
+
+def test_an_encoder_that_is_gone_is_made_again_with_the_settings_of_its_results(
+    run, small_toy, run_program
+):
+    tune(run_program, run, "--task", "mnli", "--seeds", 1, "--epochs", 2)
+    path = run / "glue" / "mnli-seed42.pt"
+    before = torch.load(path, weights_only=True)
+    path.unlink()
+    tune(run_program, run, "--task", "rte", "--seeds", 1)
+    after = torch.load(path, weights_only=True)
+    assert after["settings"] == before["settings"]
+    assert after["settings"]["epochs"] == 2
+    for name, weight in before["weights"].items():
+        assert torch.equal(after["weights"][name], weight)
+    assert [record["task"] for record in results(run)] == ["mnli", "mnli", "rte"]
+
+
+def test_an_encoder_of_another_seed_or_a_damaged_one_is_refused_and_the_advice_is_true(
+    run, small_toy, run_program
+):
+    tune(run_program, run, "--task", "mnli", "--seeds", 42, 97)
+    path = run / "glue" / "mnli-seed42.pt"
+    content = path.read_bytes()
+    wrong = {
+        "does not belong to mnli, seed 42": (run / "glue" / "mnli-seed97.pt").read_bytes(),
+        "is damaged": content[: len(content) // 2],
+    }
+    options = [*toy_options(run), "--batch_size", 8, "--epochs", 1, "--task", "rte", "--seeds", 42]
+    for message, bytes_of_file in wrong.items():
+        path.write_bytes(bytes_of_file)
+        error = failure(run_program, run, *options)
+        assert f"{path} {message}" in error
+        assert "delete it, and the same command makes it again" in error
+    torch.save(torch.load(path.with_name("mnli-seed97.pt"), weights_only=True)["weights"], path)
+    assert "from an earlier version" in failure(run_program, run, *options)
+
+    path.unlink()
+    tune(run_program, run, "--task", "rte", "--seeds", 42)
+    assert [record["task"] for record in results(run)] == ["mnli", "mnli", "mnli", "rte"]
 
 
 def test_no_intermediate_starts_every_task_from_the_pretrained_encoder(run, small_toy, run_program):
@@ -731,8 +772,9 @@ def test_the_remaining_work_is_0_in_the_end_whoever_did_it(tmp_path, clock):
     progress = Progress(jobs, 2)
     progress.begin(jobs[0], 0)
     advance(progress, StandIn(10), 10, clock, seconds=0.1)
-    progress.finish()
-    progress.skip(jobs[1])
+    progress.update([jobs[1]])
+    assert progress.left == pytest.approx(30)
+    progress.update([])  # another process has done the other one
     assert progress.left == pytest.approx(0)
     assert progress.worked == pytest.approx(20)
     assert progress.done == 2
@@ -848,7 +890,7 @@ def test_killed_at_random_and_started_again_it_ends_with_the_results_of_an_unint
                 time.sleep(0.005)
             time.sleep(rng.random() / 20)
             process.send_signal([signal.SIGKILL, signal.SIGTERM][kills % 2])
-        code = process.wait(60)
+        code = process.wait(300)
         seen = count_best(run)
         if code == 0:
             break
@@ -895,6 +937,85 @@ def test_a_run_stopped_by_a_signal_is_resumed_and_its_checkpoint_removed_in_the_
     assert not running.exists()
 
 
+HOLD = """
+import sys, time
+from pathlib import Path
+from support.locks import lock
+with lock(Path(sys.argv[1]), "it"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_another_process_does_is_waited_for_and_taken_over_if_it_is_killed(
+    run, small_toy, run_program, monkeypatch
+):
+    """Another process works on MNLI, from which RTE starts. It is killed at the third look."""
+    (run / "glue").mkdir()
+    path = run / "glue" / "running-mnli-seed42.lock"
+    command = [sys.executable, "-c", HOLD, str(path)]
+    project = Path(glue.__file__).parent
+    with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        looks = []
+
+        def wait(self, seconds):
+            looks.append(len(results(run)))
+            if len(looks) == 3:
+                other.kill()
+                other.wait()
+
+        monkeypatch.setattr(Progress, "wait", wait)
+        output = tune(run_program, run, "--task", "rte", "cola", "--seeds", 1)
+
+    # meanwhile the other task was done; the line came once
+    assert looks == [1, 1, 1]
+    assert [record["task"] for record in results(run)] == ["cola", "mnli", "rte"]
+    lines = [line for line in output.splitlines() if "waiting" in line]
+    assert len(lines) == 1
+    assert f"composite mnli seed 42 is in use by process {other.pid} on " in lines[0]
+    assert not list((run / "glue").glob("running-*"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_waiting(run, small_toy, run_program, monkeypatch, number, code):
+    def wait(self, seconds):
+        signal.raise_signal(number)
+
+    def no_job(missing):
+        return nullcontext(None)
+
+    monkeypatch.setattr(Progress, "wait", wait)
+    monkeypatch.setattr(glue, "next_job", no_job)
+    outcome = run_glue(run_program, run, *toy_options(run), "--task", "cola", "--seeds", 1)
+    assert outcome.code == code
+    assert outcome.error.count("\n") <= 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="it reads signals and locks of other systems")
+def test_two_processes_share_the_jobs_of_a_run_and_each_result_is_there_once(run, small_glue):
+    """Three tasks, eight seeds; RTE starts from MNLI."""
+    project = Path(glue.__file__).parent
+    options = [*toy_options(run), "--epochs", 1, "--batch_size", 8, "--task", "rte", "cola"]
+    options += ["--seeds", *range(101, 109)]
+    command = [sys.executable, "-c", PROGRAM, project, small_glue, ROWS, run, *options]
+    command = [str(word) for word in command]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+
+    # what both announced together is what the file has
+    announced = []
+    for output in outputs:
+        announced += re.findall(r"^(\S+) +seed (\d+) +-?\d", output, re.MULTILINE)
+    found = [(record["task"], str(record["seed"])) for record in results(run)]
+    assert len(found) == len(set(found)) == 24
+    assert sorted(announced) == sorted(found)
+    left = {path.name for path in (run / "glue").iterdir()}
+    assert not [name for name in left if name.endswith((".lock", ".part")) or "running" in name]
+
+
 def test_other_settings_or_weights_under_one_name_are_refused_and_another_name_helps(
     run, small_toy, tokenizer, run_program
 ):
@@ -938,14 +1059,110 @@ def test_two_processes_that_add_results_keep_each_other_s(run, small_toy, run_pr
     assert [record["seed"] for record in results(run)] == [97, 42]
 
 
+def test_of_two_commands_with_other_settings_the_second_to_finish_writes_nothing(
+    run, small_toy, run_program, monkeypatch
+):
+    """Another command's result with another learning rate appears while a run is trained."""
+    tune(run_program, run, "--task", "cola", "--seeds", 97, "--lr", 0.01)
+    path = run / "glue" / "results.jsonl"
+    other = path.read_text(encoding="utf-8")
+    path.unlink()
+    (run / "glue" / "best-cola.pt").unlink()
+    train = glue.fine_tune
+
+    def train_meanwhile(trainer, *arguments):
+        trainer.save()
+        path.write_text(other, encoding="utf-8")
+        return train(trainer, *arguments)
+
+    monkeypatch.setattr(glue, "fine_tune", train_meanwhile)
+    options = ["--task", "cola", "--seeds", 42, "--epochs", 1, "--batch_size", 8]
+    error = failure(run_program, run, *toy_options(run), *options)
+    assert "has cola, seed 97, with other settings (lr is 0.01 there and 0.0003 here)" in error
+    assert path.read_text(encoding="utf-8") == other
+    assert [file.name for file in (run / "glue").iterdir()] == ["results.jsonl"]
+
+
+def test_of_several_runs_a_wrong_one_is_refused_before_the_first_one_is_trained(
+    run, small_toy, run_program, monkeypatch
+):
+    other = run.with_name("other")
+    shutil.copytree(run, other)
+    tune(run_program, other, "--task", "cola", "--seeds", 42)
+    monkeypatch.setattr(Trainer, "update", None)
+    options = [*toy_options(run), "--task", "cola", "--seeds", 97, "--epochs", 1]
+
+    # other settings, then damaged results, then damaged weights
+    assert "batch_size is 8 there" in failure(run_program, run, other, *options)
+    path = other / "glue" / "results.jsonl"
+    path.write_text("{}\n", encoding="utf-8")
+    assert f"{path} is damaged" in failure(run_program, run, other, *options)
+    (other / "model.pt").write_bytes(b"")
+    assert f"{other / 'model.pt'}" in failure(run_program, run, other, *options)
+    assert not (run / "glue").exists()
+
+
+@pytest.mark.parametrize("command", ["finetune", "table", "predict"])
+def test_a_name_that_leads_out_of_the_run_is_refused(run, run_program, command):
+    before = sorted(run.parent.rglob("*"))
+    for name in ("..", "../other", run.parent / "other", ""):
+        outcome = run_glue(run_program, command, run, "--name", name)
+        assert outcome.code == 2
+        last = outcome.error.splitlines()[-1]
+        assert f"--name: {str(name)!r} is not the name of a folder inside the run" in last
+    assert sorted(run.parent.rglob("*")) == before
+
+
+def test_results_of_another_tokenizer_are_refused(run, small_toy, run_program):
+    tune(run_program, run, "--task", "cola", "--seeds", 42)
+    path = run / "tokenizer.json"
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    config.pop("tokenizer_sha256", None)
+    (run / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    # the last two words change places: as many tokens, but other ids for the same texts
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["model"]["vocab"][-2:] = reversed(content["model"]["vocab"][-2:])
+    path.write_text(json.dumps(content), encoding="utf-8")
+    options = ["--task", "cola", "--seeds", 97, "--epochs", 1, "--batch_size", 8]
+    assert "tokenizer is " in failure(run_program, run, *toy_options(run), *options)
+
+
+def test_a_model_that_is_replaced_during_the_command_is_refused(
+    run, small_toy, tokenizer, run_program, monkeypatch
+):
+    def replace_model(out, encoder_tasks):
+        out.mkdir()
+        torch.manual_seed(5)
+        save_run(run, BertForMaskedLM(small_config(tokenizer)), tokenizer)
+
+    monkeypatch.setattr(glue, "prepare_folder", replace_model)
+    error = failure(run_program, run, *toy_options(run), "--task", "cola", "--seeds", 1)
+    assert "another model since this command was started" in error
+
+
 def test_damaged_results_are_named_and_nothing_is_trained(run, small_toy, run_program):
     tune(run_program, run, "--task", "cola", "--seeds", 42)
     path = run / "glue" / "results.jsonl"
-    path.write_bytes(path.read_bytes()[:-20])
+    path.write_bytes(path.read_bytes()[:-20] + b"\n")
     before = path.read_bytes()
     error = failure(run_program, run, *toy_options(run), "--task", "cola", "--seeds", 97)
     assert f"{path} is damaged" in error
     assert path.read_bytes() == before
+
+
+def test_half_a_line_of_results_is_named_and_its_run_done_again(run, small_toy, run_program):
+    tune(run_program, run, "--task", "cola", "--seeds", 42, 97)
+    expected = results(run)
+    path = run / "glue" / "results.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    outcome = run_glue(run_program, "table", run)
+    assert f"{path}: line 2 was only half written, left out" in outcome.error
+    tune(run_program, run, "--task", "cola", "--seeds", 42, 97)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 3
+    path.write_text(f"{lines[0]}\n{lines[2]}\n", encoding="utf-8")
+    assert results(run) == expected
 
 
 def test_what_starts_from_part_of_mnli_is_marked_partial(run, small_glue, run_program, monkeypatch):
@@ -1029,7 +1246,7 @@ def test_the_weights_kept_are_those_of_the_best_development_run(
 
     # score the weights again
     model = BertForClassification(small_config(tokenizer), 1)
-    weights = torch.load(run / "glue" / "best-sts-b.pt", weights_only=True)
+    weights = torch.load(run / "glue" / "best-sts-b.pt", weights_only=True)["weights"]
     model.load_state_dict(weights)
     examples = read_task(with_equal_rows("sts-b", ROWS), small_glue, "dev")
     data = LabelledPairs(examples, tokenizer, 64)
@@ -1061,7 +1278,7 @@ def test_each_half_of_mnli_keeps_and_uses_its_own_best_run(
     monkeypatch.setattr(glue, "fine_tune", made_result)
     tune(run_program, run, "--task", "mnli", "--seeds", 3)
     for half, seed in (("matched", 42), ("mismatched", 97)):
-        kept = torch.load(run / "glue" / f"best-mnli_{half}.pt", weights_only=True)
+        kept = torch.load(run / "glue" / f"best-mnli_{half}.pt", weights_only=True)["weights"]
         assert all(torch.equal(kept[name], weights[seed][name]) for name in kept)
     assert not (run / "glue" / "best-mnli.pt").exists()
 
@@ -1097,6 +1314,26 @@ def test_predict_names_weights_that_are_gone_or_of_another_model(
     torch.manual_seed(9)
     save_run(run, BertForMaskedLM(small_config(tokenizer)), tokenizer)
     assert "another model.pt" in failure(run_program, "predict", run, *options)
+
+
+def test_predict_refuses_weights_of_another_run_and_the_advice_is_true(run, small_toy, run_program):
+    tune(run_program, run, "--seeds", 42)
+    tune(run_program, run, "--task", "cola", "--seeds", 97, "--name", "other")
+    options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--device", "cpu"]
+    path = run / "glue" / "best-cola.pt"
+    shutil.copy(run / "other" / "best-cola.pt", path)
+    error = failure(run_program, "predict", run, *options)
+    assert f"{path} does not belong to cola, seed 42" in error
+    file = run / "glue" / "results.jsonl"
+    assert f"delete the lines of cola in {file}, then python glue.py finetune {run}" in error
+    assert not list((run / "glue").glob("*.lock"))
+
+    # what it says helps
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["task"] != "cola"]
+    file.write_text("".join(kept), encoding="utf-8")
+    tune(run_program, run, "--task", "cola", "--seeds", 42)
+    assert run_glue(run_program, "predict", run, *options).code == 0
 
 
 # --- What a user may do wrong ---------------------------------------------------------------------
@@ -1267,6 +1504,9 @@ def test_a_loss_that_is_not_finite_ends_in_one_line_and_leaves_no_result(
         ("RUN", "--seeds", "-3"),
         ("RUN", "--lr", "0"),
         ("RUN", "--lr", "nan"),
+        ("RUN", "--lr", "1e400"),
+        ("RUN", "--weight_decay", "nan"),
+        ("RUN", "--epochs", "1" + "0" * 30),
         ("RUN", "--dropout", "1"),
         ("RUN", "--epochs", "0"),
         ("RUN", "--batch_size", "x"),
@@ -1278,3 +1518,10 @@ def test_settings_that_make_no_sense_are_refused(run_program, arguments):
     outcome = run_glue(run_program, *arguments)
     assert outcome.code == 2
     assert arguments[-2] in outcome.error.splitlines()[-1]
+
+
+@pytest.mark.parametrize("option", ["--lr", "--epochs", "--seeds", "--seq_len", "--name"])
+def test_two_dashes_are_no_value(run_program, option):
+    outcome = run_glue(run_program, "RUN", f"{option}=--")
+    assert outcome.code == 2
+    assert f"{option}=--: -- is not a value" in outcome.error.splitlines()[-1]

@@ -314,6 +314,11 @@ def sts_b_line(score):
         ("sts-b", sts_b_line("-0.1"), "'-0.1' is not a number from 0 to 5"),
         ("sts-b", sts_b_line("nan"), "'nan' is not a number from 0 to 5"),
         ("sts-b", sts_b_line("high"), "'high' is not a number from 0 to 5"),
+        ("sts-b", sts_b_line("٣"), "'٣' is not a number from 0 to 5"),
+        ("sts-b", sts_b_line("０.５"), "'０.５' is not a number from 0 to 5"),
+        ("sts-b", sts_b_line("0_1"), "'0_1' is not a number from 0 to 5"),
+        ("sts-b", sts_b_line("inf"), "'inf' is not a number from 0 to 5"),
+        ("sts-b", sts_b_line("1" + "0" * 400), "'1" + "0" * 49 + "' is not a number"),
     ],
 )
 def test_a_label_outside_the_set_is_named_with_file_and_line(tmp_path, name, line, problem):
@@ -323,6 +328,28 @@ def test_a_label_outside_the_set_is_named_with_file_and_line(tmp_path, name, lin
     path = file_path(task, tmp_path, "train")
     write_lines(path, header_line(name, "train"), good_line, line)
     assert f"{path}, line 3: label {problem}" in error_of(read_task, task, tmp_path, "train")
+
+
+def test_a_row_of_cola_with_a_tab_in_its_sentence_is_broken(tmp_path):
+    path = tmp_path / "CoLA" / "dev.tsv"
+    write_lines(path, "gj04\t1\t\tA.", "gj04\t0\t*\tA sentence\tin two parts.")
+    task = with_rows("cola", dev=2)
+    message = error_of(read_task, task, tmp_path, "dev")
+    assert f"{path}: dev has 1 rows" in message
+    assert "broken rows: 1, in lines 2" in message
+    examples = read_task(task, tmp_path, "dev", allow_partial=True, log=ignore_log)
+    assert (examples.a, examples.partial, examples.skipped) == (["A."], True, (2,))
+
+
+def test_rows_with_more_columns_than_the_header_line_names_are_named(tmp_path):
+    path = tmp_path / "CoLA" / "test.tsv"
+    write_lines(path, "index\tsentence", "0\tA.", "1\tA sentence\tin two parts.")
+    lines = []
+    examples = read_task(with_rows("cola", test=2), tmp_path, "test", log=lines.append)
+    assert (examples.a, examples.partial) == (["A.", "A sentence"], False)
+    [line] = lines
+    assert str(path) in line
+    assert "rows with more columns than are named: 1, in lines 3" in line
 
 
 def test_a_header_line_where_none_is_published_is_an_error_in_line_1(tmp_path):

@@ -85,6 +85,22 @@ def test_the_checker_accepts_a_submission_of_the_published_sizes(submission, cap
     assert "11 files" in capsys.readouterr().out
 
 
+def test_predictions_that_are_all_equal_are_named_but_allowed(tmp_path, capsys):
+    path = tmp_path / "submission.zip"
+    formats = {name: with_equal_rows(name, 3) for name in FORMATS}
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, (name, _) in SUBMISSION.items():
+            predictions = [1, 1, 1] if file in ("RTE.tsv", "STS-B.tsv") else [0, 1, 0]
+            archive.writestr(file, submission_text(predictions, formats[name]))
+    check_submission(path, formats)
+    lines = capsys.readouterr().out.splitlines()
+    assert "11 files" in lines[0]
+    assert [line.split("):")[0] for line in lines[1:]] == [
+        "STS-B.tsv: all predictions are equal (1.000",
+        "RTE.tsv: all predictions are equal (not_entailment",
+    ]
+
+
 def remove_file(lines):
     return None
 

@@ -515,7 +515,7 @@ def test_a_table_without_results_names_the_command_that_makes_them(tmp_path, run
 
 
 DAMAGED = [
-    '{"task": "cola", "seed": 1, "result": {"score": 5',
+    '{"task": "cola", "seed": 1, "result": {"score": 5\n',
     "[1, 2]\n",
     '{"task": "cola", "seed": 1, "result": {}}\n',
     "\udcff",
@@ -532,10 +532,20 @@ def test_damaged_results_are_named_and_left_alone(tmp_path, run_program, text):
     assert path.read_bytes() == before
 
 
-def test_cut_results_are_named_and_left_alone(tmp_path, run_program):
-    folder = make_run(tmp_path / "a", {"cola": [1]})
+def test_a_line_that_was_cut_is_named_and_left_out_and_the_file_left_alone(tmp_path, run_program):
+    folder = make_run(tmp_path / "a", {"cola": [1, 2]})
     path = folder / "glue" / "results.jsonl"
     path.write_bytes(path.read_bytes()[:-20])
     before = path.read_bytes()
-    assert f"{path} is damaged" in failure(run_program, "table", folder)
+    outcome = run_glue(run_program, "table", folder)
+    assert outcome.error == f"{path}: line 2 was only half written, left out\n"
+    assert outcome.out.splitlines()[1].split()[-1] == "1.0"
     assert path.read_bytes() == before
+
+
+def test_of_two_lines_of_one_task_and_seed_the_last_one_counts(tmp_path, run_program):
+    folder = make_run(tmp_path / "a", {"cola": [1]})
+    path = folder / "glue" / "results.jsonl"
+    line = path.read_text(encoding="utf-8")
+    path.write_text(line + line.replace(": 1", ": 7"), encoding="utf-8")
+    assert table(run_program, folder).splitlines()[1].split()[-1] == "7.0"

@@ -4,10 +4,12 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from conftest import ROOT
 from data import PAD, mask_tokens, prepare_corpus
 from model import SIZES, BertConfig, BertForMaskedLM, load_run
 from support.files import load_checkpoint
+from support.runs import own_folder
 from support.tables import mean_and_standard_error
 
 CPU = torch.device("cpu")
@@ -495,6 +498,104 @@ def test_a_finished_run_says_so_and_is_not_touched(main, tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def weights_gone(folder):
+    (folder / "model.pt").unlink()
+
+
+def weights_cut(folder):
+    path = folder / "model.pt"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def weights_not_finite(folder):
+    weights = load_checkpoint(folder / "model.pt")
+    weights["bias"][0] = math.nan
+    torch.save(weights, folder / "model.pt")
+
+
+def config_gone(folder):
+    (folder / "config.json").unlink()
+
+
+def config_of_another_model(folder):
+    path = folder / "config.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("clip", "zero"), encoding="utf-8")
+
+
+def another_tokenizer(folder):
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("ann", "bob"), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (weights_gone, "no model.pt"),
+        (weights_cut, "model.pt is damaged"),
+        (weights_not_finite, "model.pt is damaged"),
+        (config_gone, "no config.json"),
+        (config_of_another_model, "holds another model"),
+        (another_tokenizer, "tokenizer.json is damaged or is not the tokenizer of this run"),
+    ],
+)
+def test_a_finished_run_without_its_model_is_no_success_and_the_advice_works(
+    main, tmp_path, damage, words
+):
+    folder = tmp_path / "run"
+    main("--out_dir", folder, "--steps", 2)
+    damage(folder)
+    code, out, error = main("--out_dir", folder, "--steps", 2)
+    assert code == 2 and is_one_line(error) and words in error
+    assert "finished before" not in out and f"delete {folder} to repeat it" in error
+
+    shutil.rmtree(folder)
+    assert main("--out_dir", folder, "--steps", 2)[0] == 0
+
+
+def test_a_folder_in_use_is_refused_at_once_and_left_alone(main, tmp_path):
+    main("--out_dir", tmp_path, "--steps", 2)
+    with own_folder(tmp_path, "--out_dir"):
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        code, out, error = main("--out_dir", tmp_path, "--steps", 2)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert code == 2 and is_one_line(error) and "corpus" not in out
+    assert f"in use by process {os.getpid()}" in error and "choose another --out_dir" in error
+    assert main("--out_dir", tmp_path, "--steps", 2)[0] == 0
+
+
+def test_a_folder_taken_while_the_text_is_prepared_is_refused_too(main, tmp_path, monkeypatch):
+    true_prepare = pretrain.prepare_corpus
+    with ExitStack() as stack:
+
+        def prepare(*arguments, **options):
+            stack.enter_context(own_folder(tmp_path / "run", "--out_dir"))
+            return true_prepare(*arguments, **options)
+
+        monkeypatch.setattr(pretrain, "prepare_corpus", prepare)
+        code, _, error = main("--out_dir", tmp_path / "run", "--steps", 2)
+    assert code == 2 and is_one_line(error) and "in use by process" in error
+
+
+def test_the_lock_is_held_while_a_run_is_trained_and_then_removed(main, tmp_path, monkeypatch):
+    true_step = pretrain.train_step
+    seen = []
+
+    def step(trainer, corpus):
+        with pytest.raises(ValueError, match="in use"), own_folder(tmp_path, "--out_dir"):
+            pass
+        seen.append(trainer.step)
+        true_step(trainer, corpus)
+
+    monkeypatch.setattr(pretrain, "train_step", step)
+    assert main("--out_dir", tmp_path, "--steps", 2)[0] == 0
+    assert seen == [0, 1] and not (tmp_path / "run.lock").exists()
+
+
+def test_a_dry_run_takes_no_lock(main, tmp_path):
+    with own_folder(tmp_path, "--out_dir"):
+        assert main("--dry_run", "--steps", 1, "--out_dir", tmp_path)[0] == 0
+
+
 def test_a_finished_checkpoint_has_no_copy_of_the_weights(main, tmp_path):
     main("--out_dir", tmp_path, "--steps", 3)
     state = load_checkpoint(tmp_path / "train_state.pt")
@@ -807,6 +908,30 @@ def test_the_step_of_a_bad_loss_is_named_although_the_losses_are_read_later(corp
         trainer.check_finite()
 
 
+def test_the_advice_after_a_failed_training_is_accepted_by_the_next_command(main, tmp_path):
+    failing = ["--steps", 4, "--warmup_steps", 1, "--lr"]
+    code, _, error = main(*failing, 1e30, "--out_dir", tmp_path / "a")
+    assert code == 1 and "a lower --lr" in error and "with another --out_dir" in error
+
+    # a lower --lr alone is refused with the same advice; in another folder it is accepted
+    code, _, error = main(*failing, 1e-3, "--out_dir", tmp_path / "a")
+    assert code == 2 and is_one_line(error) and "choose another --out_dir" in error
+    assert main(*failing, 1e-3, "--out_dir", tmp_path / "b")[0] == 0
+
+
+def test_a_dry_run_that_fails_needs_no_other_folder(main, tmp_path):
+    code, _, error = main("--dry_run", "--lr", 1e30, "--warmup_steps", 1)
+    assert code == 1 and is_one_line(error) and "a lower --lr" in error
+    assert "--out_dir" not in error
+
+
+def test_a_held_out_loss_that_is_no_number_fails_and_is_never_a_result(main, tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrain, "evaluate", lambda *arguments: (math.nan, 0.0))
+    code, out, error = main("--out_dir", tmp_path, "--steps", 2)
+    assert code == 1 and is_one_line(error) and "held-out loss is nan after step 1" in error
+    assert load_checkpoint(tmp_path / "train_state.pt")["result"] is None
+
+
 def test_a_learning_rate_beyond_reason_ends_the_same_way(main, tmp_path):
     code, _, error = main(
         "--out_dir", tmp_path, "--lr", 1e30, "--warmup_steps", 1, "--save_every", 1
@@ -889,8 +1014,10 @@ def test_a_kill_during_the_first_or_the_last_save_leaves_a_folder_that_can_be_re
 
 def test_a_part_that_a_kill_left_in_the_folder_does_not_stop_the_next_start(main, tmp_path):
     (tmp_path / "train_state.pt.part").write_bytes(b"half of a checkpoint")
+    (tmp_path / "model.pt.123.part").write_bytes(b"half of the weights")
+    (tmp_path / "run.lock").write_text("process 123 on a machine", encoding="utf-8")
     assert main("--out_dir", tmp_path, "--steps", 2)[0] == 0
-    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob("*.part")) and not list(tmp_path.glob("*.lock"))
 
 
 DISK_ERRORS = [OSError(28, "No space left on device"), OSError(30, "Read-only file system")]
@@ -969,7 +1096,7 @@ def test_the_attention_layer_of_a_hybrid_is_a_setting_of_the_run(main, tmp_path)
         (["--kernel_size", 9], "kernel_size is 17 there and 9 here"),
         (["--beyond", "zero"], "beyond is clip there and zero here"),
         (["--lr", 0.5], "lr is 0.002 there and 0.5 here"),
-        (["--corpus", "TEXT", "TEXT"], "corpus"),
+        (["--vocab_size", 30], "corpus is"),
     ],
 )
 def test_a_folder_of_another_run_is_refused_with_what_differs(main, tmp_path, other, words):
@@ -1082,6 +1209,239 @@ def test_a_damaged_or_foreign_checkpoint_is_refused_and_left_alone(main, tmp_pat
     assert path.read_bytes() == before
 
 
+# --- Damaged states of an unfinished run ----------------------------------------------------------
+
+
+def of_state(key, value):
+    """A function that changes a value of a state."""
+
+    def change(state):
+        state[key] = value
+
+    return change
+
+
+def without(key):
+    def change(state):
+        del state[key]
+
+    return change
+
+
+def of_moment(key, value):
+    """A function that changes what AdamW keeps for parameter 0, whose shape is (60, 16)."""
+
+    def change(state):
+        state["optimizer"]["state"][0][key] = value
+
+    return change
+
+
+def of_weight(value):
+    def change(state):
+        state["model"]["bert.layers.0.ffn.0.weight"] = value
+
+    return change
+
+
+def other_steps_in_the_settings(state):
+    state["settings"]["steps"] = 2
+
+
+def a_tensor_among_the_settings(state):
+    state["settings"]["lr"] = torch.zeros(2)
+
+
+def circle_of_records(state):
+    state["records"].append({"records": state["records"]})
+
+
+def without_a_moment(state):
+    del state["optimizer"]["state"][0]
+
+
+def no_moments(state):
+    state["optimizer"]["state"] = {}
+
+
+def moments_of_another_parameter(state):
+    moments = state["optimizer"]["state"]
+    moments[0], moments[1] = moments[1], moments[0]
+
+
+def no_moments_expected(state):
+    state["step"] = 0
+    state["losses"] = []
+
+
+def parameters_in_other_groups(state):
+    groups = state["optimizer"]["param_groups"]
+    groups[0]["params"] = groups[0]["params"][::-1]
+
+
+NAN = math.nan
+STATES = {
+    "step true": of_state("step", True),
+    "step negative": of_state("step", -1),
+    "step above all": of_state("step", 211),
+    "step beyond int64": of_state("step", 10**30),
+    "step a float": of_state("step", 3.0),
+    "step a tensor": of_state("step", torch.tensor(3)),
+    "last step, no result": of_state("step", 210),
+    "finished too early": of_state("result", {"loss": 1.0}),
+    "steps below step": other_steps_in_the_settings,
+    "settings without steps": of_state("settings", {}),
+    "settings a tensor": a_tensor_among_the_settings,
+    "losses none": of_state("losses", None),
+    "losses text": of_state("losses", ["1.0"] * 3),
+    "losses nan": of_state("losses", [1.0, NAN, 1.0]),
+    "losses too many": of_state("losses", [1.0] * 4),
+    "losses too few": of_state("losses", [1.0] * 2),
+    "losses a tensor": of_state("losses", torch.zeros(3)),
+    "tokens beyond int64": of_state("tokens", 10**30),
+    "tokens a float": of_state("tokens", 1.5),
+    "tokens negative": of_state("tokens", -1),
+    "seconds text": of_state("seconds", "1.0"),
+    "seconds infinite": of_state("seconds", math.inf),
+    "seconds negative": of_state("seconds", -1.0),
+    "records a dictionary": of_state("records", {}),
+    "records empty": of_state("records", []),
+    "records of numbers": of_state("records", [1, 2]),
+    "records of others": of_state("records", [{"settings": {}}]),
+    "records without settings": of_state("records", [{}]),
+    "records in a circle": circle_of_records,
+    "result a tensor": of_state("result", torch.zeros(2)),
+    "no model": without("model"),
+    "no optimizer": without("optimizer"),
+    "no records": without("records"),
+    "no result": without("result"),
+    "model a tensor": of_state("model", torch.zeros(2)),
+    "optimizer a list": of_state("optimizer", [1]),
+    "optimizer a tensor": of_state("optimizer", torch.zeros(2)),
+    "optimizer of tensors": of_state(
+        "optimizer", {"state": torch.zeros(2), "param_groups": torch.zeros(2)}
+    ),
+    "moments of numbers": of_state("optimizer", {"state": {0: 1}, "param_groups": []}),
+    "optimizer empty": of_state("optimizer", {}),
+    "optimizer of numbers": of_state("optimizer", {"state": 1, "param_groups": 2}),
+    "moment too small": of_moment("exp_avg", torch.zeros(1)),
+    "moment too large": of_moment("exp_avg_sq", torch.zeros(100, 100)),
+    "moment text": of_moment("exp_avg", "zero"),
+    "moment none": of_moment("exp_avg", None),
+    "moment of no use": of_moment("max_exp_avg_sq", torch.zeros(1)),
+    "count of other steps": of_moment("step", torch.tensor(2.0)),
+    "count of two numbers": of_moment("step", torch.zeros(2)),
+    "count without number": of_moment("step", torch.zeros((), device="meta")),
+    "moment missing": without_a_moment,
+    "moments missing": no_moments,
+    "moments exchanged": moments_of_another_parameter,
+    "moments at the start": no_moments_expected,
+    "groups in another order": parameters_in_other_groups,
+    "weight nan": of_weight(torch.full((32, 16), NAN)),
+    "weight complex": of_weight(torch.zeros(32, 16, dtype=torch.complex64)),
+    "weight double": of_weight(torch.zeros(32, 16, dtype=torch.float64)),
+    "weight meta": of_weight(torch.zeros(32, 16, device="meta")),
+    "weight text": of_weight("zero"),
+}
+
+
+@pytest.fixture(scope="module")
+def state_of_step_3(small_text, tmp_path_factory):
+    """The bytes of the checkpoint of a small trainer after three steps."""
+    corpus = prepare_corpus([str(small_text.file)], small_text.cache, 32, log=ignore)
+    trainer = small_trainer(corpus, tmp_path_factory.mktemp("state"))
+    for _ in range(3):
+        pretrain.train_step(trainer, corpus)
+    trainer.check_finite()
+    trainer.save()
+    return trainer.path.read_bytes()
+
+
+def resumed_from(corpus, folder, content, change):
+    """A small trainer that continues from a changed checkpoint."""
+    trainer = small_trainer(corpus, folder)
+    trainer.path.write_bytes(content)
+    state = load_checkpoint(trainer.path)
+    change(state)
+    torch.save(state, trainer.path)
+    trainer.resume("--out_dir")
+    return trainer
+
+
+@pytest.mark.parametrize("change", STATES.values(), ids=STATES)
+def test_a_state_that_cannot_be_is_refused_in_one_line(corpus, tmp_path, state_of_step_3, change):
+    with pytest.raises(ValueError, match="train_state.pt") as error:
+        resumed_from(corpus, tmp_path, state_of_step_3, change)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["exp_avg", "exp_avg_sq"])
+@pytest.mark.parametrize("wrong", ["nan", "complex", "meta", "sparse", "double", "negative"])
+def test_moments_without_proper_numbers_are_refused(corpus, tmp_path, state_of_step_3, key, wrong):
+    def change(state):
+        moments = state["optimizer"]["state"][0]
+        zeros = torch.zeros_like(moments[key])
+        moments[key] = {
+            "nan": zeros + NAN,
+            "complex": zeros.to(torch.complex64),
+            "meta": zeros.to("meta"),
+            "sparse": zeros.to_sparse(),
+            "double": zeros.double(),
+            "negative": zeros - 1,
+        }[wrong]
+
+    # the mean of the gradients may be below 0
+    if (key, wrong) == ("exp_avg", "negative"):
+        assert resumed_from(corpus, tmp_path, state_of_step_3, change).step == 3
+        return
+    with pytest.raises(ValueError, match="damaged .*its optimizer"):
+        resumed_from(corpus, tmp_path, state_of_step_3, change)
+
+
+def test_moments_that_share_their_memory_are_separate_after_resuming(
+    corpus, tmp_path, state_of_step_3
+):
+    def change(state):
+        for moments in state["optimizer"]["state"].values():
+            zero = torch.zeros(1)
+            moments["exp_avg"] = zero.expand(moments["exp_avg"].shape)
+            moments["exp_avg_sq"] = zero.expand(moments["exp_avg_sq"].shape)
+
+    trainer = resumed_from(corpus, tmp_path, state_of_step_3, change)
+    places = set()
+    for moments in trainer.optimizer.state.values():
+        assert moments["exp_avg"].is_contiguous() and moments["exp_avg_sq"].is_contiguous()
+        places |= {moments["exp_avg"].data_ptr(), moments["exp_avg_sq"].data_ptr()}
+    assert len(places) == 2 * len(list(trainer.model.parameters()))
+
+
+def test_the_values_of_the_optimizer_come_from_the_settings_and_not_from_the_file(
+    corpus, tmp_path, state_of_step_3
+):
+    def change(state):
+        for group in state["optimizer"]["param_groups"]:
+            group["weight_decay"] = 5.0
+            group["betas"] = (0.0, 0.0)
+
+    trainer = resumed_from(corpus, tmp_path, state_of_step_3, change)
+    groups = trainer.optimizer.param_groups
+    assert [group["weight_decay"] for group in groups] == [0.01, 0.0]
+    assert all(group["betas"] == (0.9, 0.999) for group in groups)
+
+
+def test_a_bare_tensor_or_a_pipe_in_place_of_a_state_is_refused(corpus, tmp_path):
+    trainer = small_trainer(corpus, tmp_path)
+    torch.save(torch.zeros(3), trainer.path)
+    with pytest.raises(ValueError, match="train_state.pt is damaged"):
+        trainer.resume("--out_dir")
+
+    if hasattr(os, "mkfifo"):
+        trainer.path.unlink()
+        os.mkfifo(trainer.path)
+        with pytest.raises(ValueError, match="train_state.pt is not a file"):
+            trainer.resume("--out_dir")
+
+
 @pytest.mark.parametrize(
     "name, words",
     [
@@ -1122,6 +1482,15 @@ def test_a_checkpoint_with_weights_or_optimizer_of_another_model_is_refused(
         (["--lr", "-1"], "--lr"),
         (["--seq_len", "4"], "--seq_len"),
         (["--seed", "-1"], "--seed"),
+        (["--seed", "2147483648"], "--seed must be a whole number from 0 to 2,147,483,647"),
+        (["--seed", "1", str(10**30)], "--seed must be a whole number from 0 to 2,147,483,647"),
+        (["--seed", "1" * 5000], "--seed"),
+        (["--lr", "1e400"], "--lr"),
+        (["--lr", "1e-400"], "--lr"),
+        (["--dropout", "nan"], "dropout"),
+        (["--dropout", "1e400"], "dropout"),
+        (["--kernel_size", "65"], "kernel_size 65 is too large: 63 reach every token"),
+        (["--steps", str(10**30)], "--steps"),
         (["--size", "huge"], "tiny"),
         (["--beyond", "wrap"], "clip"),
         (["--device", "abacus"], "abacus"),

@@ -12,7 +12,7 @@ import glue
 import model
 import pretrain
 from conftest import ROOT
-from lab import bench, figures, pairs, report
+from lab import attacks, bench, explore, figures, pairs, report
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,7 +43,9 @@ COMMANDS = [
 PARSERS = {
     "pretrain.py": pretrain.parse_arguments,
     "glue.py": glue.parse_arguments,
+    "lab.attacks": attacks.parse_arguments,
     "lab.bench": bench.parse_arguments,
+    "lab.explore": explore.parse_arguments,
     "lab.figures": figures.parse_arguments,
     "lab.pairs": pairs.parse_arguments,
     "lab.report": report.parse_arguments,

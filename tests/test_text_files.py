@@ -1,9 +1,14 @@
 """support/text_files.py: text from .txt, .gz, .xz and WikiText's archive, with any line ends."""
 
+import contextlib
+import errno
 import gzip
 import hashlib
 import lzma
+import os
+import socket
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -33,9 +38,194 @@ def silent(message):
 def paragraphs_of(names, log=silent):
     """All paragraphs of the text files and folders with these names."""
     paragraphs = []
-    for path in find_sources(names, BUILT_IN):
+    for path in find_sources(names, BUILT_IN, log):
         paragraphs += read_paragraphs(path, Bar(), log)
     return paragraphs
+
+
+# --- Files and folders ----------------------------------------------------------------------------
+
+
+def sources_and_lines(*names):
+    """What find_sources returns, and the lines that it prints."""
+    lines = []
+    sources = find_sources([str(name) for name in names], BUILT_IN, lines.append)
+    assert not any("\n" in line for line in lines)
+    return sources, lines
+
+
+def test_a_corpus_that_is_named_twice_is_read_once_with_a_line(tmp_path):
+    file = Path(write(tmp_path / "t.txt", b"Text."))
+    sources, lines = sources_and_lines("toy", file, "toy", file)
+    assert sources == ["toy", file]
+    assert lines == [
+        "toy is named twice: it is read once",
+        f"{file} is named twice: it is read once",
+    ]
+
+
+def test_a_file_to_which_two_paths_lead_is_read_once_with_a_line(tmp_path, monkeypatch):
+    file = Path(write(tmp_path / "t.txt", b"Text."))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    soft = folder / "soft.txt"
+    soft.symlink_to(file)
+    hard = folder / "hard.txt"
+    hard.hardlink_to(file)
+    monkeypatch.chdir(tmp_path)
+
+    for other in (Path("t.txt"), tmp_path / "folder" / ".." / "t.txt", soft, hard):
+        sources, lines = sources_and_lines(file, other)
+        assert sources == [file]
+        assert lines == [f"{other} is the same file as {file}: it is read once"]
+
+    # A folder and a file in it. The first of all paths is used.
+    sources, lines = sources_and_lines(folder, file)
+    assert sources == [hard]
+    assert len(lines) == 2
+
+
+def test_a_folder_that_is_named_twice_gives_the_corpus_of_one(tmp_path):
+    text = b"One two.\nThree four.\n\nFive six.\nSeven eight.\n"
+    write(tmp_path / "t/a.txt", text)
+    names = [tmp_path / "t", tmp_path / "t" / "a.txt", tmp_path / "t"]
+    once = prepare_corpus(names[:1], tmp_path / "cache", 32, log=silent)
+    twice = prepare_corpus(names, tmp_path / "cache", 32, log=silent)
+    assert twice.counts == once.counts
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_a_linked_subfolder_is_read_once_and_named(tmp_path):
+    write(tmp_path / "elsewhere/x.txt", b"X.")
+    inside = Path(write(tmp_path / "t/z/inside.txt", b"Inside."))
+    links = {"a": tmp_path / "elsewhere", "b": tmp_path / "elsewhere", "c": inside.parent}
+    for name, target in links.items():
+        (tmp_path / "t" / name).symlink_to(target)
+
+    # A link to a folder that is in the corpus anyway is not followed.
+    sources, lines = sources_and_lines(tmp_path / "t")
+    assert len(sources) == 2
+    assert inside in sources
+    assert sorted(path.name for path in sources) == ["inside.txt", "x.txt"]
+    followed = [line for line in lines if "its text is read, too" in line]
+    once = [line for line in lines if "is the same folder as" in line]
+    assert len(followed) == 1 and str(tmp_path / "elsewhere") in followed[0]
+    assert len(once) == 2
+    assert len(lines) == 3
+
+
+def test_links_that_go_round_in_a_circle_end_with_a_line(tmp_path):
+    folder = tmp_path / "around" / "t"
+    file = Path(write(folder / "sub/x.txt", b"X."))
+    write(tmp_path / "around/never.txt", b"Never read.")
+    (folder / "sub" / "here").symlink_to(folder / "sub")
+    (folder / "sub" / "top").symlink_to(folder)
+    (folder / "sub" / "out").symlink_to(tmp_path / "around")
+    (folder / "self").symlink_to(folder / "self")
+
+    sources, lines = sources_and_lines(folder)
+    assert sources == [file]
+    assert sum("is the same folder as" in line for line in lines) == 2
+    assert sum("which contains the corpus: it is left out" in line for line in lines) == 1
+    assert len(lines) == 3
+
+
+def test_a_named_link_to_a_folder_is_read_without_a_line(tmp_path):
+    write(tmp_path / "t/x.txt", b"X.")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "t")
+    assert sources_and_lines(link) == ([link / "x.txt"], [])
+
+
+def test_broken_links_to_text_files_are_named(tmp_path):
+    file = Path(write(tmp_path / "t/x.txt", b"X."))
+    for name in ("gone.txt", "gone.pdf", "gone"):
+        (tmp_path / "t" / name).symlink_to(tmp_path / "nothing")
+    (tmp_path / "t" / "self.gz").symlink_to("self.gz")
+
+    sources, lines = sources_and_lines(tmp_path / "t")
+    assert sources == [file]
+    link = tmp_path / "t" / "gone.txt"
+    assert lines[0] == f"{link} is a link to a file that does not exist: it is left out"
+    assert len(lines) == 2
+
+
+def unreadable(monkeypatch, name):
+    """Make a folder of this name unreadable; a real one would still be readable for root."""
+    original = Path.iterdir
+
+    def iterdir(path):
+        if path.name == name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return original(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+
+
+def test_a_subfolder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    file = Path(write(tmp_path / "t/x.txt", b"X."))
+    write(tmp_path / "t/private/y.txt", b"Y.")
+    unreadable(monkeypatch, "private")
+    sources, lines = sources_and_lines(tmp_path / "t")
+    assert sources == [file]
+    private = tmp_path / "t" / "private"
+    assert lines == [f"{private} cannot be read (Permission denied): it is left out"]
+
+    # If it is the folder that the user named, nothing is left.
+    with pytest.raises(OSError, match="Permission denied.*private"):
+        sources_and_lines(private)
+
+
+def test_a_file_that_cannot_be_read_is_an_os_error_of_one_line(tmp_path, monkeypatch):
+    write(tmp_path / "t/x.txt", b"One.\nTwo.\n" * 9)
+    private = write(tmp_path / "t/y.txt", b"Y.")
+
+    def refused(path, mode):
+        if str(path) == private:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open(path, mode)
+
+    monkeypatch.setattr(text_files, "open", refused, raising=False)
+    with pytest.raises(OSError, match="Permission denied") as caught:
+        prepare_corpus([tmp_path / "t"], tmp_path / "cache", 32, log=silent)
+    assert private in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def make_pipe(path):
+    os.mkfifo(path)
+
+
+def make_socket(path):
+    # The name of a socket must be short: go to its folder.
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as server:
+        server.bind(path.name)
+
+
+def make_link_to_device(path):
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
+@pytest.mark.parametrize(
+    "make, kind",
+    [(make_pipe, "a pipe"), (make_socket, "a socket"), (make_link_to_device, "a device")],
+)
+def test_pipes_sockets_and_devices_are_refused_or_left_out_without_opening_them(
+    tmp_path, make, kind
+):
+    file = Path(write(tmp_path / "t/x.txt", b"X."))
+    special = tmp_path / "t" / "special.txt"
+    make(special)
+    make(tmp_path / "t" / "special")  # by its name, this is no text file
+
+    # Named by the user it is refused; in a folder it is left out.
+    with pytest.raises(ValueError, match=f"special.txt is {kind}, not a file") as caught:
+        sources_and_lines(special)
+    assert "\n" not in str(caught.value)
+    sources, lines = sources_and_lines(tmp_path / "t")
+    assert sources == [file]
+    assert lines == [f"{special} is {kind}, not a file: it is left out"]
 
 
 # --- Text files -----------------------------------------------------------------------------------
@@ -61,12 +251,12 @@ def test_an_empty_name_is_not_the_current_folder(name, tmp_path, monkeypatch):
     write(tmp_path / "t.txt", b"Text.")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="no such file or folder"):
-        find_sources([name], BUILT_IN)
+        find_sources([name], BUILT_IN, silent)
 
 
 def test_built_in_names_and_files_can_be_mixed(tmp_path):
     path = write(tmp_path / "t.txt", b"Text.")
-    sources = find_sources(["toy", path, "wikitext-2"], BUILT_IN)
+    sources = find_sources(["toy", path, "wikitext-2"], BUILT_IN, silent)
     assert sources == ["toy", tmp_path / "t.txt", "wikitext-2"]
 
 

@@ -6,6 +6,8 @@ python -m toy --glue FOLDER         the nine tasks, and what can be reached with
 
 import argparse
 
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+from support.commands import LARGEST_INT, positive_int, run_command
 from toy import glue
 from toy.baselines import baselines
 from toy.language import documents
@@ -13,8 +15,8 @@ from toy.language import documents
 BASELINES = ("majority", "words", "trigrams", "first", "second", "length")
 
 
-def main():
-    """Read the command line and do what it asks for."""
+def main(argv=None):
+    """Read the command line and do what it asks for. Returns the exit code."""
     # options
     parser = argparse.ArgumentParser(
         prog="toy", description="Print documents of the toy language, or write its GLUE tasks."
@@ -23,26 +25,28 @@ def main():
         "--seed", type=int, default=0, help="of the random choices (default: %(default)s)"
     )
     parser.add_argument(
-        "--sentences", type=int, default=20, help="stop after this many (default: %(default)s)"
+        "--sentences",
+        type=positive_int,
+        default=20,
+        help="stop after this many (default: %(default)s)",
     )
     parser.add_argument(
         "--glue",
         metavar="FOLDER",
         help="write the toy GLUE tasks there, and print the scores of simple methods",
     )
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
+    if not 0 <= args.seed <= LARGEST_INT:
+        parser.error(f"--seed must be a whole number from 0 to {LARGEST_INT:,}")
 
     # print documents
     if args.glue is None:
         print_documents(args.seed, args.sentences)
-        return
+        return 0
 
     # or write the tasks
-    try:
-        written = glue.write_glue(args.glue, args.seed)
-    except OSError as error:
-        parser.exit(2, f"toy: {error}\n")
-    print_baselines(written)
+    print_baselines(glue.write_glue(args.glue, args.seed))
+    return 0
 
 
 def print_documents(seed, sentences):
@@ -79,4 +83,4 @@ def table_line(task, split, cells):
 
 
 if __name__ == "__main__":
-    main()
+    run_command("toy", main)

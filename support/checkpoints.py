@@ -1,0 +1,215 @@
+"""What a checkpoint of training must hold: checked before any of it is used.
+
+The checksums in the file say that it is what was written (support/files.py). The checks here say
+that it is what Trainer.save writes: a file from another program, or one that was changed by hand,
+must not stop the program somewhere later, or train on from wrong numbers.
+"""
+
+import json
+import math
+
+import torch
+
+from support.files import load_checkpoint
+
+# what Trainer.save writes at any time, and what an unfinished run needs in addition
+KEYS = ("settings", "step", "losses", "tokens", "seconds", "records", "result")
+UNFINISHED_KEYS = ("model", "optimizer")
+
+# AdamW counts its steps in float32, which counts no further than this.
+LAST_COUNTED_STEP = 2**24
+
+
+def damaged(path, reason):
+    """The error for a file that is not what this project writes."""
+    return ValueError(f"{path} is damaged or is not a checkpoint of this project ({reason})")
+
+
+# --- The state of a run ---------------------------------------------------------------------------
+
+
+def read_state(path):
+    """The dictionary that Trainer.save wrote, with all but its tensors checked.
+
+    The tensors are checked where they are loaded: by `load_optimizer`, and by load_weights in
+    support/runs.py. Raises ValueError if the file is damaged or is not such a checkpoint.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file")
+    state = load_checkpoint(path)
+    try:
+        check_state(state)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        raise damaged(path, error) from None
+    return state
+
+
+def check_state(state):
+    """Raise an error that says what is wrong with a state."""
+    if type(state) is not dict:
+        raise TypeError("it is not a dictionary")
+    for key in KEYS:
+        if key not in state:
+            raise ValueError(f"it has no {key}")
+
+    # All but the tensors are plain values, which can be written as JSON. NaN and infinity cannot.
+    json.dumps([state[key] for key in KEYS], allow_nan=False)
+    if type(state["settings"]) is not dict:
+        raise TypeError("its settings are not a dictionary")
+
+    check_progress(state)
+    check_log(state)
+    check_result(state)
+
+
+def check_progress(state):
+    """ValueError if the numbers that say how far a run has come are not possible."""
+    step = state["step"]
+    steps = state["settings"]["steps"]
+    if not is_count(step) or not is_count(steps) or step > steps:
+        raise ValueError(f"it is at step {step} of {steps}")
+    if not is_count(state["tokens"]):
+        raise ValueError("its number of tokens is not a whole number")
+    if not is_number(state["seconds"]) or state["seconds"] < 0:
+        raise ValueError("its seconds are not a number")
+
+
+def check_log(state):
+    """ValueError if these are not the lines of a log. The first line holds the settings."""
+    records = state["records"]
+    is_list = type(records) is list
+    if not is_list or not records or not all(type(record) is dict for record in records):
+        raise ValueError("its log is not a list of records")
+    if records[0]["settings"] != state["settings"]:
+        raise ValueError("its log has other settings")
+
+    # one loss for each step since the last line with a loss
+    logged = 0
+    for record in records:
+        if "loss" in record:
+            logged = record["step"]
+    losses = state["losses"]
+    if type(losses) is not list or not all(is_number(loss) for loss in losses):
+        raise ValueError("its losses are not numbers")
+    if logged + len(losses) != state["step"]:
+        raise ValueError("its losses are not one for each step since the last line of its log")
+
+
+def check_result(state):
+    """ValueError if a run is said to be finished and is not, or the other way round.
+
+    The result is found directly after the last step, before anything is saved.
+    """
+    finished = state["result"] is not None
+    at_the_end = state["step"] == state["settings"]["steps"]
+    if finished != at_the_end:
+        raise ValueError("it has a result before the last step, or none after it")
+
+    if finished and type(state["result"]) is not dict:
+        raise TypeError("its result is not a dictionary")
+    if not finished:
+        for key in UNFINISHED_KEYS:
+            if key not in state:
+                raise ValueError(f"it has no {key}")
+
+
+def is_count(value):
+    """Whether a value is a whole number from 0 on, of 64 bits. True and False are not."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def is_number(value):
+    """Whether a value is a finite number."""
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+# --- Tensors --------------------------------------------------------------------------------------
+
+
+def check_tensor(name, tensor, expected):
+    """ValueError if a tensor is not one of finite numbers, with the shape and dtype of another one.
+
+    torch itself copies complex numbers without their imaginary part, and takes tensors that have
+    no numbers at all (of the device "meta", or sparse ones) or not finite ones.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{name} is not a tensor")
+    if tensor.dtype != expected.dtype:
+        raise ValueError(f"{name} is {tensor.dtype}, not {expected.dtype}")
+    if tensor.layout != torch.strided or tensor.is_meta:
+        raise ValueError(f"{name} has no numbers")
+    if tensor.shape != expected.shape:
+        raise ValueError(f"{name} has the shape {list(tensor.shape)}, not {list(expected.shape)}")
+    if not tensor.isfinite().all():
+        raise ValueError(f"{name} has numbers that are not finite")
+
+
+def load_optimizer(optimizer, saved, step, path):
+    """Restore the moments of AdamW after `step` steps.
+
+    torch does not compare their shapes, and its fused kernel would read and write beyond the end of
+    a moment that is too small: so they are compared here. All other values of the optimizer (betas,
+    weight decay, ...) are its own, which follow from the settings.
+
+    Args:
+        optimizer: of a new model.
+        saved: its state_dict in the checkpoint.
+        step: how many steps had been done.
+        path: the file, for the message.
+    Raises:
+        ValueError: the moments belong to another model, or are damaged.
+    """
+    own = optimizer.state_dict()
+    parameters = []
+    for group in optimizer.param_groups:
+        parameters += group["params"]
+
+    # the same parameters in the same groups
+    try:
+        if type(saved) is not dict or type(saved["param_groups"]) is not list:
+            raise TypeError("not the state of an optimizer")
+        groups = [group["params"] for group in saved["param_groups"]]
+        moments = dict(saved["state"])
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise damaged(path, "its optimizer is not that of AdamW") from None
+    if groups != [group["params"] for group in own["param_groups"]]:
+        raise ValueError(f"{path} holds the optimizer of another model")
+
+    # before the first step there are no moments, after it each parameter has its own
+    numbers = range(len(parameters))
+    if step == 0:
+        numbers = range(0)
+    if set(moments) != set(numbers):
+        raise damaged(path, "its optimizer has not the moments of each parameter")
+    try:
+        for number in numbers:
+            moments[number] = checked_moments(moments[number], parameters[number], step)
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
+        raise damaged(path, f"its optimizer: {error}") from None
+    optimizer.load_state_dict({"state": moments, "param_groups": own["param_groups"]})
+
+
+def checked_moments(moments, parameter, step):
+    """Copies of what AdamW keeps for a parameter. Raises an error if something is wrong with it."""
+    if set(moments) != {"step", "exp_avg", "exp_avg_sq"}:
+        raise ValueError("a parameter has not the two moments of AdamW")
+
+    # AdamW's own count of the steps
+    count = moments["step"]
+    check_tensor("its step", count, torch.tensor(0.0))
+    if count.item() != min(step, LAST_COUNTED_STEP):
+        raise ValueError(f"it is at step {count.item():g}, the run at step {step}")
+
+    # the mean of the gradients and of their squares
+    mean, square = moments["exp_avg"], moments["exp_avg_sq"]
+    check_tensor("a moment", mean, parameter)
+    check_tensor("a moment", square, parameter)
+    if (square < 0).any():
+        raise ValueError("the mean of squares is below 0")
+
+    # Each gets memory of its own: in a file that was changed, several may share theirs.
+    return {"step": count.clone(), "exp_avg": own_copy(mean), "exp_avg_sq": own_copy(square)}
+
+
+def own_copy(tensor):
+    return torch.clone(tensor.detach(), memory_format=torch.contiguous_format)

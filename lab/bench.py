@@ -284,7 +284,8 @@ def chosen_variants(names, allowed, baseline):
     for name in names:
         if name not in allowed and name != "all":
             raise ValueError(
-                f"--variant {name} cannot be measured here; the variants are: {', '.join(allowed)}"
+                f"--variant {name!r} cannot be measured here; the variants are: "
+                f"{', '.join(allowed)}"
             )
     if "all" in names:
         names = allowed

@@ -65,8 +65,8 @@ def read_folder(folder):
     texts = {str(path): path.read_bytes() for path in sorted(Path(folder).glob("*.jsonl"))}
     if not texts:
         raise ValueError(
-            f"{folder} has no files *.jsonl: --data is toy, blimp, or a folder of files in the "
-            "format of BLiMP"
+            f"{str(folder)!r} has no files *.jsonl: --data is toy, blimp, or a folder of files in "
+            "the format of BLiMP"
         )
     return group_by_paradigm(texts)
 

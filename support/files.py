@@ -1,5 +1,6 @@
 """Files that a kill cannot damage: each is written under a temporary name and then renamed."""
 
+import errno
 import hashlib
 import os
 import zipfile
@@ -95,9 +96,11 @@ def load_checkpoint(path):
             check_archive(file)
             file.seek(0)
             return torch.load(file, map_location="cpu", weights_only=True)
-        except OSError:
-            raise
         except Exception as error:  # torch raises many kinds of errors for the same cause
+            # A damaged archive names impossible places ("invalid argument"); other errors of the
+            # system are not the fault of the file.
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise
             kind = type(error).__name__
             raise ValueError(
                 f"{path} is damaged or is not a checkpoint of this project ({kind})"
@@ -105,11 +108,17 @@ def load_checkpoint(path):
 
 
 def check_archive(file):
-    """Raise zipfile.BadZipFile if a part of an open zip archive does not have its checksum."""
+    """Raise zipfile.BadZipFile if a part of an open zip archive is not what was written."""
     with zipfile.ZipFile(file) as archive:
         damaged = archive.testzip()
-    if damaged is not None:
-        raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
+        if damaged is not None:
+            raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
+
+        # torch.save writes plain parts. If damage turns one into a "folder", torch.load leaves its
+        # tensor without numbers, that is, with what was in the memory before.
+        for part in archive.infolist():
+            if part.external_attr != 0 or part.compress_type != zipfile.ZIP_STORED:
+                raise zipfile.BadZipFile(f"{part.filename} is not a plain part")
 
 
 def sha256_of(path):

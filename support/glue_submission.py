@@ -3,6 +3,7 @@
 import lzma
 import zipfile
 import zlib
+from pathlib import Path
 
 from support.files import write_atomically
 from support.glue_format import allowed_labels, read_label
@@ -111,6 +112,10 @@ def read_zip(path):
 
     Raises ValueError if it is not a zip, or if a file is far too large to be a submission's.
     """
+    # a pipe would wait for ever
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError(f"{path} is not a file")
+
     names = []
     contents = {}
     try:

@@ -523,7 +523,7 @@ def last_line(error):
         (["attention", "--device", "meta"], "no device 'meta'"),
         (["attention", "--size", "tiny"], "--size"),
         (["lengths", "--max_length", "63"], "--max_length must be 64 or more"),
-        (["lengths", "--variant", "dilated-hybrid"], "--variant dilated-hybrid"),
+        (["lengths", "--variant", "dilated-hybrid"], "--variant 'dilated-hybrid'"),
         (["lengths", "--kernel_size", "9"], "--kernel_size"),
         (["steps", "--variant", "nonsense"], "composite"),
         (["steps", "--kernel_size", "8"], "kernel_size must be odd"),

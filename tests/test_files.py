@@ -1,6 +1,7 @@
 """support/files.py: files that a kill or a full disk cannot damage; checkpoints without code."""
 
 import hashlib
+import io
 import os
 import pickle
 import signal
@@ -266,3 +267,45 @@ def test_sha256_is_that_of_the_bytes(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"abc" * 100_000)
     assert sha256_of(path) == hashlib.sha256(b"abc" * 100_000).hexdigest()
+
+
+def test_no_flipped_bit_of_a_checkpoint_changes_a_value_in_silence():
+    """Every bit of each eighth byte of a checkpoint, and of all bytes of the list of its parts."""
+    value = {"step": 3, "weight": torch.arange(8.0) + 1, "bias": 7 * torch.ones(4)}
+    file = io.BytesIO()
+    torch.save(value, file)
+    good = file.getvalue()
+
+    # the list of the parts is at the end: it begins with the first "PK\1\2"
+    list_of_parts = range(good.index(b"PK\x01\x02"), len(good))
+    places = sorted({*range(0, len(good), 8), *list_of_parts})
+    refused = 0
+    for place in places:
+        for bit in range(8):
+            damaged = bytearray(good)
+            damaged[place] ^= 1 << bit
+            stream = io.BytesIO(damaged)
+            try:
+                files.check_archive(stream)
+                stream.seek(0)
+                loaded = torch.load(stream, weights_only=True)
+            except Exception:
+                refused += 1
+                continue
+            assert loaded["step"] == 3, (place, bit)
+            assert torch.equal(loaded["weight"], value["weight"]), (place, bit)
+            assert torch.equal(loaded["bias"], value["bias"]), (place, bit)
+    assert refused > len(places)
+
+
+def test_a_checkpoint_that_names_an_impossible_place_is_refused_with_its_name(tmp_path):
+    path = tmp_path / "model.pt"
+    save_checkpoint(path, {"step": 1})
+
+    # the place of the list of parts, in the record that begins with "PK\6\6"
+    content = bytearray(path.read_bytes())
+    record = content.rindex(b"PK\x06\x06")
+    content[record + 48] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="model.pt is damaged"):
+        load_checkpoint(path)

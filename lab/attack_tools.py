@@ -149,10 +149,10 @@ class Victim:
                 self.code = os.waitstatus_to_exitcode(status)
         return self.code is None
 
-    def kill(self, number=signal.SIGKILL):
-        """Send a signal to it, if it is running."""
+    def kill(self):
+        """Kill it, if it is running."""
         if self.is_running():
-            os.kill(self.pid, number)
+            os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, seconds=TIMEOUT):
         """Wait until it has ended: its Outcome. It is killed if it takes too long."""

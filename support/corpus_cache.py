@@ -19,6 +19,7 @@ All bytes are checked at each start. A folder that is damaged is prepared again.
 import hashlib
 import json
 import os
+import re
 import shutil
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
@@ -32,6 +33,8 @@ from support.locks import InUse, lock
 
 # Each array file and the type of its numbers ("<" means: the lowest byte comes first).
 ARRAYS = {"tokens.bin": "<u2", "sentences.bin": "<i8", "documents.bin": "<i8"}
+
+KEY = re.compile("[0-9a-f]{16}")  # the name of the folder of a corpus
 
 # The files that have a fingerprint, in this order.
 FINGERPRINTED = ("tokenizer.json", *ARRAYS)
@@ -104,6 +107,10 @@ def corpus_lock(folder, title, log):
 def remove_leftovers(cache_dir):
     """Delete what killed processes left in the cache: their locks and their temporary folders."""
     for path in cache_dir.glob("*.lock"):
+        # Other programs use the ending, too.
+        if not KEY.fullmatch(path.stem):
+            continue
+
         # If the lock is free, its owner is dead. At its end, `lock` removes the file.
         with suppress(InUse, OSError), lock(path, path.stem):
             delete(temporary_name(path.with_suffix("")))

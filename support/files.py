@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import re
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from support.signals import delayed_signals
 
 PART = ".part"  # how the temporary names end
+OWN_PART = re.compile(r".+\.[0-9]+\.part")  # "model.pt.4711.part": the number is the process
 
 
 def write_atomically(path, write):
@@ -57,8 +59,10 @@ def remove_parts(folder):
 
     Only the process that holds the lock of this folder may do this: then nobody writes there.
     """
-    for part in folder.glob(f"*{PART}"):
-        part.unlink(missing_ok=True)
+    for path in folder.glob(f"*{PART}"):
+        # Other programs use the ending, too: a browser for half a download, for example.
+        if OWN_PART.fullmatch(path.name) and path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def write_text(path, text):

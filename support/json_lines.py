@@ -74,7 +74,7 @@ def read_json_lines(path, check, advice):
     """
     # a file that is not UTF-8 text is damaged, too
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is damaged ({error}): {advice}") from None
 

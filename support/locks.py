@@ -31,6 +31,8 @@ LOCKED_BYTE = 1 << 30
 HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
+OWNER = b"process "  # how the text of a lock begins
+
 POLL_SECONDS = 0.2  # between two attempts to get a lock
 
 
@@ -73,7 +75,7 @@ def open_locked(path):
     None if another process holds the lock.
     """
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        file = open_lock_file(path)
         if not try_to_lock(file, path):
             os.close(file)
             return None
@@ -87,7 +89,26 @@ def open_locked(path):
     # Who holds it, for the messages of other processes. On a full disk it stays unsaid.
     with suppress(OSError):
         os.ftruncate(file, 0)
-        os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        owner = f"{os.getpid()} on {socket.gethostname()}"
+        os.lseek(file, 0, os.SEEK_SET)
+        os.write(file, OWNER + owner.encode())
+    return file
+
+
+def open_lock_file(path):
+    """Open the file of a lock, or make it. ValueError if it is the file of another program."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise OSError(
+            f"cannot lock {path} ({error.strerror}): if no other process works there, delete it"
+        ) from None
+
+    # It is empty, or it says who holds it.
+    content = os.read(file, len(OWNER))
+    if content not in (b"", OWNER):
+        os.close(file)
+        raise ValueError(f"{path} is not a lock of this project: give it another name")
     return file
 
 

@@ -10,13 +10,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = (ROOT, ROOT / "lab", ROOT / "toy")  # the folders in which they are
+PROGRAMS = ("pretrain.py", "glue.py", "model.py", "toy/__main__.py")  # and all of lab/
 
 
 def is_our_program():
     """Whether the file that Python was started with is a program of this project."""
     file = getattr(sys.modules["__main__"], "__file__", None)
-    return file is not None and Path(file).resolve().parent in PROGRAMS
+    if file is None:
+        return False
+    path = Path(file).resolve()
+    return path.parent == ROOT / "lab" or path in [ROOT / name for name in PROGRAMS]
 
 
 # A program that runs in the background of a shell ignores Ctrl-C; that must stay so.

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from support.checkpoints import check_tensor, damaged
 from support.files import (
-    PART,
+    OWN_PART,
     load_checkpoint,
     remove_parts,
     save_checkpoint,
@@ -21,7 +21,7 @@ from support.files import (
 from support.json_lines import refuse_constant
 from support.locks import InUse, lock
 
-LOCK = ".lock"  # how the names of locks end
+LOCK = "run.lock"  # held by the process that works on a run
 
 # The entry of config.json that ties the tokenizer to the run: the SHA-256 of tokenizer.json. Runs
 # of other programs need not have it.
@@ -47,7 +47,7 @@ def own_folder(folder, option):
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         with added_to_errors(f"wait until it has finished, or choose another {option}", InUse):
-            stack.enter_context(lock(folder / f"run{LOCK}", folder))
+            stack.enter_context(lock(folder / LOCK, folder))
         remove_parts(folder)
         yield
 
@@ -55,7 +55,7 @@ def own_folder(folder, option):
 def check_not_in_use(folder, option):
     """ValueError if another process works on a run's folder. Arguments as in `own_folder`."""
     # Without a lock nobody works there. A killed process leaves one that nobody holds.
-    if (folder / f"run{LOCK}").exists():
+    if (folder / LOCK).exists():
         with own_folder(folder, option):
             pass
 
@@ -73,7 +73,8 @@ def holds_files(folder):
     """Whether a folder holds anything but the lock and the temporary files of killed processes."""
     if not folder.exists():
         return False
-    return any(file.suffix not in (PART, LOCK) for file in folder.iterdir())
+    names = [path.name for path in folder.iterdir()]
+    return any(name != LOCK and not OWN_PART.fullmatch(name) for name in names)
 
 
 def write_run(folder, config, weights, tokenizer):

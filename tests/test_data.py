@@ -1047,3 +1047,13 @@ def test_a_short_held_out_text_gets_other_masks_if_the_first_ones_hide_nothing(
 def test_the_most_frequent_token_is_found(tmp_path):
     corpus = corpus_of(tmp_path, "the cat saw the dog\nthe dog saw a cat\n" * 4)
     assert corpus.tokenizer.id_to_token(corpus.most_frequent_token()) == "\u2581the"
+
+
+def test_locks_and_parts_of_other_programs_in_the_cache_are_kept(tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    write(cache / "poetry.lock", "name = 'torch'\n")
+    write(cache / "poetry.part", "half a download")
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    assert (cache / "poetry.lock").read_text() == "name = 'torch'\n"
+    assert (cache / "poetry.part").exists()

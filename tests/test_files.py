@@ -95,9 +95,16 @@ def test_a_part_that_a_kill_left_does_not_disturb_the_next_write(tmp_path):
 def test_parts_that_other_processes_left_are_removed_on_request(tmp_path):
     write_text(tmp_path / "notes.txt", "new")
     (tmp_path / "notes.txt.99999.part").write_text("half")
-    (tmp_path / "model.pt.part").write_text("half")
+    (tmp_path / "model.pt.7.part").write_text("half")
     remove_parts(tmp_path)
     assert names_in(tmp_path) == ["notes.txt"]
+
+
+def test_files_of_other_programs_that_end_in_part_are_kept(tmp_path):
+    (tmp_path / "film.mkv.part").write_text("half a download")
+    (tmp_path / "model.pt.7.part").mkdir()
+    remove_parts(tmp_path)
+    assert names_in(tmp_path) == ["film.mkv.part", "model.pt.7.part"]
 
 
 def test_two_processes_write_to_different_temporary_files(tmp_path):

@@ -95,3 +95,18 @@ def test_waiting_ends_when_the_lock_is_free(tmp_path):
         with lock(path, "RUN", wait=True):
             other.wait(10)
     assert other.returncode == 0
+
+
+def test_a_file_of_another_program_is_not_taken_for_a_lock(tmp_path):
+    path = tmp_path / "poetry.lock"
+    path.write_text("name = 'torch'\n")
+    with pytest.raises(ValueError, match="is not a lock of this project"), lock(path, "RUN"):
+        pytest.fail("the file of another program was locked")
+    assert path.read_text() == "name = 'torch'\n"
+
+
+def test_a_lock_that_cannot_be_opened_is_one_line_that_says_what_to_do(tmp_path):
+    (tmp_path / "run.lock").mkdir()
+    message = r"cannot lock .*run\.lock \(.*\): if no other process works there, delete it"
+    with pytest.raises(OSError, match=message), lock(tmp_path / "run.lock", "RUN"):
+        pytest.fail("a folder was locked")

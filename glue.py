@@ -67,6 +67,7 @@ from support.glue_format import FORMATS, check_data, find_tasks, read_task
 from support.glue_jobs import (
     POLL_SECONDS,
     Job,
+    check_batch_size,
     missing_jobs,
     next_job,
     prepare_folder,
@@ -109,7 +110,7 @@ from support.glue_table import (
 )
 from support.locks import lock
 from support.progress import Progress
-from support.runs import load_weights, pretraining_settings
+from support.runs import each_run_once, load_weights, pretraining_settings
 from support.signals import StopSignals
 from toy import glue as toy_glue
 from toy import language as toy_language
@@ -487,6 +488,7 @@ def settings_for(name, seed, examples, config, args, dtype):
     settings = dict(published)
     if name in named_tasks(args.task):
         settings |= given_settings(args)
+        check_batch_size(name, args.batch_size, len(examples.train.a))
     settings["seq_len"] = min(args.seq_len, config.max_length)
     settings["start"] = start_of(name, args)
 
@@ -602,7 +604,7 @@ class PretrainedRun:
         digests = digests_of(self.folder)
         if digests != {name: job.settings[name] for name in digests}:
             raise ValueError(
-                f"{self.folder} has got another model since this command was started: "
+                f"{self.folder} got another model since this command was started: "
                 "start it again"
             )
         variant = self.model.config.variant
@@ -927,7 +929,7 @@ def finetune_command(args):
     """Fine-tune every run on every task and seed that is missing."""
     # the tasks, the runs and the files are checked before any work
     named_tasks(args.task)
-    folders = list(dict.fromkeys(args.runs))  # each one once
+    folders = each_run_once(args.runs)
     for folder in folders:
         load_run(folder)
     formats = formats_of(args.data_dir)
@@ -961,7 +963,7 @@ def finetune_command(args):
 
 def table_command(args):
     """Print the results of the runs."""
-    runs = [read_run(folder, args.name) for folder in dict.fromkeys(args.runs)]
+    runs = [read_run(folder, args.name) for folder in each_run_once(args.runs)]
     if args.published and has_toy_results(runs):
         raise ValueError(
             "there are results of the toy tasks among these runs; "

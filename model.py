@@ -85,7 +85,9 @@ class BertConfig:
             value = getattr(self, field.name)
             optional = field.type == int | None
             is_number = field.type is int or (optional and value is not None)
-            most = MOST_LAYERS if field.name == "layers" else LARGEST_INT
+            most = LARGEST_INT
+            if field.name == "layers":
+                most = MOST_LAYERS
             if is_number and (type(value) is not int or not 1 <= value <= most):
                 raise ValueError(f"{field.name} must be a whole number, 1 to {most}, not {value!r}")
 

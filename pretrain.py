@@ -528,7 +528,9 @@ def resume_run(trainer, folder):
     # a finished run must have everything that the table prints, and its model
     if not all(is_number(trainer.result.get(name)) for name in RESULT):
         raise damaged(trainer.path, "its result is not complete")
-    with added_to_errors(f"this run was finished, but is useless: delete {folder} to repeat it"):
+    with added_to_errors(
+        f"this run is finished, but its model is lost: delete {folder} to repeat it"
+    ):
         model, _ = load_run(folder)
         if model.config != trainer.model.config:
             raise ValueError(f"{folder} holds another model")
@@ -757,7 +759,7 @@ def main(arguments=None):
 
         # only time some steps
         if args.dry_run:
-            compile_for(trainer, args.compile)
+            compile_for(trainer, args.compile, int(lengths.max()))
             dry_run(trainer, corpus)
             continue
 
@@ -771,7 +773,7 @@ def main(arguments=None):
                 continue
             if trainer.step > 0:
                 print(f"  resumed at step {trainer.step:,} of {recipe.steps:,}")
-            compile_for(trainer, args.compile)
+            compile_for(trainer, args.compile, int(lengths.max()))
 
             # A first save before training: an error in writing shows now.
             if trainer.step == 0:
@@ -796,11 +798,14 @@ def main(arguments=None):
     return 0
 
 
-def compile_for(trainer, wanted):
-    """torch.compile the encoder, first for a full batch; on a GPU also if nothing is given."""
+def compile_for(trainer, wanted, longest):
+    """torch.compile the encoder, first for a full batch; on a GPU also if nothing is given.
+
+    longest: the number of tokens of the longest pair.
+    """
     if wanted is False or (wanted is None and trainer.device.type != "cuda"):
         return
-    B, N = trainer.settings["batch_size"], trainer.settings["seq_len"]
+    B, N = trainer.settings["batch_size"], min(trainer.settings["seq_len"], longest)
     input_ids = torch.full((B, N), PAD + 1, device=trainer.device)
     precision = autocast(trainer.device, trainer.dtype)
     compile_encoder(trainer.model.bert, input_ids, precision)

@@ -63,7 +63,7 @@ from support.pair_results import (
     score_record,
 )
 from support.provenance import made_by
-from support.runs import existing_file, pretraining_settings
+from support.runs import each_run_once, existing_file, pretraining_settings
 from support.statistics import (
     SETTINGS_OF_VARIANT,
     Comparison,
@@ -823,7 +823,7 @@ def parse_arguments(arguments=None):
 def print_finished(args):
     """--table and --compare: from the results of the runs, without computing any."""
     data = data_name(args.data)
-    runs = [read_run(folder, args.data) for folder in args.runs]
+    runs = [read_run(folder, args.data) for folder in each_run_once(args.runs)]
 
     if args.table:
         print_table(accuracy_table(runs, data, args.paradigms), (), "text")
@@ -873,12 +873,13 @@ def main(arguments=None):
 
     # Everything that can be wrong is checked before the first run is scored.
     device, _, _ = choose_device(args.device, "fp32")
-    for folder in args.runs:
+    folders = each_run_once(args.runs)
+    for folder in folders:
         load_config(folder)
     data, paradigms = read_paradigms(args.data, args.cache_dir)
     paradigms = chosen_paradigms(paradigms, args.paradigms)
 
-    for folder in args.runs:
+    for folder in folders:
         with results_lock(folder, data):
             records = evaluate(folder, data, paradigms, device)
             print_scores(records)

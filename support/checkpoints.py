@@ -180,7 +180,7 @@ def load_optimizer(optimizer, saved, step, path):
     if step == 0:
         numbers = range(0)
     if set(moments) != set(numbers):
-        raise damaged(path, "its optimizer has not the moments of each parameter")
+        raise damaged(path, "its optimizer does not have the moments of each parameter")
     try:
         for number in numbers:
             moments[number] = checked_moments(moments[number], parameters[number], step)
@@ -192,7 +192,7 @@ def load_optimizer(optimizer, saved, step, path):
 def checked_moments(moments, parameter, step):
     """Copies of what AdamW keeps for a parameter. Raises an error if something is wrong with it."""
     if set(moments) != {"step", "exp_avg", "exp_avg_sq"}:
-        raise ValueError("a parameter has not the two moments of AdamW")
+        raise ValueError("a parameter does not have the two moments of AdamW")
 
     # AdamW's own count of the steps
     count = moments["step"]

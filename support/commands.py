@@ -58,7 +58,9 @@ def run_command(program, function, *arguments):
         # torch reports a full memory by either of the two; other RuntimeErrors are our mistakes.
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
-        message = "out of memory; a smaller --batch_size or --seq_len needs less"
+        message = (
+            "out of memory; smaller batches or shorter rows need less (--batch_size, --seq_len)"
+        )
         code = 1
 
     # Both streams may be full or closed.

@@ -54,6 +54,12 @@ class Job(NamedTuple):
         return self.out / f"running-{self.task}-seed{self.seed}"
 
 
+def check_batch_size(task, batch_size, rows):
+    """ValueError if a batch that the user asks for (or None) is larger than the training data."""
+    if batch_size is not None and batch_size > rows:
+        raise ValueError(f"--batch_size {batch_size:,}: {task} has {rows:,} training rows")
+
+
 def missing_jobs(jobs):
     """Those of the jobs that are not done now, in their order.
 

@@ -364,7 +364,8 @@ def keep_run(out, record, weights, gives_encoder):
 def folder_name(text):
     """argparse type: the plain name of a folder inside a run."""
     is_plain = text.isprintable() and not set(text) & set("/\\:")
-    if not is_plain or text.strip(". ") == "":
+    is_taken = text == "pairs"  # by lab/pairs.py
+    if not is_plain or is_taken or text.strip(". ") == "":
         raise argparse.ArgumentTypeError(
             f"{text!r} is not the name of a folder inside the run, such as glue or lr-2"
         )

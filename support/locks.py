@@ -63,7 +63,7 @@ def lock(path, name, wait=False):
         yield
     finally:
         # Remove the file while it is locked: then nobody has just begun to use it.
-        # Windows does not remove an open file; there it stays, and does no harm.
+        # Windows does not remove an open file. There it stays; it is not locked.
         with suppress(OSError):
             path.unlink(missing_ok=True)
         os.close(file)
@@ -86,7 +86,7 @@ def open_locked(path):
             break
         os.close(file)
 
-    # Who holds it, for the messages of other processes. On a full disk it stays unsaid.
+    # Who holds it, for the messages of other processes. On a full disk this is left out.
     with suppress(OSError):
         os.ftruncate(file, 0)
         owner = f"{os.getpid()} on {socket.gethostname()}"

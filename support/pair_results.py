@@ -107,9 +107,11 @@ def read_results(folder, data):
     if not path.exists():
         return {}
     records = read_json_lines(path, check_record, "delete the file and start again")
-    return {
-        record["paradigm"]: record for record in records if record["model"] == records[-1]["model"]
-    }
+    results = {}
+    for record in records:
+        if record["model"] == records[-1]["model"]:
+            results[record["paradigm"]] = record
+    return results
 
 
 def check_record(record):

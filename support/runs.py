@@ -52,6 +52,14 @@ def own_folder(folder, option):
         yield
 
 
+def each_run_once(folders):
+    """The folders without those that are the same as an earlier one by another path or a link."""
+    different = {}
+    for folder in folders:
+        different.setdefault(Path(folder).resolve(), folder)
+    return list(different.values())
+
+
 def check_not_in_use(folder, option):
     """ValueError if another process works on a run's folder. Arguments as in `own_folder`."""
     # Without a lock nobody works there. A killed process leaves one that nobody holds.
@@ -222,7 +230,7 @@ def existing_file(folder, name):
 
 
 def load_weights(model, weights, path, **options):
-    """model.load_state_dict, after a look at the numbers. `path` names the file in the message.
+    """model.load_state_dict, after a check of the values. `path` names the file in the message.
 
     Raises ValueError if the weights are not finite numbers of the model's dtype, or do not fit.
     """

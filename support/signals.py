@@ -55,5 +55,5 @@ def delayed_signals():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in dict.fromkeys(received):
+        for number in dict.fromkeys(received):  # each kind once
             signal.raise_signal(number)

@@ -9,6 +9,7 @@ from conftest import ROOT
 from glue_helpers import error_of
 from support.glue_jobs import (
     Job,
+    check_batch_size,
     lock_path,
     missing_jobs,
     next_job,
@@ -217,3 +218,10 @@ def test_a_lock_of_the_results_is_gone_afterwards(tmp_path):
     with lock(tmp_path / "results.lock", "it"):
         pass
     assert not list(tmp_path.iterdir())
+
+
+def test_a_batch_that_is_larger_than_the_training_data_is_refused():
+    check_batch_size("wnli", None, 10)
+    check_batch_size("wnli", 10, 10)
+    with pytest.raises(ValueError, match="--batch_size 2,000,000,000: wnli has 10 training rows"):
+        check_batch_size("wnli", 2_000_000_000, 10)

@@ -1013,7 +1013,7 @@ def test_a_kill_during_the_first_or_the_last_save_leaves_a_folder_that_can_be_re
 
 
 def test_a_part_that_a_kill_left_in_the_folder_does_not_stop_the_next_start(main, tmp_path):
-    (tmp_path / "train_state.pt.part").write_bytes(b"half of a checkpoint")
+    (tmp_path / "train_state.pt.45.part").write_bytes(b"half of a checkpoint")
     (tmp_path / "model.pt.123.part").write_bytes(b"half of the weights")
     (tmp_path / "run.lock").write_text("process 123 on a machine", encoding="utf-8")
     assert main("--out_dir", tmp_path, "--steps", 2)[0] == 0

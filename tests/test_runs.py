@@ -12,7 +12,13 @@ import torch
 from model import MOST_LAYERS, load_config, load_run, save_run
 from model_helpers import every_word_once, small_model, word_tokenizer
 from support.locks import lock
-from support.runs import check_not_in_use, holds_files, own_folder, pretraining_settings
+from support.runs import (
+    check_not_in_use,
+    each_run_once,
+    holds_files,
+    own_folder,
+    pretraining_settings,
+)
 
 
 @pytest.fixture
@@ -464,3 +470,12 @@ def test_a_log_whose_first_line_holds_no_settings_is_named(tmp_path, line):
     (tmp_path / "log.jsonl").write_text(line, encoding="utf-8")
     with pytest.raises(ValueError, match="log.jsonl is damaged"):
         pretraining_settings(tmp_path)
+
+
+def test_a_run_that_is_given_by_several_paths_is_used_once(tmp_path):
+    run = tmp_path / "run"
+    other = tmp_path / "other"
+    run.mkdir()
+    other.mkdir()
+    again = tmp_path / "other" / ".." / "run"
+    assert each_run_once([run, other, again, run]) == [run, other]

@@ -24,7 +24,7 @@ from course.grade import (
 from course.parts import GRADED, ROOT, read_source, replace_body
 
 NAME = "attention.merge_heads"
-LIMITS = Limits(cpu_seconds=8, wall_seconds=40, memory=2)
+LIMITS = Limits(cpu_seconds=8, wall_seconds=30, memory=2)
 PROCESSES = 2
 
 BODIES = {

@@ -6,8 +6,8 @@ A blank keeps the signature, the docstring (equation, shapes) and the comments t
         # the same row for every sequence and query
         raise NotImplementedError("part 2: the fixed term")
 
-The rest of a file is byte for byte the same. The copy holds no file of the grader, because the list
-of known mistakes would give the answers away.
+The rest of a file is byte for byte the same. ASSIGNMENT.md lists the functions. The copy holds no
+file of the grader, because the list of known mistakes would give the answers away.
 """
 
 import functools
@@ -16,6 +16,7 @@ import shutil
 import tokenize
 from pathlib import Path
 
+from course.assignment import assignment_text
 from course.parts import (
     GRADED,
     ROOT,
@@ -47,7 +48,7 @@ FILES = (
     "toy/*.py",
 )
 # These belong to the grader, or hold the answers.
-NOT_COPIED = ("course/instructor*", "tests/test_course*.py")
+NOT_COPIED = ("course/instructor*", "tests/test_course*.py", "tests/test_handout.py")
 
 # The imports of a blank function wait for the student's code.
 UNUSED_IMPORTS = """
@@ -91,6 +92,9 @@ def write_blanked_project(out, parts):
             if file_of(function.name) == file:
                 text = replace_body(text, function.name, blank_body(function))
         write(out / file, text)
+
+    # what to do
+    write(out / "ASSIGNMENT.md", assignment_text(blanked))
 
     # the linter
     settings = (ROOT / ".ruff.toml").read_text(encoding="utf-8")

@@ -5,20 +5,24 @@ processes (course/child.py): with the student's function, and with the original 
 belongs to a property, and a property is right if all its cases are:
 
     values        the numbers are those of the equation
-    shapes        shape and dtype of these numbers (course/grade.py looks at them separately)
+    shape and dtype    of these numbers (course/grade.py looks at them separately)
     gradients     of every input and parameter
     zero          what is different with beyond = "zero"
     block         some of the queries of a longer sequence
+    long          a sequence with more queries than LONGEST_WHOLE
     edges         one token; a kernel that is longer than the sequence
     padding       padding has no influence
     dropout       what is dropped, and what is scaled up
     end to end    a mixer, a model or a training with this function in it
     no loop       the work is done by tensors, not by a Python loop over the positions
 
+`attention` also has query_rows, key_rows and relative_value, so that each term earns its share.
+
 Random inputs are float64 and come from fixed seeds. The arguments of one call have different sizes
 (B = 2, H = 3, N = 7, d = 4, K = 5), so that no two axes can be exchanged unnoticed.
 """
 
+import inspect
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -29,6 +33,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 B, H, N, d, K = 2, 3, 7, 4, 5
 TOLERANCE = 1e-7  # float64; relative, and absolute for small numbers
 NOT_FLOAT64 = 2e-2  # bf16
+GROWS = "the number of tensor operations grows with N"
+
+
+class WrongResult(Exception):
+    """A function returned something that cannot be compared. The message is for the student."""
 
 
 class Case(NamedTuple):
@@ -87,17 +96,20 @@ def differentiable(function, kind, letters, **options):
     return register
 
 
-def no_loop(function, compute, short=20, long=40):
-    """A case: compute(project, N) must not take more tensor operations if N is larger."""
+def no_loop(function, compute, kind="no loop", short=20, long=40):
+    """A case: compute(project, N) must not take more tensor operations if N is larger.
+
+    If they grow, all points of the function are lost. An error costs those of the property `kind`.
+    """
 
     def count(project):
         with Operations() as few:
             compute(project, short)
         with Operations() as many:
             compute(project, long)
-        return {"the number of tensor operations grows with N": many.count > few.count + 10}
+        return {GROWS: many.count > few.count + 10}
 
-    add(function, "no loop", count, f"N = {short} and N = {long}")
+    add(function, kind, count, f"N = {short} and N = {long}")
 
 
 class Operations(TorchDispatchMode):
@@ -132,23 +144,26 @@ def call(function, *arguments, **options):
     check_type(result)
     for x, copy in zip(inputs, copies, strict=True):
         if x.shape != copy.shape or not torch.equal(x.detach(), copy):
-            raise ValueError("it changes one of its inputs in place")
+            raise WrongResult("it changes one of its inputs in place")
     return result
 
 
 def check_type(result):
-    """TypeError if a result is not a tensor, a number or a tuple of them."""
+    """WrongResult if a result is not a tensor, a number or a tuple of them."""
     if type(result) is tuple:
         for element in result:
             check_type(element)
     elif type(result) not in (torch.Tensor, torch.nn.Parameter, int, float):
-        raise TypeError(f"it returns a value of type {type(result).__name__}, not a tensor")
+        hint = ": is `return` missing?" if result is None else ""
+        kind = type(result).__name__
+        raise WrongResult(f"it returns a value of type {kind}, not a tensor{hint}")
 
 
 def gradients_of(result, inputs):
     """{"gradient of ...": gradient} of a fixed weighted sum of the result."""
-    weights = torch.arange(result.numel(), dtype=torch.float64).sin().view(result.shape)
-    (result.double() * weights).sum().backward()
+    if result.requires_grad:
+        weights = torch.arange(result.numel(), dtype=torch.float64).sin().view(result.shape)
+        (result.double() * weights).sum().backward()
     gradients = {}
     for name, x in inputs.items():
         # no gradient at all is a gradient of 0: an input that is not used
@@ -168,6 +183,11 @@ def dropout_by_shape(input, p=0.5, training=True, inplace=False):
         seed = (31 * seed + size) % 2**31
     kept = torch.rand(input.shape, generator=torch.Generator().manual_seed(seed)) >= p
     return input * kept / (1 - p)
+
+
+# the name that an error message about its arguments shows
+dropout_by_shape.__name__ = "dropout"
+dropout_by_shape.__qualname__ = "dropout"
 
 
 def padded_mask(length=N):
@@ -268,12 +288,25 @@ def weights_at_padding(project):
     """added to scores as low as -10000, then softmax; padding in the second sentence"""
     outputs = {}
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        lowest = call(project.attention.lowest_at_padding, padded_mask(), dtype)
-        scores = (draw(B, H, 6, N) - 10_000).to(dtype)
-        outputs[f"softmax of {dtype}"] = (scores + lowest).softmax(-1)
-        large = torch.finfo(dtype).min / 4 + lowest
-        outputs[f"the sum with a large {dtype} is finite"] = bool(large.isfinite().all())
+        outputs.update(low_scores(project, dtype))
     return outputs
+
+
+@case("attention.lowest_at_padding", "shape and dtype", letters="b h i j", tolerance=1e-3)
+def weights_in_float16(project):
+    """the same in float16, whose lowest number is -65504"""
+    return low_scores(project, torch.float16)
+
+
+def low_scores(project, dtype):
+    """The weights of scores around -10000, and whether the sum with a lower one overflows."""
+    lowest = call(project.attention.lowest_at_padding, padded_mask(), dtype)
+    scores = (draw(B, H, 6, N) - 10_000).to(dtype)
+    large = torch.finfo(dtype).min / 4 + lowest
+    return {
+        f"softmax of {dtype}": (scores + lowest).softmax(-1),
+        f"the sum with a large {dtype} is finite": bool(large.isfinite().all()),
+    }
 
 
 def dropped(project, generator=None):
@@ -313,7 +346,7 @@ def with_generator(project):
     return outputs
 
 
-@case("attention.drop", "shapes")
+@case("attention.drop", "values")
 def nothing_dropped(project):
     """dropout = 0: everything stays"""
     return {"result": call(project.attention.drop, draw(B, H, N), 0.0)}
@@ -351,34 +384,16 @@ def content(project, N=N):
     return attend(project, QKV, N=N)
 
 
-@differentiable("attention.attention", "values", "b h i c")
-def all_terms(project, N=N):
-    """rows of the queries and of the keys, and relative values"""
-    return attend(project, ALL, N=N)
-
-
-@differentiable("attention.attention", "zero", "b h i c")
-def all_terms_zero(project):
-    """rows of the queries and of the keys, and relative values; beyond = "zero" """
-    return attend(project, ALL, beyond="zero")
-
-
-@differentiable("attention.attention", "block", "b h i c")
-def block(project):
-    """one block of a longer sequence: the queries 2, 3, 4 of 7"""
-    return attend(project, ALL, n=3, first=2)
-
-
 @differentiable("attention.attention", "padding", "b h i c")
 def attention_padding(project):
-    """padding at the end and in the middle of the second sentence"""
-    return attend(project, ALL, padded_mask())
+    """content alone, with padding at the end and in the middle of the second sentence"""
+    return attend(project, QKV, padded_mask())
 
 
 @differentiable("attention.attention", "dropout", "b h i c")
 def attention_dropout(project):
-    """dropout = 0.3 with relative values"""
-    return attend(project, QKV + " relative_value", dropout=0.3)
+    """content alone, dropout = 0.3"""
+    return attend(project, QKV, dropout=0.3)
 
 
 @case("attention.attention", "dropout", letters="b h i c")
@@ -388,7 +403,74 @@ def attention_generator(project):
     return {"result": attend(project, QKV, dropout=0.3, generator=numbers)[0]}
 
 
-@case("attention.attention", "shapes", tolerance=NOT_FLOAT64)
+def term_of_attention(name, kinds):
+    """The cases of content with one more input. kinds: properties of clip, zero, block."""
+
+    # a case with these options
+    def compute_with(what, n=None, **options):
+        def compute(project, N=N):
+            return attend(project, f"{QKV} {name}", n=n, N=N, **options)
+
+        compute.__doc__ = what
+        return compute
+
+    # beyond = "clip", then what is special
+    clip = compute_with(f"content and {name}")
+    of_clip, of_zero, of_block = kinds
+    differentiable("attention.attention", of_clip, "b h i c")(clip)
+    no_loop("attention.attention", clip, of_clip)
+    zero = compute_with(f'content and {name}, beyond = "zero"', beyond="zero")
+    differentiable("attention.attention", of_zero, "b h i c")(zero)
+    block = compute_with(f"content and {name}: the queries 2, 3, 4 of 7", n=3, first=2)
+    differentiable("attention.attention", of_block, "b h i c")(block)
+
+
+term_of_attention("query_rows", ("query_rows", "zero", "block"))
+term_of_attention("key_rows", ("key_rows", "key_rows", "key_rows"))
+term_of_attention("relative_value", ("relative_value", "relative_value", "relative_value"))
+
+
+@case("attention.attention", "relative_value", letters="b h i c")
+def relative_value_dropout(project):
+    """content and relative_value, dropout = 0.3"""
+    return {"result": attend(project, QKV + " relative_value", dropout=0.3)[0]}
+
+
+@case("attention.attention", "long")
+def long_sequence(project):
+    """7 queries, LONGEST_WHOLE = 5: what attention_in_blocks gets"""
+    attention, kernels = project.attention, project.kernels
+    signature = inspect.signature(kernels.attention_in_blocks)
+    calls = []
+
+    # In its place: a function that keeps its arguments, by their names, and returns the values.
+    def in_blocks(*arguments, **options):
+        bound = signature.bind(*arguments, **options)
+        bound.apply_defaults()
+        calls.append(bound.arguments)
+        return bound.arguments["value"]
+
+    kept = attention.attention_in_blocks, attention.LONGEST_WHOLE
+    attention.attention_in_blocks = kernels.attention_in_blocks = in_blocks
+    attention.LONGEST_WHOLE = 5
+    try:
+        z, inputs = attend(project, ALL, padded_mask(), beyond="zero", dropout=0.3)
+    finally:
+        attention.attention_in_blocks, attention.LONGEST_WHOLE = kept
+        kernels.attention_in_blocks = kept[0]
+
+    # its arguments; an empty dictionary if it was not called
+    arguments = dict(calls[0]) if calls else {}
+    is_same = arguments.pop("attention", None) is attention.attention
+    return {
+        "attention_in_blocks is called": bool(calls),
+        "its first argument is the function attention": is_same,
+        "its arguments": arguments,
+        "what it returns is the result": torch.equal(z, inputs["value"]),
+    }
+
+
+@case("attention.attention", "shape and dtype", tolerance=NOT_FLOAT64)
 def bf16_values(project):
     """query and key in float32, value in bf16, as under autocast"""
     inputs = attention_inputs()
@@ -406,7 +488,7 @@ mixer_case("attention.drop", "end to end", "none")
 no_loop("attention.split_heads", split)
 no_loop("attention.merge_heads", merge)
 no_loop("attention.lowest_at_padding", no_padding_at_all)
-no_loop("attention.attention", all_terms)
+no_loop("attention.attention", content)
 
 # the joints of part 1
 for name in ("shaw", "composite-key", "composite-depthwise", "conv-qkv"):
@@ -433,7 +515,9 @@ def term_cases(function, class_name, variant):
         term = getattr(project.attention, class_name)(mixer_config(heads=H))
         randomise(term)
         x = leaf(B, H, N, d)
-        made = call(term, x).expand(B, H, N, K)  # (H, N, K) or (B, H, N, K)
+        made = call(term, x)  # (H, N, K) or (B, H, N, K)
+        if made.dim() in (3, 4) and made.shape[-3:] == (H, N, K):
+            made = made.expand(B, H, N, K)
         return made, {"q": x, **dict(term.named_parameters())}
 
     differentiable(function, "values", "b h i r")(rows)

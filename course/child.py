@@ -15,6 +15,7 @@ import contextlib
 import importlib
 import io
 import json
+import math
 import os
 import sys
 import traceback
@@ -174,6 +175,7 @@ def load_project(module, source):
         return
     new = types.ModuleType(module)
     new.__file__ = str(FOLDER / f"{module}.py")
+    new.__dict__.update(torch=torch, math=math, nn=torch.nn, F=torch.nn.functional)
     sys.modules[module] = new
     exec(compile(source, new.__file__, "exec"), new.__dict__)
 
@@ -211,7 +213,9 @@ def plain_values(value):
 
 def message_of(error, job):
     """An error as one sentence, with the line of the graded file in which it happened."""
-    kind = type(error).__name__
+    kind = f"{type(error).__name__}: "
+    if kind == "WrongResult: ":
+        kind = ""  # of cases.py: a sentence already
     try:
         text = str(error).strip().split("\n")[0][:200]
     except BaseException:
@@ -224,7 +228,7 @@ def message_of(error, job):
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == str(FOLDER / f"{job['module']}.py"):
                 line = f" in the line `{lines[frame.lineno - 1].strip()[:100]}`"
-    return f"{kind}: {text}{line}"
+    return f"{kind}{text}{line}"
 
 
 if __name__ == "__main__":

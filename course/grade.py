@@ -38,13 +38,14 @@ from course.rules import (
 )
 from support.files import load_checkpoint, write_text
 
-# What a student's function gets: about a hundred times what the original one needs.
-CPU_SECONDS = 60
-WALL_SECONDS = 120
+# What a student's function gets: the original one needs a second, with the import of torch.
+CPU_SECONDS = 30
+WALL_SECONDS = 30
 MEMORY = 4  # GiB
 
 # How the points of a function are divided among its properties; a property not named here has 2.
-WEIGHTS = {"values": 4, "shapes": 1}
+SHAPE = "shape and dtype"
+WEIGHTS = {"values": 4, SHAPE: 1, "long": 1}
 LARGEST_OUTPUT = 2**25  # bytes
 
 # What a child needs of the project; not the plain loop, which holds answers.
@@ -77,12 +78,30 @@ def grade_command(args):
     if os.name == "nt":
         print("On Windows only the time of a function is limited, not its memory.")
 
+    # all functions, those of one part, or one function
     functions = [line for line in GRADED if args.part in (None, line.part)]
+    if args.function is not None:
+        functions = [function_called(args.function)]
     verdicts = grade(folder, functions)
     print(table(verdicts))
     if args.out is not None:
         write_text(Path(args.out), json.dumps(autograder_results(verdicts), indent=2) + "\n")
     return 0
+
+
+def function_called(name):
+    """The line of the table: for "attention.Fixed.forward", or an end of it such as "forward".
+
+    Raises ValueError if no graded function, or more than one, has this name.
+    """
+    found = [line for line in GRADED if f".{line.name}".endswith(f".{name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(line.name for line in found)
+        raise ValueError(f"{name} may be one of {names}: write the longer name")
+    names = ", ".join(line.name for line in GRADED)
+    raise ValueError(f"{name} is not a graded function; these are: {names}")
 
 
 def grade(folder, functions=GRADED, limits=None):
@@ -297,8 +316,16 @@ def right_properties(name, outputs, expected):
         is_right = not differences(case, found, expected[case.key])
         right[case.property] = right.get(case.property, True) and is_right
         if case.property == "values":
-            right["shapes"] = right.get("shapes", True) and shapes_are_right
+            right[SHAPE] = right.get(SHAPE, True) and shapes_are_right
+        if has_a_loop(case, found):
+            right["no loop"] = False
     return right
+
+
+def has_a_loop(case, found):
+    """Whether this case counted tensor operations, and they grow with the sequence."""
+    outputs = as_result(found).get("outputs")
+    return isinstance(outputs, dict) and outputs.get(cases.GROWS) is True
 
 
 def score_of(function, properties):
@@ -306,7 +333,7 @@ def score_of(function, properties):
     # A loop over the positions is what the handed-out references do: it earns nothing. Shapes earn
     # nothing by themselves.
     numbers_are_right = any(
-        right for name, right in properties.items() if name not in ("shapes", "no loop")
+        right for name, right in properties.items() if name not in (SHAPE, "no loop")
     )
     if not properties.get("no loop", True) or not numbers_are_right:
         return 0.0
@@ -408,10 +435,13 @@ def compare_tensors(name, found, expected, tolerance, letters):
     where = ", ".join(f"{axis} = {index}" for axis, index in zip(axes, place, strict=True))
     at = f" at {where}" if place else ""
     share = f"{len(wrong)} of {found.numel()} numbers differ"
-    return False, (
+    sentence = (
         f"{name}{at} is {float(found[place]):.6g}; the equation gives {float(expected[place]):.6g} "
         f"({share})"
     )
+    if name.startswith("gradient of") and not found.any():
+        sentence += ". No gradient reaches the input: was it detached (detach, item, numpy)?"
+    return False, sentence
 
 
 # --- Messages -------------------------------------------------------------------------------------
@@ -424,29 +454,63 @@ def add_explanation(verdict, outputs, expected, known):
 
     # a loop over the positions
     for case in cases.cases_of([name]):
-        has_outputs = "outputs" in as_result(outputs.get(case.key))
-        is_wrong = differences(case, outputs.get(case.key), expected[case.key])
-        if case.property == "no loop" and has_outputs and is_wrong:
+        if has_a_loop(case, outputs.get(case.key)):
             sentences.append(
                 "Its number of tensor operations grows with N. Loops over the positions are for "
                 "the references: write it with tensors."
             )
+            break
 
     # the mistake whose outputs are the same
     mistake = same_outputs(name, outputs, expected, known)
     if mistake is not None:
         sentences.append(f"This is what comes out if {mistake.sentence}.")
 
-    # the first case that differs, and the names of the other properties
-    for case in cases.cases_of([name]):
-        wrong = differences(case, outputs.get(case.key), expected[case.key])
-        if wrong:
-            sentences.append(f"{case.property} ({case.what.strip()}): {wrong[0][1]}.")
-            break
-    failed = [kind for kind, right in verdict.properties.items() if not right]
-    passed = [kind for kind, right in verdict.properties.items() if right]
-    sentences.append(f"Right: {', '.join(passed) or 'nothing'}. Wrong: {', '.join(failed)}.")
+    # the first case that differs, the first error, and the names of the properties
+    sentences += first_sentences(name, outputs, expected)
+    sentences.append(summary(verdict.properties, outputs, expected, name))
     return verdict._replace(sentences=sentences)
+
+
+def first_sentences(name, outputs, expected):
+    """What is wrong in the first case that differs, and the first error."""
+    differing = None
+    error = None
+    for case in cases.cases_of([name]):
+        result = as_result(outputs.get(case.key))
+        wrong = differences(case, result, expected[case.key])
+        if not wrong:
+            continue
+        sentence = f"{case.property} ({case.what.strip()}): {wrong[0][1]}"
+        if not sentence.endswith("?"):
+            sentence += "."
+        if "outputs" in result:
+            differing = differing or sentence
+        else:
+            error = error or sentence
+    return [sentence for sentence in (differing, error) if sentence is not None]
+
+
+def summary(properties, outputs, expected, name):
+    """The names of the properties that are right, wrong, and not tested because of an error."""
+    # a property is wrong if an output of it is; an error alone does not tell
+    seen = set()
+    for case in cases.cases_of([name]):
+        result = as_result(outputs.get(case.key))
+        if "outputs" in result and differences(case, result, expected[case.key]):
+            seen |= {case.property, SHAPE} if case.property == "values" else {case.property}
+        if has_a_loop(case, result):
+            seen.add("no loop")
+
+    right = [kind for kind, is_right in properties.items() if is_right]
+    wrong = [kind for kind in properties if kind not in right and kind in seen]
+    untested = [kind for kind in properties if kind not in right and kind not in seen]
+    text = f"Right: {', '.join(right) or 'nothing'}."
+    if wrong:
+        text += f" Wrong: {', '.join(wrong)}."
+    if untested:
+        text += f" Not tested because of the error: {', '.join(untested)}."
+    return text
 
 
 def same_outputs(name, outputs, expected, known):

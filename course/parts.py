@@ -32,12 +32,15 @@ class Function(NamedTuple):
     title: str = ""  # what the blank says: "part 2: the dynamic term"
     may_not: tuple[str, ...] = ()  # names that the body may not use
     vectorised: bool = False  # whether a Python loop over the positions costs all points
+    may: tuple[str, ...] = ()  # functions of the project that it may call, next to the original's
 
 
 # Ready-made attention would answer part 1 in one line.
 READY = ("scaled_dot_product_attention", "MultiheadAttention", "multi_head_attention_forward")
 # relative_scores is the way without an index.
 INDEX = ("gather", "take_along_dim", "index_select", "take")
+# The map of scores, which key_scores and convolve need. They may not help each other.
+MAPS = ("relative_scores", "gather_scores", "extra_columns")
 
 # fmt: off
 FUNCTIONS = (
@@ -54,8 +57,8 @@ FUNCTIONS = (
 
     Function(3, "kernels.relative_scores", 7, "from rows to the map, by a view", INDEX, True),
     Function(3, "kernels.sum_bands_of_strip", 5, "the sums of the diagonals", INDEX, True),
-    Function(3, "kernels.key_scores", 4, "rows that belong to the keys", vectorised=True),
-    Function(3, "kernels.convolve", 4, "a convolution as a band matrix", vectorised=True),
+    Function(3, "kernels.key_scores", 4, "rows that belong to the keys", (), True, MAPS),
+    Function(3, "kernels.convolve", 4, "a convolution as a band matrix", (), True, MAPS),
 
     Function(4, "attention.depthwise_convolution", 4, "a kernel per channel", vectorised=True),
     Function(4, "attention.HalfConvolution.forward", 3, "half convolution", vectorised=True),

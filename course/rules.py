@@ -1,8 +1,9 @@
 """What a student's body may do: read from the syntax tree, before anything is executed.
 
 A body may use its arguments, the names that it gives values itself, plain built-ins, torch, F, nn,
-math, and those functions of the project that the original body uses, too. So relative_scores cannot
-answer with gather_scores, and nothing can reach files, frames or other modules by an ordinary way.
+math, and those functions of the project that the original body uses or that the table allows. So
+key_scores may call relative_scores, but relative_scores cannot answer with gather_scores. Nothing
+can reach files, frames or other modules by an ordinary way.
 This keeps honest mistakes and simple tricks out; it is not a sandbox (course/grade.py).
 """
 
@@ -51,9 +52,10 @@ FORBIDDEN_ATTRIBUTES = {
     "manual_seed", "seed", "use_deterministic_algorithms",
 }
 
+IMPORTS = "imports something (torch, math, nn and F are there already)"
 FORBIDDEN_STATEMENTS = {
-    ast.Import: "imports something",
-    ast.ImportFrom: "imports something",
+    ast.Import: IMPORTS,
+    ast.ImportFrom: IMPORTS,
     ast.Global: "uses `global`",
     ast.ClassDef: "defines a class",
     ast.Yield: "is a generator (`yield`), which returns no tensor",
@@ -94,7 +96,8 @@ def students_function(folder, name):
             node = find(ast.parse(cut_out(text, name)), name)
     except SyntaxError as error:
         line = textwrap.shorten(str(error.text or ""), 80)
-        raise Refused(f"Python cannot read it: {error.msg}: {line}") from None
+        where = f"line {error.lineno} of {path.name}"
+        raise Refused(f"Python cannot read it: {where}: {error.msg}: {line}") from None
     except UnicodeDecodeError:
         raise Refused(f"{path.name} is not a text in UTF-8") from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -108,7 +111,8 @@ def students_function(folder, name):
 def cut_out(text, name):
     """Only the lines of one function, with the line `class X:` if it is in a class.
 
-    For files that Python cannot parse. A function ends before the next definition that is not
+    For files that Python cannot parse. The other lines become blank, so that the numbers of the
+    lines stay the same. A function ends before the next definition that is not
     inside it, or at a decorator of this definition, or at a line of the top level.
     """
     *classes, function = name.split(".")[1:]
@@ -120,6 +124,9 @@ def cut_out(text, name):
     for line_number, line in enumerate(lines):
         if classes and line.startswith((f"class {classes[0]}(", f"class {classes[0]}:")):
             start = line_number + 1
+    above = [""] * start
+    if start > 0:
+        above[-1] = f"class {classes[0]}:"
 
     # from `def name(` to the end
     kept = []
@@ -130,8 +137,9 @@ def cut_out(text, name):
             break
         if kept or line.startswith(" " * depth + f"def {function}("):
             kept.append(line)
-    header = [f"class {parent}:" for parent in classes]
-    return "\n".join(header + kept)
+        else:
+            above.append("")
+    return "\n".join(above + kept)
 
 
 def is_blank(node):
@@ -189,6 +197,7 @@ def check_body(node, function):
 
     # names: those of the original and plain built-ins, and what the body itself gives values
     allowed = used_names(ours) | LIBRARIES | BUILTINS | argument_names(ours)
+    allowed |= set(function.may)
     allowed -= set(function.may_not)
     taken = (definitions(module) | FORBIDDEN_NAMES | set(function.may_not)) - allowed
     own = names_given(nodes)
@@ -220,7 +229,7 @@ def check_name(name, known, taken):
     if name not in known:
         raise Refused(
             f"the name `{name}` is not known here: the grader takes this function alone, without "
-            "your other functions and imports"
+            "your other functions and imports; define it inside this function"
         )
 
 

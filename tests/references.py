@@ -19,6 +19,7 @@ window. Arguments that most functions share:
 At padding, where the output of a mixer has no meaning, the functions in MIXERS return 0.
 """
 
+import functools
 import math
 
 import torch
@@ -61,13 +62,48 @@ def relative_scores(rows, length, beyond):
     return torch.stack(queries, dim=-2)  # (B, H, N, N)
 
 
+@functools.cache  # the tests ask for the same few tables again and again
+def columns(n, N, K, beyond, first=0):
+    """(n, N): the column in which query first + i finds key j; K, one too many, if there is none.
+
+    For larger maps: the loops above are slow there.
+    """
+    table = []
+    for i in range(n):
+        row = [column(j - (first + i), K, beyond) for j in range(N)]
+        table.append([K if t is None else t for t in row])
+    return torch.tensor(table)
+
+
+def map_of_rows(rows, N, beyond="clip", first=0):
+    """The map of scores of the queries from `first` on: (..., n, K) -> (..., n, N)."""
+    n, K = rows.shape[-2:]
+    with_zero = torch.cat([rows, torch.zeros_like(rows[..., :1])], dim=-1)  # column K holds 0
+    queries = torch.arange(n)[:, None]  # (n, 1)
+    return with_zero[..., queries, columns(n, N, K, beyond, first)]
+
+
+def map_of_key_rows(rows, n, beyond="clip", first=0):
+    """scores[..., i, j] = the weight of rows[..., j] for i - j: (..., N, K) -> (..., n, N)."""
+    by_key = map_of_rows(rows, n, beyond, -first)  # (..., N, n): from key j to query first + i
+    return by_key.transpose(-1, -2)
+
+
+def sums_of_map(scores, K, beyond="clip", first=0):
+    """sums[..., i, t] = the sum of scores[..., i, j] over the keys j in column t: (..., n, K)."""
+    n, N = scores.shape[-2:]
+    where = columns(n, N, K, beyond, first)
+    sums = [(scores * (where == t)).sum(dim=-1) for t in range(K)]
+    return torch.stack(sums, dim=-1)
+
+
 # --- The terms of the score, for one query i and one key j of head h ------------------------------
 
 
 def content_score(q_i, k_j):
     """q_i . k_j / sqrt(d). [C] eq. 1"""
     d = len(q_i)
-    return sum(q_i * k_j) / math.sqrt(d)
+    return q_i @ k_j / math.sqrt(d)
 
 
 def fixed_score(weights, q_i, k_j, i, j, h, config):
@@ -86,7 +122,7 @@ def dynamic_score(weights, q_i, k_j, i, j, h, config):
     if t is None:
         return 0
     d = len(q_i)
-    return sum(q_i * w[:, t]) / math.sqrt(d)
+    return q_i @ w[:, t] / math.sqrt(d)
 
 
 def key_dynamic_score(weights, q_i, k_j, i, j, h, config):
@@ -96,7 +132,7 @@ def key_dynamic_score(weights, q_i, k_j, i, j, h, config):
     if t is None:
         return 0
     d = len(k_j)
-    return sum(k_j * u[:, t]) / math.sqrt(d)
+    return k_j @ u[:, t] / math.sqrt(d)
 
 
 def relative_value(weights, q_i, k_j, i, j, h, config):
@@ -218,6 +254,143 @@ def convolve_at(kernel, values, i):
         if 0 <= i + r < len(values):
             z_i = z_i + p[r + k] * values[i + r]
     return z_i
+
+
+# --- What the functions of attention.py and kernels.py do -----------------------------------------
+
+# The same arguments and results as the functions that they describe, so that helpers.alone can put
+# them in their place.
+
+
+def attention_function(
+    query,
+    key,
+    value,
+    attention_mask,
+    query_rows=None,
+    key_rows=None,
+    relative_value=None,
+    beyond="clip",
+    dropout=0.0,
+    first=0,
+    generator=None,
+    kept=None,
+):
+    """attention.attention, with an index for every pair.
+
+    kept: (B, H, n, N), what the weights are multiplied by, in place of a dropout.
+    """
+    n, d = query.shape[-2:]
+    N = key.shape[-2]
+    scores = query @ key.transpose(-1, -2) / math.sqrt(d)  # (B, H, n, N)
+
+    # query i reads its row at j - i, key j reads its row at i - j
+    if query_rows is not None:
+        scores = scores + map_of_rows(query_rows, N, beyond, first)
+    if key_rows is not None:
+        scores = scores + map_of_key_rows(key_rows, n, beyond, first)
+
+    # weights over the real keys
+    scores = scores.masked_fill(~attention_mask[:, None, None, :], -math.inf)
+    p = drop(torch.softmax(scores, dim=-1), dropout, generator)
+    if kept is not None:
+        p = p * kept
+    z = p.to(value.dtype) @ value  # (B, H, n, d)
+
+    # the vector s_(j-i) of every pair
+    if relative_value is not None:
+        s = relative_value[:, None, :].expand(-1, n, -1)  # (d, K) -> (d, n, K)
+        s = map_of_rows(s, N, beyond, first)  # (d, n, N)
+        z = z + torch.einsum("bhij,dij->bhid", p.to(value.dtype), s.to(value.dtype))
+    return z
+
+
+def drop(p, dropout, generator=None):
+    """Each number is 0 with probability `dropout`, and otherwise divided by 1 - dropout."""
+    if generator is None:
+        return torch.nn.functional.dropout(p, dropout)
+    kept = torch.empty_like(p).bernoulli_(1 - dropout, generator=generator)
+    return p * kept / (1 - dropout)
+
+
+def very_low_at_padding(attention_mask, dtype):
+    """(B, 1, 1, N): 0 at real tokens, otherwise half of the lowest number."""
+    scores = torch.full(attention_mask.shape, torch.finfo(dtype).min / 2, dtype=dtype)
+    scores[attention_mask] = 0
+    return scores[:, None, None, :]
+
+
+def split_heads(x, heads):
+    """(B, N, C) -> (B, H, N, d): head h has the channels h*d .. h*d + d - 1."""
+    return torch.stack(x.chunk(heads, dim=-1), dim=1)
+
+
+def merge_heads(x):
+    """(B, H, N, d) -> (B, N, C)."""
+    return torch.cat(x.unbind(1), dim=-1)
+
+
+def set_to_0_at_padding(x, attention_mask):
+    """x_i if token i is real, otherwise 0, even if x_i is not a number."""
+    return torch.where(attention_mask[:, :, None], x, torch.zeros_like(x))
+
+
+def dilated_convolution(x, weight, bias=None, dilation=1):
+    """y_i,c = sum_r weight_c,r x_(i + r*dilation),c [+ bias_c], with x = 0 beyond the ends."""
+    N = x.shape[1]
+    k = weight.shape[-1] // 2
+    y = []
+    for i in range(N):
+        y_i = torch.zeros_like(x[:, 0])  # (B, C)
+        if bias is not None:
+            y_i = y_i + bias
+        for r in range(-k, k + 1):
+            j = i + r * dilation
+            if 0 <= j < N:
+                y_i = y_i + weight[:, r + k] * x[:, j]
+        y.append(y_i)
+    return torch.stack(y, dim=1)  # (B, N, C)
+
+
+def convolve(rows, value):
+    """z_i = sum_r rows[i, r + k] v_(i+r), with v = 0 beyond the ends."""
+    N = value.shape[-2]
+    k = rows.shape[-1] // 2
+    z = []
+    for i in range(N):
+        z_i = torch.zeros_like(value[..., 0, :])  # (B, H, d)
+        for r in range(-k, k + 1):
+            if 0 <= i + r < N:
+                z_i = z_i + rows[..., i, r + k, None] * value[..., i + r, :]
+        z.append(z_i)
+    return torch.stack(z, dim=-2)  # (B, H, N, d)
+
+
+def fixed_rows(term, q):
+    """Fixed.forward: every query of head h has the row beta_h."""
+    return torch.stack([term.beta] * q.shape[-2], dim=1)  # (H, N, K)
+
+
+def dynamic_rows(term, q):
+    """Dynamic.forward: q_i . w_r / sqrt(d)."""
+    return torch.einsum("bhid,dr->bhir", q, term.w) / math.sqrt(q.shape[-1])
+
+
+def key_dynamic_rows(term, k):
+    """KeyDynamic.forward: k_j . u_r / sqrt(d)."""
+    return torch.einsum("bhjd,dr->bhjr", k, term.u) / math.sqrt(k.shape[-1])
+
+
+def half_convolution_module(module, x):
+    """HalfConvolution.forward."""
+    x_convolved = dilated_convolution(x, module.depthwise.weight[:, 0], module.depthwise.bias)
+    pointwise = x_convolved @ module.pointwise.weight.t() + module.pointwise.bias
+    return torch.cat([pointwise, x @ module.linear.weight.t() + module.linear.bias], dim=-1)
+
+
+def depthwise_module(module, x):
+    """DepthwiseConvolution.forward."""
+    return dilated_convolution(x, module.weight[:, 0], module.bias)
 
 
 # --- Mixers ---------------------------------------------------------------------------------------
@@ -399,3 +572,74 @@ def mixer(x, attention_mask, weights, config, layer):
             f"tests/references.py has no loop reference of the mixer {name}: add it to MIXERS"
         )
     return MIXERS[name](x, attention_mask, weights, variant, config, layer)
+
+
+# --- Training -------------------------------------------------------------------------------------
+
+
+def mask_tokens(input_ids, draw, random_ids):
+    """BERT's masks, token by token (Devlin et al. 2019): 15 % chosen, 80 : 10 : 10 of these.
+
+    input_ids, draw, random_ids: (B, N). draw is one number from [0, 1) per token. The ids below 5
+    are special, and 4 is [MASK]. Returns (masked_ids, labels), (B, N) each.
+    """
+    masked_ids = input_ids.clone()
+    labels = torch.full_like(input_ids, -100)
+    for b in range(len(input_ids)):
+        for i in range(input_ids.shape[1]):
+            token = input_ids[b, i]
+            if token < 5 or draw[b, i] >= 0.15:
+                continue
+            labels[b, i] = token
+            if draw[b, i] < 0.8 * 0.15:
+                masked_ids[b, i] = 4
+            elif draw[b, i] < 0.9 * 0.15:
+                masked_ids[b, i] = random_ids[b, i]
+    return masked_ids, labels
+
+
+def masked_lm_loss(logits, labels):
+    """The mean of -log p(label) over the tokens whose label is not -100; 0 if there are none.
+
+    logits (B, N, V), labels (B, N).
+    """
+    losses = []
+    for b in range(len(labels)):
+        for i in range(labels.shape[1]):
+            if labels[b, i] != -100:
+                p = torch.exp(logits[b, i]) / torch.exp(logits[b, i]).sum()
+                losses.append(-torch.log(p[labels[b, i]]))
+    return sum(losses) / max(1, len(losses))
+
+
+def learning_rate(step, steps, warmup_steps, peak):
+    """Linearly up to the peak in the last step of the warm-up, then down to 0 after all steps."""
+    if step + 1 <= warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    return peak * (1 - (step - warmup_steps) / (steps - warmup_steps))
+
+
+def clipped(gradients):
+    """All gradients divided by their common length, if it is above 1. Returns (list, length)."""
+    length = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
+    if length <= 1:
+        return list(gradients), length
+    # torch adds the 1e-6, against a division by 0
+    return [gradient / (length + 1e-6) for gradient in gradients], length
+
+
+def adamw(parameter, gradient, moments, step, lr, weight_decay):
+    """One step of AdamW (Loshchilov and Hutter 2019). Returns (new parameter, new moments).
+
+    moments: (m, v), the running means of the gradient and of its square. step counts from 0.
+    """
+    m, v = moments
+    m = 0.9 * m + 0.1 * gradient
+    v = 0.999 * v + 0.001 * gradient**2
+
+    # both means start at 0: at first they are too small by these factors
+    mean = m / (1 - 0.9 ** (step + 1))
+    square = v / (1 - 0.999 ** (step + 1))
+
+    decayed = parameter - lr * weight_decay * parameter
+    return decayed - lr * mean / (torch.sqrt(square) + 1e-6), (m, v)

@@ -31,6 +31,7 @@ def short_form():
         capture_output=True,
         text=True,
         encoding="utf-8",
+        timeout=150,
     )
     return program.returncode, program.stdout + program.stderr
 

@@ -5,18 +5,22 @@ part of them is tried, in as few processes as possible.
 """
 
 import ast
+import inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import attention
+import kernels
 import pretrain
 from conftest import ROOT
-from course import attacks, blank, cases, child, grade, plain, rules
+from course import assignment, attacks, blank, cases, child, grade, plain, rules
 from course.__main__ import main
 from course.mistakes import MISTAKES, wrong_source
 from course.parts import (
@@ -41,6 +45,32 @@ NAMES = [function.name for function in FUNCTIONS]
 def test_every_part_with_code_has_20_points():
     for part in range(1, 6):
         assert sum(function.points for function in GRADED if function.part == part) == 20
+
+
+def test_every_graded_function_has_tests_that_its_command_selects():
+    """pytest -k selects them by their names, which include the parameters."""
+    done = subprocess.run(
+        [sys.executable, "-B", "-m", "pytest", "--collect-only", "-q", "tests/science"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    tests = [line for line in done.stdout.splitlines() if "::" in line]
+    assert set(assignment.TESTS) == {function.name for function in GRADED}
+    for file, expression in assignment.TESTS.values():
+        of_file = [test for test in tests if test.startswith(f"tests/science/{file}")]
+        assert any(is_selected(test, expression) for test in of_file)
+
+
+def is_selected(test, expression):
+    """What pytest -k does: every word of the expression means that it is in the test's name."""
+    operators = ("and", "or", "not")
+
+    def truth(match):
+        word = match[0]
+        return word if word in operators else str(word in test)
+
+    return eval(re.sub(r"[\w-]+", truth, expression))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -137,9 +167,23 @@ def test_blanking_is_deterministic_and_overwrites_nothing(blanked, tmp_path, cap
         blank.write_blanked_project(ROOT / "lab/blanked", (1,))
 
 
+def test_a_blanked_project_says_what_to_do(blanked, tmp_path):
+    text = (blanked / "ASSIGNMENT.md").read_text(encoding="utf-8")
+    for function in GRADED:
+        assert f"`{function.name}`, {function.points} points: {function.title}" in text
+        assert assignment.test_command(function.name) in text
+    assert "loops over positions get 0 points" in text
+    blank.write_blanked_project(tmp_path / "out", (2,))
+    text = (tmp_path / "out/ASSIGNMENT.md").read_text(encoding="utf-8")
+    assert "gather_scores" in text and "relative_scores`" not in text
+
+
 def test_a_blanked_project_holds_no_file_of_the_grader(blanked):
     assert not list(blanked.glob("course/*.py"))
-    assert not (blanked / "tests/test_course.py").exists()
+    for path in (blanked / "tests").rglob("*.py"):
+        assert not re.search(r"^(from|import) course\b", path.read_text(encoding="utf-8"), re.M), (
+            path
+        )
 
 
 def test_a_blanked_project_passes_the_linter(blanked):
@@ -201,13 +245,86 @@ def test_dropout_by_shape_depends_on_seed_and_shape_alone():
 
 
 def test_a_case_notices_a_changed_input_and_a_wrong_type():
-    with pytest.raises(ValueError, match="in place"):
+    with pytest.raises(cases.WrongResult, match="in place"):
         cases.call(torch.Tensor.zero_, torch.ones(2))
-    with pytest.raises(TypeError, match="NoneType"):
+    with pytest.raises(cases.WrongResult, match="NoneType, not a tensor: is `return` missing"):
         cases.call(print, 1)
 
 
+def test_a_case_says_what_is_wrong_with_a_row_or_an_argument():
+    """A wrong shape stays what it is; torch's dropout keeps its name in an error."""
+    case = cases.cases_of(["attention.Fixed.forward"])[0]
+
+    class Fixed(attention.Fixed):
+        def forward(self, q):
+            return self.beta
+
+    module = SimpleNamespace(Fixed=Fixed)
+    assert case.compute(SimpleNamespace(attention=module))["result"].shape == (3, 5)
+    with pytest.raises(TypeError, match=r"^dropout\(\)"):
+        cases.dropout_by_shape(torch.ones(2), generator=None)
+
+
+def test_a_result_without_gradient_has_gradients_of_0():
+    gradients = cases.gradients_of(torch.ones(2), {"x": torch.ones(3, requires_grad=True)})
+    assert torch.equal(gradients["gradient of x"], torch.zeros(3))
+    case = cases.cases_of(["attention.merge_heads"])[1]
+    right = {"outputs": {"gradient of x": torch.ones(3)}}
+    [(_, sentence)] = grade.differences(case, {"outputs": gradients}, right)
+    assert sentence.endswith(
+        "No gradient reaches the input: was it detached (detach, item, numpy)?"
+    )
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_the_case_of_a_long_sequence_takes_arguments_in_order_or_by_name(by_name, monkeypatch):
+    """And it notices that attention_in_blocks is not called, or with other arguments."""
+    case = next(case for case in cases.CASES if case.property == "long")
+    right = case.compute(child.Project())
+    assert right["attention_in_blocks is called"]
+    names = list(inspect.signature(kernels.attention_in_blocks).parameters)
+
+    def attend(query, key, value, attention_mask, **options):
+        rest = dict(options, query=query, key=key, value=value, attention_mask=attention_mask)
+        if by_name:
+            return attention.attention_in_blocks(attend, **rest)
+        given = [rest.get(name) for name in names[1:]]
+        return attention.attention_in_blocks(attend, *given)
+
+    monkeypatch.setattr(attention, "attention", attend)
+    got = case.compute(child.Project())
+    for found, expected in ((got, right), (right, right)):
+        found = {"outputs": child.plain_values(found)}
+        assert grade.differences(case, found, {"outputs": child.plain_values(expected)}) == []
+
+    monkeypatch.setattr(attention, "attention", lambda query, key, value, **options: value)
+    assert not case.compute(child.Project())["attention_in_blocks is called"]
+
+
+def test_a_number_that_float16_cannot_hold_is_noticed():
+    case = next(case for case in cases.CASES if "float16" in case.what)
+    right = {"outputs": case.compute(child.Project())}
+    for number in (-1e9, torch.finfo(torch.float16).min):
+
+        def lowest(mask, dtype, number=number):
+            return ((~mask)[:, None, None, :] * number).to(dtype)
+
+        module = SimpleNamespace(lowest_at_padding=lowest)
+        found = {"outputs": case.compute(SimpleNamespace(attention=module))}
+        assert grade.differences(case, found, right)
+
+
 # --- Grading --------------------------------------------------------------------------------------
+
+# Attention without position terms; with key_rows or relative values it ends with an error.
+CONTENT = """\
+scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)
+if key_rows is not None or relative_value is not None:
+    raise NotImplementedError("later")
+scores = scores + lowest_at_padding(attention_mask, scores.dtype)
+p = drop(scores.softmax(dim=-1), dropout, generator)
+return p.to(value.dtype) @ value
+"""
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +373,8 @@ def test_a_copy_with_a_right_a_wrong_and_a_refused_function(
     monkeypatch.setattr(grade, "expected_outputs", lambda names: expected)
     monkeypatch.setattr(grade, "mistake_outputs", lambda mistakes: known)
 
-    # split_heads is right, learning_rate has a known mistake, masked_lm_loss imports something
+    # split_heads is right, learning_rate has a known mistake, masked_lm_loss imports something,
+    # attention has no position terms yet
     copy = tmp_path / "copy"
     shutil.copytree(blanked, copy)
     mistake = next(each for each, _ in known if each.function == "pretrain.learning_rate")
@@ -265,6 +383,7 @@ def test_a_copy_with_a_right_a_wrong_and_a_refused_function(
         "attention.split_heads": "return x.unflatten(-1, (heads, -1)).movedim(-2, 1)",
         "pretrain.learning_rate": "\n".join(ast.unparse(line) for line in node.body[1:]),
         "model.masked_lm_loss": "import os\nreturn os.getcwd()",
+        "attention.attention": CONTENT,
     }
     for name, body in bodies.items():
         file = copy / f"{name.split('.')[0]}.py"
@@ -286,9 +405,28 @@ def test_a_copy_with_a_right_a_wrong_and_a_refused_function(
     assert f"This is what comes out if {mistake.sentence}." in rate["output"]
     assert "rates at step = 0 is 0; the equation gives 0.125" in rate["output"]
     assert "import os" in tests["model.masked_lm_loss"]["output"]
-    assert tests["attention.attention"]["output"] == "It is still blank."
-    assert results["score"] == 2 + rate["score"]
+    assert "(torch, math, nn and F are there already)" in tests["model.masked_lm_loss"]["output"]
+    assert tests["attention.drop"]["output"] == "It is still blank."
+    half = tests["attention.attention"]
+    assert half["score"] == round(8 * 11 / 24, 2)
+    assert "Right: values, shape and dtype, gradients, padding, dropout, no loop." in half["output"]
+    assert "Wrong: query_rows, zero, block. Not tested because of the error: " in half["output"]
+    assert "query_rows (content and query_rows): result at b = 0" in half["output"]
+    assert "later in the line `raise NotImplementedError('later')`" in half["output"]
+    assert results["score"] == round(2 + rate["score"] + half["score"], 2)
     assert "It is still blank." in printed and f"{results['score']:.2f} of 100" in printed
+
+
+def test_one_function_is_graded_alone(blanked, capsys):
+    assert main(["grade", str(blanked), "--function", "convolve"]) == 0
+    printed = capsys.readouterr().out
+    assert "kernels.convolve" in printed and "total" in printed
+    assert "attention." not in printed
+    assert grade.function_called("Fixed.forward").name == "attention.Fixed.forward"
+    with pytest.raises(ValueError, match=r"attention.Fixed.forward, attention.Dynamic.forward"):
+        grade.function_called("forward")
+    with pytest.raises(ValueError, match="not a graded function; these are: attention.split_heads"):
+        grade.function_called("no_such")
 
 
 def test_messages_name_the_first_entry_that_differs():
@@ -311,7 +449,7 @@ def test_messages_name_the_first_entry_that_differs():
 
 def test_shapes_alone_and_loops_earn_nothing():
     function = LINES["attention.attention"]
-    properties = {"values": False, "shapes": True, "gradients": False, "no loop": True}
+    properties = {"values": False, "shape and dtype": True, "gradients": False, "no loop": True}
     assert grade.score_of(function, properties) == 0
     properties["gradients"] = True
     assert grade.score_of(function, properties) == round(8 * 3 / 7, 2)
@@ -395,13 +533,37 @@ def test_a_link_to_the_original_is_refused(tmp_path):
         ("kernels.convolve", "F.pad = None", "changes `F`"),
         ("kernels.convolve", "torch.backends.x[0] = 1", "changes `torch`"),
         ("attention.drop", "torch.manual_seed(0)", "manual_seed"),
-        ("kernels.convolve", "return helper(rows)", "`helper` is not known"),
+        ("kernels.convolve", "return helper(rows)", "define it inside this function"),
+        ("kernels.relative_scores", "return band_scores(rows, length)", "band_scores"),
+        ("kernels.relative_scores", "return add_band(rows, rows)", "add_band"),
+        ("kernels.gather_scores", "return band_scores(rows, length)", "band_scores"),
+        ("kernels.gather_scores", "return add_band(rows, rows)", "add_band"),
+        ("kernels.sum_bands_of_strip", "return sum_bands(scores, K)", "sum_bands"),
         ("kernels.convolve", "return rows.__class__", "__class__"),
     ],
 )
 def test_a_function_may_not_answer_with_another_one(name, body, sentence, tmp_path):
     text = replace_body(read_source(name), name, body)
     assert sentence in refusal(name, text, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["kernels.key_scores", "kernels.convolve"])
+@pytest.mark.parametrize("other", ["relative_scores", "gather_scores", "band_scores"])
+def test_a_function_may_use_the_map_of_scores_that_it_needs(name, other, tmp_path):
+    text = replace_body(read_source(name), name, f"return {other}(rows, 7)")
+    assert refusal(name, text, tmp_path) is None
+
+
+@pytest.mark.parametrize("name", ["attention.merge_heads", "attention.Fixed.forward"])
+def test_a_syntax_error_is_shown_with_the_number_of_its_line(name, tmp_path):
+    """Also if another function before it has a syntax error, too."""
+    text = replace_body(read_source(name), name, "return self.beta[:, None")
+    number = text.split("\n").index(
+        " " * (8 if "Fixed" in name else 4) + "return self.beta[:, None"
+    )
+    assert f"line {number + 1} of attention.py" in refusal(name, text, tmp_path)
+    text = text.replace("def lowest_at_padding(", "def lowest_at_padding((")
+    assert f"line {number + 1} of attention.py" in refusal(name, text, tmp_path)
 
 
 def test_a_changed_first_line_is_mentioned_and_ignored():

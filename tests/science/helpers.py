@@ -1,9 +1,17 @@
-"""What the tests of the science share: small mixers and models with random weights, and batches."""
+"""What the tests of the science share: small mixers and models with random weights, and batches.
 
+`alone` says what a test is about: everything else is replaced by its plain reference, so that a
+mistake in one function fails the tests of this function, and not all tests at once.
+"""
+
+import functools
 from types import SimpleNamespace
 
+import pytest
 import torch
 
+import attention
+import references
 from attention import VARIANTS, make_mixer
 from model import BertConfig, BertForMaskedLM, masked_lm_loss
 
@@ -40,6 +48,102 @@ def randomise(module, std):
             if name.endswith("norm.weight"):
                 parameter += 1
     return module
+
+
+# --- One function alone ---------------------------------------------------------------------------
+
+
+def add_map(scores, rows, beyond="clip", first=0):
+    return scores + references.map_of_rows(rows, scores.shape[-1], beyond, first)
+
+
+def table_of(config):
+    """relative_table: uniform within 1 / sqrt(K)."""
+    d = config.hidden_size // config.heads
+    limit = config.kernel_size**-0.5
+    return torch.nn.Parameter(limit * (2 * torch.rand(d, config.kernel_size) - 1))
+
+
+def half_the_heads(config):
+    if config.heads % 2:
+        raise ValueError("heads must be even")
+    return config.heads // 2
+
+
+def projection_of(name, config, variant):
+    if name in variant.convolutional:
+        return attention.HalfConvolution(config)
+    return torch.nn.Linear(config.hidden_size, config.hidden_size)
+
+
+def start_of_linear_layers(mixer):
+    """The `initialise` of our mixers: linear weights normal(0, 0.02), biases 0."""
+    for part in mixer.modules():
+        if isinstance(part, torch.nn.Linear):
+            torch.nn.init.normal_(part.weight, 0, 0.02)
+            if part.bias is not None:
+                torch.nn.init.zeros_(part.bias)
+
+
+def table_of_values(term):
+    return term.s
+
+
+# The names in attention.py, and what describes them.
+GIVEN = {
+    "attention": references.attention_function,
+    "split_heads": references.split_heads,
+    "merge_heads": references.merge_heads,
+    "zero_padding": references.set_to_0_at_padding,
+    "depthwise_convolution": references.dilated_convolution,
+    "convolve": references.convolve,
+    "add_band": add_map,
+    "key_scores": references.map_of_key_rows,
+    "band_sums": references.sums_of_map,
+    "drop": references.drop,
+    "lowest_at_padding": references.very_low_at_padding,
+    "relative_table": table_of,
+    "half_of_the_heads": half_the_heads,
+    "make_projection": projection_of,
+    "DepthwiseConvolution.forward": references.depthwise_module,
+    "HalfConvolution.forward": references.half_convolution_module,
+    "Fixed.forward": references.fixed_rows,
+    "Dynamic.forward": references.dynamic_rows,
+    "KeyDynamic.forward": references.key_dynamic_rows,
+    "RelativeValue.table": table_of_values,
+    "SelfAttention.initialise": start_of_linear_layers,
+    "ConvBert.initialise": start_of_linear_layers,
+    "GatedConvolution.initialise": start_of_linear_layers,
+}
+
+
+def put_references(monkeypatch, tested=()):
+    """Replace all names of GIVEN in attention.py by their references, except those `tested`."""
+    for name, reference in GIVEN.items():
+        if name not in tested:
+            monkeypatch.setattr(f"attention.{name}", reference)
+
+
+def alone(*tested):
+    """A decorator: in this test all names of GIVEN are their references, except those `tested`.
+
+    Tests without it use the project's functions together. A test that replaces one of these names
+    itself does it in a `with pytest.MonkeyPatch.context()` of its own: the fixture would undo it
+    too late, after the references are gone.
+    """
+    for name in tested:
+        assert name in GIVEN, f"{name} has no reference in helpers.GIVEN"
+
+    def decorate(test):
+        @functools.wraps(test)
+        def run(*arguments, **options):
+            with pytest.MonkeyPatch.context() as patch:
+                put_references(patch, tested)
+                test(*arguments, **options)
+
+        return run
+
+    return decorate
 
 
 # --- Mixers ---------------------------------------------------------------------------------------
@@ -165,9 +269,39 @@ def upstream_for(z):
     return torch.arange(z.numel(), dtype=torch.float64).sin().to(z.dtype).view(z.shape)
 
 
-def assert_near(got, expected, tolerance):
-    """Compare two lists or dictionaries of tensors; a failure names the one that differs."""
-    torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
+def assert_near(got, expected, tolerance=1e-12, name=""):
+    """Compare tensors, or lists or dictionaries of them.
+
+    A failure names the first entry that differs, and both numbers.
+    """
+    if isinstance(expected, dict):
+        assert got.keys() == expected.keys()
+        for key in expected:
+            assert_near(got[key], expected[key], tolerance, key)
+        return
+    if isinstance(expected, (list, tuple)):
+        assert len(got) == len(expected)
+        for i, (one, other) in enumerate(zip(got, expected, strict=True)):
+            assert_near(one, other, tolerance, f"{name}[{i}]")
+        return
+
+    name = name or "the result"
+    assert got.shape == expected.shape, f"{name} has the shape {got.shape}, not {expected.shape}"
+    assert got.dtype == expected.dtype, f"{name} is {got.dtype}, not {expected.dtype}"
+    near = (got - expected).abs() <= tolerance  # False at NaN
+    if near.all():
+        return
+
+    # the first entry that differs
+    index = tuple((~near).nonzero()[0].tolist())
+    letters = ""
+    if len(index) == 4:
+        letters = "(b, h, i, j) = "
+    raise AssertionError(
+        f"{name} differs first at {letters}{index}: it is {got[index].item():.6g}, "
+        f"and the equation gives {expected[index].item():.6g}; "
+        f"{(~near).sum()} of {near.numel()} numbers differ"
+    )
 
 
 def assert_same_bits(got, expected):

@@ -1,5 +1,9 @@
 """attention.py: attention, convolutions and every mixer equal their equations.
 
+A test that is `alone` uses plain references in place of the other functions (helpers.py), so that
+a mistake in one function fails the tests of this function. The tests without it show that the
+functions fit together.
+
 From top to bottom: the attention function; convolutions; every mixer against the plain loops of
 tests/references.py; padding; properties that follow from the equations; the start of the weights;
 the kernels for figures; the table VARIANTS with the paper's parameter counts; a new variant.
@@ -22,6 +26,7 @@ from helpers import (
     C,
     H,
     K,
+    alone,
     assert_near,
     assert_same_bits,
     attention_inputs,
@@ -37,52 +42,12 @@ from helpers import (
     small_model,
     upstream_for,
 )
-from kernels import BEYOND, gather_scores
-from model import BertConfig, BertForMaskedLM, parameter_count
+from kernels import BEYOND
+from model import BertConfig, BertForClassification, BertForMaskedLM, parameter_count
 
 HAS_COMPILER = shutil.which("g++") is not None or shutil.which("clang++") is not None
 
 # --- The attention function -----------------------------------------------------------------------
-
-
-def definition(
-    query,
-    key,
-    value,
-    attention_mask,
-    query_rows,
-    key_rows,
-    relative_value,
-    beyond="clip",
-    dropout=0.0,
-    kept=None,
-):
-    """`attention` written down with indices: every pair reads its own weights.
-
-    kept: (B, H, N, N), what the weights are multiplied by, in place of a dropout.
-    """
-    N, d = query.shape[-2:]
-    scores = query @ key.transpose(-1, -2) / math.sqrt(d)  # (B, H, N, N)
-
-    # query i reads its row at j - i, key j reads its row at i - j
-    if query_rows is not None:
-        scores = scores + gather_scores(query_rows, N, beyond)
-    if key_rows is not None:
-        scores = scores + gather_scores(key_rows, N, beyond).transpose(-1, -2)
-
-    # weights over the real keys
-    scores = scores.masked_fill(~attention_mask[:, None, None, :], -math.inf)
-    p = F.dropout(scores.softmax(dim=-1), dropout)
-    if kept is not None:
-        p = p * kept
-    z = p.to(value.dtype) @ value  # (B, H, N, d)
-
-    # the vector s_(j-i) of every pair
-    if relative_value is not None:
-        s = relative_value[:, None, :].expand(-1, N, -1)  # (d, K) -> (d, N, K)
-        s = gather_scores(s, N, beyond)  # (d, N, N)
-        z = z + torch.einsum("bhij,dij->bhid", p.to(value.dtype), s)
-    return z
 
 
 @pytest.mark.parametrize("beyond", BEYOND)
@@ -93,16 +58,107 @@ def test_attention_equals_its_definition(beyond, dtype, tolerance):
         for kernel_size in (1, 5, 33):
             inputs = attention_inputs(N, kernel_size, dtype)
             for dropout in (0.0, 0.3):
-                expected = results(definition, inputs, beyond, dropout)
+                expected = results(references.attention_function, inputs, beyond, dropout)
                 got = results(attention.attention, inputs, beyond, dropout)
                 assert_near(got, expected, tolerance)
 
 
+@alone("attention")
+def test_attention_alone_equals_its_definition():
+    """The same with references of the functions that it calls, for one block of queries, too."""
+    *inputs, query_rows, key_rows, table = attention_inputs(9, 5)
+    for beyond in BEYOND:
+        for dropout in (0.0, 0.3):
+            given = (*inputs, query_rows, key_rows, table)
+            expected = results(references.attention_function, given, beyond, dropout)
+            assert_near(results(attention.attention, given, beyond, dropout), expected, 1e-10)
+
+        # the queries 3 .. 6
+        query, *rest = inputs
+        block = (query[:, :, 3:7], *rest, query_rows[:, :, 3:7], key_rows, table, beyond, 0.3, 3)
+        got = attention.attention(*block, generator(5))
+        assert_near(got, references.attention_function(*block, generator(5)), 1e-10)
+
+
+@alone("attention")
+def test_scores_are_divided_by_sqrt_d():
+    """Plain loops for the equation a_ij = q_i . k_j / sqrt(d), with d = 9, where it is 3."""
+    query, key = draw(1, 1, 4, 9), draw(1, 1, 4, 9, seed=1)
+    identity = torch.eye(4, dtype=torch.float64)[None, None]  # as values: z is the map of weights
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    p = attention.attention(query, key, identity, mask)
+    for i in range(4):
+        scores = [sum(query[0, 0, i] * key[0, 0, j]) / 3 for j in range(4)]
+        assert_near(p[0, 0, i], torch.stack(references.softmax(scores)), name=f"row {i}")
+
+
+@pytest.mark.parametrize("term, table", [("dynamic", "w"), ("key_dynamic", "u")])
+@alone("Dynamic.forward", "KeyDynamic.forward")
+def test_rows_of_the_dynamic_terms_are_divided_by_sqrt_d(term, table):
+    """One row per head and token, x_i . w_r / sqrt(d), from one table for all heads."""
+    config = mixer_config("composite-key", hidden_size=27, heads=3)
+    term = TERMS[term](config).double()
+    x = draw(2, 3, 4, 9)  # (B, H, N, d)
+    rows = term(x)
+    for b in range(2):
+        for h in range(3):
+            for i in range(4):
+                for r in range(K):
+                    expected = sum(x[b, h, i] * getattr(term, table)[:, r]) / 3
+                    assert abs(rows[b, h, i, r] - expected) < 1e-12, (b, h, i, r)
+
+
+@alone("Fixed.forward")
+def test_rows_of_the_fixed_term_are_beta_for_every_query():
+    """Not divided by sqrt(d), and one row per head."""
+    term = TERMS["fixed"](mixer_config("fixed")).double()
+    with torch.no_grad():
+        term.beta.copy_(draw(H, K))
+    rows = term(draw(2, H, 7, d)).expand(H, 7, K)
+    for i in range(7):
+        assert torch.equal(rows[:, i], term.beta)
+
+
+def weights_with_dropout(dropout, numbers=None):
+    """(the map of weights, the same with dropout, z - the part of the values), with all terms.
+
+    The first 40 channels of the values are the identity, so the first 40 channels of z are the map.
+    The last 4 channels of the values are 0, so what is found there comes from relative_value.
+    """
+    query, key, _, mask, query_rows, key_rows, table = attention_inputs(40, 5)
+    value = torch.cat([torch.eye(40), torch.zeros(40, 4)], dim=-1).double().expand(2, 2, 40, 44)
+    table = torch.cat([torch.zeros(40, 5).double(), table.detach()])  # (44, K)
+    given = (query, key, value, mask, query_rows, key_rows, table, "clip")
+    p = attention.attention(*given)[..., :40]
+    torch.manual_seed(0)
+    z = attention.attention(*given, dropout, 0, numbers)
+    return p, z[..., :40], z[..., 40:], table[40:]
+
+
+@pytest.mark.parametrize("numbers", [None, 1])
+@alone("attention", "drop")
+def test_dropout_of_the_weights_scales_up_those_that_are_left(numbers):
+    p, dropped, _, _ = weights_with_dropout(0.3, numbers and generator(numbers))
+    real = p > 0
+    kept = dropped > 0
+    assert_near(dropped[kept], p[kept] / 0.7)
+    assert abs(kept[real].double().mean() - 0.7) < 0.05
+
+
+@alone("attention")
+def test_relative_values_are_multiplied_by_the_weights_after_dropout():
+    """sum_j p_ij s_(j-i): a weight that is dropped takes its relative value with it."""
+    _, dropped, found, s = weights_with_dropout(0.3)
+    sums = references.sums_of_map(dropped, 5)  # (B, H, N, K)
+    assert_near(found, sums @ s.t())
+
+
+@alone("attention")
 def test_attention_without_terms_is_that_of_torch():
     query, key, value, mask, *_ = attention_inputs(9, 5)
     got = attention.attention(query, key, value, mask)
     expected = F.scaled_dot_product_attention(query, key, value, mask[:, None, None, :])
-    torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
+    assert_near(got, expected, 1e-12)
 
 
 def in_blocks(*inputs):
@@ -110,6 +166,7 @@ def in_blocks(*inputs):
 
 
 @pytest.mark.parametrize("function", [attention.attention, in_blocks])
+@alone("attention")
 def test_in_bf16_attention_is_as_near_to_float64_as_the_definition(function):
     inputs = attention_inputs(40, 9, torch.bfloat16)
     exact_inputs = []
@@ -117,10 +174,10 @@ def test_in_bf16_attention_is_as_near_to_float64_as_the_definition(function):
         if x.dtype != torch.bool:
             x = x.detach().double().requires_grad_()
         exact_inputs.append(x)
-    exact = results(definition, exact_inputs)
+    exact = results(references.attention_function, exact_inputs)
 
     with torch.autocast("cpu", torch.bfloat16):
-        expected = results(definition, inputs)
+        expected = results(references.attention_function, inputs)
         got = results(function, inputs)
     for name in got:
         assert got[name].dtype == torch.bfloat16
@@ -128,6 +185,7 @@ def test_in_bf16_attention_is_as_near_to_float64_as_the_definition(function):
         assert (got[name] - exact[name]).abs().max() <= allowed, name
 
 
+@alone("attention")
 def test_attention_with_the_same_seed_is_the_same_to_the_bit():
     """Values and gradients, with dropout."""
     inputs = attention_inputs(150, 17, torch.float32)
@@ -136,6 +194,7 @@ def test_attention_with_the_same_seed_is_the_same_to_the_bit():
     assert_same_bits(first, second)
 
 
+@alone("attention")
 def test_padding_gets_no_attention_and_no_gradient():
     got = results(attention.attention, attention_inputs(9, 3))
     for name in ("key", "value", "key_rows"):
@@ -186,6 +245,7 @@ def test_heads_are_neighbouring_channels():
     assert torch.equal(attention.merge_heads(by_head), x)
 
 
+@alone("attention")
 def test_attention_goes_in_blocks_exactly_above_longest_whole_queries(monkeypatch):
     calls = []
 
@@ -204,12 +264,13 @@ def test_attention_goes_in_blocks_exactly_above_longest_whole_queries(monkeypatc
         assert len(calls) == expected, f"{queries} queries, {keys} keys"
 
 
+@alone("attention")
 def test_blocks_get_all_arguments_of_attention(monkeypatch):
     monkeypatch.setattr(attention, "LONGEST_WHOLE", 8)
     monkeypatch.setattr(kernels, "BLOCK", 4)
     inputs = attention_inputs(11, 5)
     for beyond in BEYOND:
-        expected = results(definition, inputs, beyond)
+        expected = results(references.attention_function, inputs, beyond)
         assert_near(results(attention.attention, inputs, beyond), expected, 1e-10)
 
     # dropout arrives, too
@@ -237,7 +298,7 @@ def test_compiled_attention_equals_the_uncompiled():
 
     # attention that is not compiled, with the same zeros
     def uncompiled(*inputs):
-        return definition(*inputs, kept=kept)
+        return references.attention_function(*inputs, kept=kept)
 
     assert_near(got, results(uncompiled, inputs, "zero"), 1e-5)
 
@@ -256,12 +317,13 @@ def test_a_compiled_encoder_takes_long_sequences(monkeypatch):
     ids = random_tokens(2, 11)
     expected = model(ids)
     model.bert.compile(backend="eager", dynamic=False)
-    torch.testing.assert_close(model(ids), expected, atol=1e-12, rtol=0)
+    assert_near(model(ids), expected, 1e-12)
 
 
 # --- Convolutions ---------------------------------------------------------------------------------
 
 
+@alone("DepthwiseConvolution.forward")
 def test_depthwise_convolution_starts_and_computes_like_torchs():
     torch.manual_seed(0)
     ours = DepthwiseConvolution(6, 5)
@@ -273,7 +335,7 @@ def test_depthwise_convolution_starts_and_computes_like_torchs():
     x = torch.randn(2, 9, 6, generator=generator(1)).requires_grad_()  # (B, N, C)
     y = ours(x)
     expected = torchs(x.transpose(1, 2)).transpose(1, 2)
-    torch.testing.assert_close(y, expected, atol=1e-6, rtol=0)
+    assert_near(y, expected, 1e-6)
 
     got = torch.autograd.grad(y.pow(2).sum(), (x, ours.weight, ours.bias))
     expected = torch.autograd.grad(expected.pow(2).sum(), (x, torchs.weight, torchs.bias))
@@ -282,7 +344,17 @@ def test_depthwise_convolution_starts_and_computes_like_torchs():
 
 @pytest.mark.parametrize("dilation", [1, 2, 3, 8])
 def test_depthwise_convolution_is_a_sum_over_dilated_positions(dilation):
-    for N, kernel_size in ((1, 3), (2, 5), (8, 3), (9, 5), (16, 3), (17, 1), (19, 3)):
+    for N, kernel_size in (
+        (1, 3),
+        (2, 5),
+        (8, 3),
+        (9, 5),
+        (16, 3),
+        (17, 1),
+        (19, 3),
+        (6, 9),
+        (6, 13),
+    ):
         x = draw(2, N, 6)
         weight = draw(6, kernel_size, seed=1)
         bias = draw(6, seed=2)
@@ -295,9 +367,9 @@ def test_depthwise_convolution_is_a_sum_over_dilated_positions(dilation):
                     expected[:, i] += weight[:, t] * x[:, j]
 
         got = attention.depthwise_convolution(x, weight, bias, dilation)
-        torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
+        assert_near(got, expected, 1e-12)
         got = attention.depthwise_convolution(x, weight, None, dilation)
-        torch.testing.assert_close(got, expected - bias, atol=1e-12, rtol=0)
+        assert_near(got, expected - bias, 1e-12)
 
 
 def test_the_drawing_of_depthwise_convolution_is_what_token_3_sees():
@@ -317,6 +389,7 @@ def test_zero_padding_keeps_real_tokens_and_nothing_else():
 
 
 @pytest.mark.parametrize("variant", ["conv-v", "composite-conv-qk", "convbert"])
+@alone("half_of_the_heads")
 def test_half_convolutional_variants_refuse_an_odd_number_of_heads(variant):
     with pytest.raises(ValueError, match="even"):
         random_mixer(variant, hidden_size=9, heads=3)
@@ -359,6 +432,7 @@ def test_mixer_equals_its_loops_in_values_and_gradients(variant, N, beyond):
 
 @pytest.mark.parametrize("kernel_size", [1, 3, 9, 13])
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if VARIANTS[name].has_kernel])
+@alone()
 def test_mixer_equals_its_loops_at_other_kernel_sizes(variant, kernel_size):
     assert_equals_loops(variant, 6, kernel_size=kernel_size)
 
@@ -383,6 +457,7 @@ CONVOLUTIONS = [
 
 @pytest.mark.parametrize("layer", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("variant", CONVOLUTIONS)
+@alone()
 def test_every_layer_of_a_convolution_equals_its_loops(variant, layer):
     """Dilations 1, 2, 4, 8 and 1 again, whose reach ends within the sentence and beyond it.
 
@@ -393,6 +468,7 @@ def test_every_layer_of_a_convolution_equals_its_loops(variant, layer):
 
 
 @pytest.mark.parametrize("variant", CONVOLUTIONS)
+@alone()
 def test_hybrids_have_one_layer_of_self_attention_at_attention_layer(variant):
     """By default it is the last layer."""
     is_hybrid = variant.endswith("hybrid")
@@ -418,7 +494,7 @@ def test_hybrids_have_one_layer_of_self_attention_at_attention_layer(variant):
         ("lightconv", 1, "hybrid"),
         ("composite", 1, "hybrid"),
         ("dilated-hybrid", 5, "4 layers"),
-        ("dilated-hybrid", 0, "above 0"),
+        ("dilated-hybrid", 0, "attention_layer must be a whole number"),
     ],
 )
 def test_an_attention_layer_that_does_not_exist_is_refused_in_one_line(variant, layer, message):
@@ -427,6 +503,7 @@ def test_an_attention_layer_that_does_not_exist_is_refused_in_one_line(variant, 
     assert "\n" not in str(refused.value)
 
 
+@alone()
 def test_dropconnect_drops_weights_of_the_kernel_and_scales_the_others_up():
     """If g = 1 everywhere, z is the sum of the kernel's weights far from the ends.
 
@@ -456,9 +533,10 @@ def test_dropconnect_drops_weights_of_the_kernel_and_scales_the_others_up():
     assert len(seen) >= 6
 
     z = mixer.eval().convolution(g)[:, 1:-1]
-    torch.testing.assert_close(z, torch.ones_like(z), atol=1e-6, rtol=0)
+    assert_near(z, torch.ones_like(z), 1e-6)
 
 
+@alone()
 def test_convbert_drops_weights_of_its_kernel_and_scales_the_others_up():
     """If all kernel weights are 1/3 and all values are 1, a convolution head gives the sum of the
     weights that are left: 0, 1, 2 or 3 times (1/3) / 0.75, another sum for each token and head.
@@ -480,7 +558,7 @@ def test_convbert_drops_weights_of_its_kernel_and_scales_the_others_up():
     by_head = z.unflatten(-1, (H // 2, d))  # (4, 48, H/2, d)
     assert torch.equal(by_head, by_head[..., :1].expand_as(by_head))
     kept = by_head[..., 0] * 3 * 0.75  # (4, 48, H/2)
-    torch.testing.assert_close(kept, kept.round(), atol=1e-6, rtol=0)
+    assert_near(kept, kept.round(), 1e-6)
     assert sorted(set(kept.round().flatten().tolist())) == [0, 1, 2, 3]
 
     # three of four weights stay; 4 * 48 * H/2 sums of three weights, 4 standard deviations
@@ -489,9 +567,46 @@ def test_convbert_drops_weights_of_its_kernel_and_scales_the_others_up():
     assert abs(share - 0.75) < 4 * deviation
 
     z = mixer.eval()(x, mask)[:, 1:-1, C // 2 :]
-    torch.testing.assert_close(z, torch.ones_like(z), atol=1e-6, rtol=0)
+    assert_near(z, torch.ones_like(z), 1e-6)
 
 
+@alone()
+def test_dynamicconv_drops_weights_of_its_kernels_and_scales_the_others_up():
+    """As above: all kernel weights are 1/3 and g = 1, so z is the sum of the weights that are left.
+
+    Dropout before the softmax would leave a sum of 1.
+    """
+    mixer = random_mixer("dynamicconv", dropout=0.25, kernel_size=3).train()
+    nn.init.zeros_(mixer.kernel.weight)
+    torch.manual_seed(0)
+    z = mixer.convolution(torch.ones(4, 50, C, dtype=torch.float64))[:, 1:-1]  # (4, 48, C)
+    kept = z.unflatten(-1, (H, d))[..., 0] * 3 * 0.75  # (4, 48, H)
+    assert_near(kept, kept.round(), 1e-6)
+    assert sorted(set(kept.round().flatten().tolist())) == [0, 1, 2, 3]
+
+    z = mixer.eval().convolution(torch.ones(4, 50, C, dtype=torch.float64))[:, 1:-1]
+    assert_near(z, torch.ones_like(z), 1e-6)
+
+
+@pytest.mark.parametrize("variant", ["none", "composite-conv-qk", "shaw", "convbert"])
+@alone()
+def test_attention_gets_the_dropout_of_the_config_in_training_and_none_otherwise(variant):
+    given = []
+    reference = attention.attention
+
+    def note(*arguments, dropout=0.0, **options):
+        given.append(dropout)
+        return reference(*arguments, dropout=dropout, **options)
+
+    mixer = random_mixer(variant, dropout=0.25)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "attention", note)
+        mixer.train()(*padded_batch(5))
+        mixer.eval()(*padded_batch(5))
+    assert given == [0.25, 0.0]
+
+
+@alone()
 def test_terms_in_any_order_give_the_same_mixer(monkeypatch):
     """The same bits: start, names of the weights and output."""
     terms = ("fixed", "dynamic", "key_dynamic", "relative_value")
@@ -510,6 +625,7 @@ def test_terms_in_any_order_give_the_same_mixer(monkeypatch):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@alone()
 def test_every_parameter_learns_except_key_biases_that_cannot(variant):
     """q_i . (k_j + b) adds one constant to all scores of query i, which the softmax ignores.
 
@@ -534,6 +650,7 @@ def test_every_parameter_learns_except_key_biases_that_cannot(variant):
 
 @pytest.mark.parametrize("beyond", BEYOND)
 @pytest.mark.parametrize("variant", VARIANTS)
+@alone()
 def test_neither_content_nor_amount_of_padding_changes_a_real_token(variant, beyond):
     model = small_model(variant, beyond=beyond)
     sentence = random_tokens(1, 7)
@@ -545,10 +662,11 @@ def test_neither_content_nor_amount_of_padding_changes_a_real_token(variant, bey
         for seed in (1, 2):
             padded = torch.cat([sentence, random_tokens(1, amount, seed=seed)], dim=1)
             got = model(padded, mask)[:, :7]
-            torch.testing.assert_close(got, alone, atol=1e-12, rtol=0)
+            assert_near(got, alone, 1e-12)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@alone()
 def test_no_gradient_reaches_the_hidden_states_of_padding(variant):
     mixer = random_mixer(variant)
     x, mask = padded_batch(9)
@@ -571,6 +689,7 @@ WITH_QUERY_TABLES = [
 
 
 @pytest.mark.parametrize("variant, term, table", WITH_QUERY_TABLES)
+@alone()
 def test_gradients_of_relative_weights_sum_to_zero_with_clip(variant, term, table):
     """The softmax ignores a constant that is added to a row, so the K gradients of a query's row
     sum to 0. So do those of beta, in each head, and those of w over its K columns.
@@ -590,6 +709,7 @@ def test_gradients_of_relative_weights_sum_to_zero_with_clip(variant, term, tabl
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if "fixed" in VARIANTS[name].terms])
+@alone()
 def test_a_constant_added_to_beta_changes_nothing_with_clip(variant):
     for beyond in BEYOND:
         mixer = random_mixer(variant, beyond=beyond)
@@ -606,6 +726,7 @@ def test_a_constant_added_to_beta_changes_nothing_with_clip(variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@alone()
 def test_only_none_ignores_word_order(variant):
     """With other words, only `none` commutes with permutations of the tokens."""
     model = small_model(variant)
@@ -619,6 +740,7 @@ def test_only_none_ignores_word_order(variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@alone()
 def test_only_absolute_positions_know_where_a_sentence_begins(variant):
     """Behind padding, a sentence gives the same output: all other terms depend on j - i alone."""
     model = small_model(variant)
@@ -641,6 +763,7 @@ def test_only_absolute_positions_know_where_a_sentence_begins(variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@alone()
 def test_dropout_acts_only_in_training(variant):
     x, mask = padded_batch(9)
     mixer = random_mixer(variant, dropout=0.5).eval()
@@ -655,6 +778,8 @@ def test_dropout_acts_only_in_training(variant):
 
 # --- The start of the weights ---------------------------------------------------------------------
 
+INITIALISE = ["SelfAttention.initialise", "ConvBert.initialise", "GatedConvolution.initialise"]
+
 
 def new_model(variant):
     """A model of two layers with C = 64, with the weights that pre-training starts from."""
@@ -665,6 +790,7 @@ def new_model(variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@alone(*INITIALISE)
 def test_the_linear_layers_of_our_mixers_have_berts_start(variant):
     """Weights normal(0, 0.02), biases 0. torch's own start would have a deviation of 0.07 here."""
     torch.manual_seed(0)
@@ -677,6 +803,53 @@ def test_the_linear_layers_of_our_mixers_have_berts_start(variant):
                 assert abs(part.weight.mean()) < 0.002, name
                 assert abs(part.weight.std() - 0.02) < 0.002, name
                 assert part.bias is None or part.bias.eq(0).all(), name
+
+
+def check_initial_weights(model):
+    """Linear and embedding weights normal(0, 0.02), biases 0, LayerNorms 1 and 0."""
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            weight = module.weight
+            # one standard error of a standard deviation is sigma / sqrt(2n): allow five
+            error = 0.02 / (2 * weight.numel()) ** 0.5
+            assert abs(weight.std().item() - 0.02) < 5 * error, name
+            assert abs(weight.mean().item()) < 5 * 0.02 / weight.numel() ** 0.5, name
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            assert (module.bias == 0).all(), name
+        if isinstance(module, nn.LayerNorm):
+            assert (module.weight == 1).all() and (module.bias == 0).all(), name
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_initial_weights_have_the_published_spread(variant):
+    torch.manual_seed(0)
+    check_initial_weights(BertForMaskedLM(BertConfig.from_size("tiny", variant, 2000)))
+
+
+def test_initial_weights_of_the_composite_model_are_known_without_exception():
+    torch.manual_seed(0)
+    model = BertForMaskedLM(BertConfig.from_size("tiny", vocab_size=2000))
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+        elif name.endswith(".beta"):
+            assert (parameter == 0).all(), name
+        elif name.endswith(".w"):
+            # kaiming_uniform(a = sqrt 5) of a table (d, K): uniform up to 1 / sqrt(K)
+            bound = 17**-0.5
+            assert 0.9 * bound < parameter.abs().max() <= bound, name
+        else:
+            sigma = parameter.std().item()
+            assert abs(sigma - 0.02) < 5 * 0.02 / (2 * parameter.numel()) ** 0.5, name
+    assert (model.bert.layers[0].mixer.terms["fixed"].beta == 0).all()
+
+
+def test_initial_weights_of_the_classifier_have_the_published_spread():
+    torch.manual_seed(0)
+    model = BertForClassification(BertConfig.from_size("tiny", vocab_size=2000), num_labels=3)
+    check_initial_weights(model)
 
 
 class Plain(Mixer):
@@ -724,22 +897,54 @@ def test_a_mixer_without_initialise_keeps_torchs_start(monkeypatch):
         assert torch.equal(layer.mixer.linear.bias, layer.mixer.start[1])
 
 
-def test_the_tables_of_the_terms_start_as_documented():
-    """beta at 0; w, u and s uniform within 1 / sqrt(K), as kaiming_uniform_(a=sqrt(5)) has it."""
+def assert_uniform(numbers, limit):
+    """All within +-limit, and with the spread of a uniform distribution and not of another one."""
+    assert numbers.abs().max() <= limit
+    assert numbers.abs().max() > 0.9 * limit
+
+    # a uniform distribution has the variance limit^2 / 3; the variance of a square is 4/45 limit^4
+    n = numbers.numel()
+    assert abs(numbers.mean()) < 5 * limit / math.sqrt(3 * n)
+    assert abs((numbers**2).mean() - limit**2 / 3) < 5 * limit**2 * math.sqrt(4 / 45 / n)
+
+
+def test_beta_starts_at_0():
+    for layer in new_model("composite").bert.layers:
+        assert layer.mixer.terms["fixed"].beta.eq(0).all()
+
+
+@pytest.mark.parametrize(
+    "variant, term, table",
+    [
+        ("composite", "dynamic", "w"),
+        ("composite-key", "dynamic", "w"),
+        ("composite-key", "key_dynamic", "u"),
+        ("shaw", "dynamic", "w"),
+        ("shaw", "relative_value", "s"),
+    ],
+)
+@alone("relative_table")
+def test_the_tables_w_u_and_s_start_uniform_within_1_over_sqrt_K(variant, term, table):
+    """K = 17. As kaiming_uniform_(a=sqrt(5)) has it; not normal, and not at 0."""
     torch.manual_seed(0)
-    model = new_model("composite-key")
-    for layer in model.bert.layers:
-        terms = layer.mixer.terms
-        assert terms["fixed"].beta.eq(0).all()
-        for table in (terms["dynamic"].w, terms["key_dynamic"].u):
-            limit = 1 / math.sqrt(17)
-            assert 0.9 * limit < table.abs().max() <= limit
+    for layer in new_model(variant).bert.layers:
+        assert_uniform(getattr(layer.mixer.terms[term], table), 1 / math.sqrt(17))
+
+
+@alone()
+def test_the_kernel_of_lightconv_starts_with_xaviers_range():
+    """The authors' weight is (H, 1, K): its range is sqrt(6 / (K + H * K)), and not 0."""
+    torch.manual_seed(0)
+    config = mixer_config("lightconv", hidden_size=32, heads=16, kernel_size=17)
+    weight = attention.make_mixer(config, 0).weight  # (H, K)
+    assert_uniform(weight, math.sqrt(6 / (17 + 16 * 17)))
 
 
 # --- Kernels, for figures -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@alone()
 def test_kernels_have_the_shapes_that_mixer_promises(variant):
     mixer = random_mixer(variant)
     for name, kernel in mixer.kernels().items():
@@ -758,6 +963,7 @@ def test_kernels_have_the_shapes_that_mixer_promises(variant):
         assert rows.shape == (B, heads, 9, K)
 
 
+@alone()
 def test_the_fixed_kernel_is_what_lightconv_does_to_a_single_token():
     """If only g_i is 1, z_(i-r) is the weight of r."""
     for variant in ("lightconv", "dilated", "lightconv-hybrid"):
@@ -768,9 +974,10 @@ def test_the_fixed_kernel_is_what_lightconv_does_to_a_single_token():
         z = mixer.convolution(g)  # (1, N, C)
         for r in range(-(K // 2), K // 2 + 1):
             by_head = z[0, K - r].view(H, d)[:, 0]
-            torch.testing.assert_close(by_head, p[:, r + K // 2], atol=1e-12, rtol=0)
+            assert_near(by_head, p[:, r + K // 2], 1e-12)
 
 
+@alone()
 def test_the_kernel_of_convbert_is_the_weight_of_its_depthwise_convolution():
     mixer = random_mixer("convbert")
     found = mixer.kernels()
@@ -778,6 +985,7 @@ def test_the_kernel_of_convbert_is_the_weight_of_its_depthwise_convolution():
     assert torch.equal(found["depthwise, of the input"], mixer.depthwise.weight[:, 0])
 
 
+@alone()
 def test_kernels_and_tables_of_two_terms_are_added(monkeypatch):
     """A second fixed term and a second table of values are not lost."""
 
@@ -795,11 +1003,12 @@ def test_kernels_and_tables_of_two_terms_are_added(monkeypatch):
 
     terms = mixer.terms
     beta = terms["fixed"].beta + terms["second_fixed"].beta  # (H, K)
-    torch.testing.assert_close(mixer.kernels()["fixed"], beta, atol=1e-12, rtol=0)
+    assert_near(mixer.kernels()["fixed"], beta, 1e-12)
     s = terms["relative_value"].s + terms["second_table"].s  # (d, K)
-    torch.testing.assert_close(mixer.sum_of_tables(), s, atol=1e-12, rtol=0)
+    assert_near(mixer.sum_of_tables(), s, 1e-12)
 
 
+@alone("attention")
 def test_attention_in_blocks_takes_more_queries_than_keys(monkeypatch):
     """The result has a row per query, in the dtype of the values, however many keys there are."""
     query, key, value, mask, *_ = attention_inputs(10, K)
@@ -807,7 +1016,7 @@ def test_attention_in_blocks_takes_more_queries_than_keys(monkeypatch):
     monkeypatch.setattr(attention, "LONGEST_WHOLE", 4)
     monkeypatch.setattr(kernels, "BLOCK", 4)
     in_blocks = attention.attention(query, key[:, :, :6], value[:, :, :6], mask[:, :6])
-    torch.testing.assert_close(in_blocks, expected, atol=1e-12, rtol=0)
+    assert_near(in_blocks, expected, 1e-12)
 
 
 def test_a_mixer_has_no_kernels_if_it_does_not_say_so():
@@ -817,6 +1026,7 @@ def test_a_mixer_has_no_kernels_if_it_does_not_say_so():
 
 
 @pytest.mark.parametrize("variant", ["none", "fixed", "conv-qk", "lightconv"])
+@alone()
 def test_without_a_dynamic_term_or_convolution_tokens_make_no_kernels(variant):
     assert random_mixer(variant).token_kernels(*padded_batch(3)) is None
 
@@ -827,10 +1037,11 @@ def assert_token_kernels(variant, expected_at):
     x, mask = padded_batch(7)
     got = mixer.token_kernels(x, mask).transpose(1, 2)  # (B, N, heads, K)
     expected = expected_at(x, mask, mixer.state_dict()).transpose(1, 2)
-    torch.testing.assert_close(got[mask], expected[mask], atol=1e-12, rtol=0)
+    assert_near(got[mask], expected[mask], 1e-12)
 
 
 @pytest.mark.parametrize("variant", ["dynamic", "composite", "shaw", "composite-conv-qk"])
+@alone()
 def test_token_kernels_of_the_dynamic_term_are_its_scores(variant):
     """q_i . w_r / sqrt(d), and nothing of the other terms."""
 
@@ -849,6 +1060,7 @@ def test_token_kernels_of_the_dynamic_term_are_its_scores(variant):
     assert_token_kernels(variant, expected_at)
 
 
+@alone()
 def test_token_kernels_of_convbert_are_its_linear_layer():
     def expected_at(x, mask, weights):
         rows = references.convbert_kernels(x, mask, weights)  # (B, N, H/2 * K)
@@ -857,6 +1069,7 @@ def test_token_kernels_of_convbert_are_its_linear_layer():
     assert_token_kernels("convbert", expected_at)
 
 
+@alone()
 def test_token_kernels_of_dynamicconv_are_its_linear_layer():
     def expected_at(x, mask, weights):
         g = references.gate(x, mask, weights)
@@ -961,6 +1174,7 @@ def count(size, variant):
 
 
 @pytest.mark.parametrize("variant", HOLDS)
+@alone()
 def test_a_variant_has_the_terms_and_convolutions_of_the_paper_and_no_others(variant):
     terms, convolutions = HOLDS[variant]
     weights = random_mixer(variant).state_dict()
@@ -980,6 +1194,7 @@ def test_a_variant_has_the_terms_and_convolutions_of_the_paper_and_no_others(var
 
 
 @pytest.mark.parametrize("variant", HOLDS)
+@alone()
 def test_kernels_are_the_weights_of_these_terms_and_convolutions(variant):
     terms, convolutions = HOLDS[variant]
     mixer = random_mixer(variant)
@@ -998,16 +1213,19 @@ def test_kernels_are_the_weights_of_these_terms_and_convolutions(variant):
 
 
 @pytest.mark.parametrize("variant", SMALL)
+@alone()
 def test_small_has_exactly_the_parameters_of_the_paper(variant):
     assert count("small", variant) == SMALL[variant]
 
 
 @pytest.mark.parametrize("variant", OTHERS)
+@alone()
 def test_small_has_the_parameters_derived_above(variant):
     assert count("small", variant) == OTHERS[variant]
 
 
 @pytest.mark.parametrize("variant", BASE)
+@alone()
 def test_base_has_the_parameters_of_the_paper(variant):
     parameters, printed = BASE[variant]
     assert count("base", variant) == parameters
@@ -1087,6 +1305,7 @@ def test_a_variant_whose_parts_do_not_go_together_is_refused_when_it_is_made(fie
 
 
 @pytest.mark.parametrize("beyond", BEYOND)
+@alone()
 def test_a_new_variant_of_existing_terms_is_one_line(monkeypatch, beyond):
     variant = Variant("content + beta_r + k_j.u_(i-j)", terms=("fixed", "key_dynamic"))
     monkeypatch.setitem(VARIANTS, "fixed-key", variant)
@@ -1099,7 +1318,7 @@ def test_a_new_variant_of_existing_terms_is_one_line(monkeypatch, beyond):
     F.cross_entropy(logits, targets).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert logits.shape == (18, 30)
-    torch.testing.assert_close(logits.view(2, 9, 30), model(ids), atol=1e-12, rtol=0)
+    assert_near(logits.view(2, 9, 30), model(ids), 1e-12)
 
     # per layer: H * K for beta, d * K for u
     assert count("small", "fixed-key") == SMALL["none"] + 12 * (4 * 17 + 64 * 17)
@@ -1118,6 +1337,7 @@ class Mean(Mixer):
         return self.output(total / number).expand_as(x)
 
 
+@alone()
 def test_a_new_variant_with_a_new_mixer_trains_like_the_others(monkeypatch):
     monkeypatch.setitem(VARIANTS, "mean", Variant("z_i = mean_j x_j", mixer=Mean))
     model = small_model("mean")
@@ -1145,6 +1365,7 @@ def new_term_in_loops(weights, q_i, k_j, i, j, h, config):
     return abs(t - config.kernel_size // 2)
 
 
+@alone()
 def test_a_new_term_without_parameters_is_one_class_and_one_entry_in_the_loops(monkeypatch):
     monkeypatch.setitem(TERMS, "new-term", NewTerm)
     monkeypatch.setitem(VARIANTS, "new", Variant("", terms=("dynamic", "new-term")))
@@ -1153,6 +1374,7 @@ def test_a_new_term_without_parameters_is_one_class_and_one_entry_in_the_loops(m
         assert_equals_loops("new", 9, beyond)
 
 
+@alone()
 def test_a_term_or_mixer_without_loops_fails_with_a_sentence_that_says_so(monkeypatch):
     monkeypatch.setitem(TERMS, "new-term", NewTerm)
     monkeypatch.setitem(VARIANTS, "new", Variant("", terms=("new-term",)))

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from attention import VARIANTS, depthwise_convolution, merge_heads, split_heads
-from helpers import draw, random_mixer
+from helpers import assert_near, draw, random_mixer
 from kernels import convolve, relative_scores
 
 B, N, H, d, K = 2, 23, 3, 4, 7
@@ -23,7 +23,7 @@ R = torch.arange(N)[None, :] - torch.arange(N)[:, None]  # (N, N): r = j - i of 
 
 
 def assert_same(one, other):
-    torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+    assert_near(one, other, 1e-12)
 
 
 def mixer_of(variant, layer=0):

@@ -49,15 +49,15 @@ def test_all_paths_equal_the_loops_in_values_and_gradients_at_every_length(beyon
 
         for function in PATHS:
             scores, gradient = values_and_gradients(function, rows, beyond, upstream)
-            torch.testing.assert_close(scores, loops[0], atol=1e-12, rtol=1e-12)
-            torch.testing.assert_close(gradient, loops[1], atol=1e-10, rtol=1e-10)
+            assert_near(scores, loops[0], 1e-12)
+            assert_near(gradient, loops[1], 1e-10)
 
             scores, gradient = values_and_gradients(
                 function, rows.float(), beyond, upstream.float()
             )
             assert scores.dtype == gradient.dtype == torch.float32
-            torch.testing.assert_close(scores.double(), loops[0], atol=1e-6, rtol=1e-6)
-            torch.testing.assert_close(gradient.double(), loops[1], atol=1e-5, rtol=1e-5)
+            assert_near(scores.double(), loops[0], 1e-6)
+            assert_near(gradient.double(), loops[1], 1e-5)
 
 
 @pytest.mark.parametrize("function", PATHS)
@@ -70,11 +70,11 @@ def test_all_paths_equal_the_loops_on_rows_shared_by_all_queries(function):
     for beyond in BEYOND:
         got = function(rows, 8, beyond)
         expected = references.relative_scores(rows, 8, beyond)
-        torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
+        assert_near(got, expected, 1e-12)
 
         got = torch.autograd.grad((got * upstream).sum(), beta)[0]
         expected = torch.autograd.grad((expected * upstream).sum(), beta)[0]
-        torch.testing.assert_close(got, expected, atol=1e-10, rtol=0)
+        assert_near(got, expected, 1e-10)
 
 
 @pytest.mark.parametrize("function", PATHS)
@@ -153,7 +153,7 @@ def test_the_gradient_of_the_map_has_a_gradient():
 def test_scores_of_some_of_the_queries_are_these_rows_of_the_map(function, beyond):
     rows = draw(1, 2, 12, 7)
     upstream = draw(1, 2, 12, 12, seed=1)
-    scores, gradient = values_and_gradients(gather_scores, rows, beyond, upstream)
+    scores, gradient = values_and_gradients(references.map_of_rows, rows, beyond, upstream)
 
     for first, last in ((0, 1), (0, 5), (3, 4), (4, 9), (11, 12), (6, 12)):
 
@@ -164,7 +164,7 @@ def test_scores_of_some_of_the_queries_are_these_rows_of_the_map(function, beyon
             some_queries, rows[:, :, first:last], beyond, upstream[:, :, first:last]
         )
         assert torch.equal(some_scores, scores[:, :, first:last])
-        torch.testing.assert_close(some_gradient, gradient[:, :, first:last], atol=1e-12, rtol=0)
+        assert_near(some_gradient, gradient[:, :, first:last], 1e-12)
 
 
 @pytest.mark.parametrize("function", PATHS)
@@ -214,15 +214,20 @@ def test_the_band_equals_the_reference_around_a_strip_of_queries(beyond, K):
     for N in (63, 64, 65, 127, 128, 129, 130):
         rows = draw(1, 2, N, K)
         upstream = draw(1, 2, N, N, seed=1)
-        expected = values_and_gradients(relative_scores, rows, beyond, upstream)
+        expected = values_and_gradients(references.map_of_rows, rows, beyond, upstream)
         scores, gradient = values_and_gradients(band_scores, rows, beyond, upstream)
         assert torch.equal(scores, expected[0])
-        torch.testing.assert_close(gradient, expected[1], atol=1e-10, rtol=0)
+        assert_near(gradient, expected[1], 1e-10)
 
         # the same map, added to one that is given
         content = draw(1, 2, N, N, seed=2)
         added = kernels.add_band(content.clone(), rows, beyond)
-        torch.testing.assert_close(added, content + expected[0], atol=1e-12, rtol=0)
+        assert_near(added, content + expected[0], 1e-12)
+
+        # and its gradients
+        leaf = rows.clone().requires_grad_()
+        got = torch.autograd.grad(kernels.add_band(content.clone(), leaf, beyond), leaf, upstream)
+        assert_near(got[0], expected[1], 1e-10)
 
 
 def test_add_band_overwrites_the_scores_and_has_both_gradients():
@@ -256,13 +261,13 @@ def test_band_sums_are_the_adjoint_of_the_map_of_scores(monkeypatch, beyond, str
 
         # all queries
         sums = kernels.band_sums(M, K, beyond)
-        torch.testing.assert_close(sums, expected, atol=1e-12, rtol=0)
+        assert_near(sums, expected, 1e-12)
 
         # three queries at a time
         parts = []
         for first in range(0, N, 3):
             parts.append(kernels.band_sums(M[:, :, first : first + 3], K, beyond, first))
-        torch.testing.assert_close(torch.cat(parts, dim=2), expected, atol=1e-12, rtol=0)
+        assert_near(torch.cat(parts, dim=2), expected, 1e-12)
 
         # and their own gradient
         def sums_of(M, K=K):
@@ -318,7 +323,7 @@ def test_key_scores_are_the_map_with_queries_and_keys_exchanged(beyond):
         for first, last in ((0, N), (0, 1), (N // 2, N), (N // 2, N // 2 + 1)):
             got = kernels.key_scores(rows, last - first, beyond, first)
             some = expected[:, :, first:last]
-            torch.testing.assert_close(got, some, atol=1e-12, rtol=0)
+            assert_near(got, some, 1e-12)
 
             some_upstream = upstream[:, :, first:last]
             got = torch.autograd.grad(got, rows, some_upstream)
@@ -361,12 +366,12 @@ def test_the_drawing_of_key_scores_is_what_it_computes():
 @pytest.mark.parametrize("band", [1, 3, 64])
 def test_convolve_is_a_sum_over_the_window(monkeypatch, band):
     monkeypatch.setattr(kernels, "BAND", band)
-    for N, K in ((1, 3), (3, 9), (10, 3), (12, 9)):
+    for N, K in ((1, 3), (3, 9), (10, 3), (12, 9), (6, 1), (6, 13)):
         rows = draw(2, 2, N, K).requires_grad_()
         value = draw(2, 2, N, 4, seed=1).requires_grad_()
         expected = references.relative_scores(rows, N, "zero") @ value
         got = kernels.convolve(rows, value)
-        torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
+        assert_near(got, expected, 1e-12)
 
         upstream = upstream_for(got)
         got = torch.autograd.grad(got, (rows, value), upstream)
@@ -388,13 +393,18 @@ def test_the_drawing_of_convolve_is_what_it_computes():
     rows[0, 0, 2] = matrix[1, 1:4]
     value = draw(1, 1, 4, 2)
     z = kernels.convolve(rows, value)
-    torch.testing.assert_close(z[0, 0, 1:3], matrix @ value[0, 0], atol=1e-10, rtol=0)
+    assert_near(z[0, 0, 1:3], matrix @ value[0, 0], 1e-10)
 
 
 # --- Long sequences -------------------------------------------------------------------------------
 
 
 def blocks(*inputs):
+    """Attention in blocks; what is done with each block is the reference."""
+    return kernels.attention_in_blocks(references.attention_function, *inputs)
+
+
+def blocks_of_the_project(*inputs):
     return kernels.attention_in_blocks(attention.attention, *inputs)
 
 
@@ -423,7 +433,7 @@ def test_blocks_equal_attention_without_blocks(monkeypatch, beyond, block, N, K)
         (shared, None, None),
     ):
         inputs = (*qkv_and_mask, *terms)
-        expected = results(attention.attention, inputs, beyond)
+        expected = results(references.attention_function, inputs, beyond)
         assert_near(results(blocks, inputs, beyond), expected, 1e-10)
 
 
@@ -446,7 +456,7 @@ def test_the_backward_pass_of_blocks_has_the_dropout_of_the_forward_pass(monkeyp
 
     # attention without blocks, with these zeros
     def with_these_zeros(*inputs):
-        p = attention.attention(*inputs)  # (B, H, N, N)
+        p = references.attention_function(*inputs)  # (B, H, N, N)
         return p * kept
 
     assert_near(got, results(with_these_zeros, inputs), 1e-10)
@@ -455,8 +465,8 @@ def test_the_backward_pass_of_blocks_has_the_dropout_of_the_forward_pass(monkeyp
 def test_dropout_in_blocks_is_the_same_for_the_same_seed():
     """Values and gradients, to the bit."""
     inputs = attention_inputs(150, 17, torch.float32)
-    first = results(blocks, inputs, "clip", 0.2)
-    second = results(blocks, inputs, "clip", 0.2)
+    first = results(blocks_of_the_project, inputs, "clip", 0.2)
+    second = results(blocks_of_the_project, inputs, "clip", 0.2)
     assert_same_bits(first, second)
 
 
@@ -472,6 +482,21 @@ def test_in_blocks_padding_gets_no_attention_and_no_gradient():
     for name in ("key", "value", "key_rows"):
         assert got[name][1, :, 5:].eq(0).all(), name
         assert got[name][1, :, :5].ne(0).any(), name
+
+
+def test_gradients_of_blocks_are_summed_in_float32_and_not_in_bf16(monkeypatch):
+    """1024 blocks of one query. Each gives every value a gradient of 1/4, so the sum is 256.
+
+    bf16 has 8 bits: a sum in bf16 would stop growing at 64, where 1/4 is too small to be added.
+    """
+    monkeypatch.setattr(kernels, "BLOCK", 1)
+    query = torch.zeros(1, 1, 1024, 1, dtype=torch.bfloat16)
+    key = torch.zeros(1, 1, 4, 1, dtype=torch.bfloat16)
+    value = torch.zeros(1, 1, 4, 1, dtype=torch.bfloat16, requires_grad=True)
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    blocks(query, key, value, mask).sum().backward()
+    assert value.grad.dtype == torch.bfloat16
+    assert value.grad.flatten().tolist() == [256.0] * 4
 
 
 class LargestTensor(TorchDispatchMode):

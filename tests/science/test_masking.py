@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import references
 from data import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, mask_tokens
 
 VOCABULARY_SIZE = 1000
@@ -85,6 +86,28 @@ def test_random_tokens_are_drawn_from_all_ordinary_ids(masked):
     counts = torch.bincount(tenth, minlength=10)
     sigma = math.sqrt(len(random) * 0.09)
     assert (counts - len(random) / 10).abs().max() < 5 * sigma, counts
+
+
+def test_every_ordinary_id_can_be_drawn_the_first_and_the_last_among_them():
+    """With the words 5, 6 and 7, about 500 random tokens: each word is drawn about 170 times."""
+    rows = torch.full((500, 100), 6)
+    masked_ids, _ = mask_tokens(rows, 8, torch.Generator().manual_seed(0))
+    replaced = masked_ids[(masked_ids != 6) & (masked_ids != MASK)]
+    assert sorted(set(replaced.tolist())) == [5, 7]
+    assert within_5_sigmas(int((replaced == 7).sum()), len(replaced), 0.5)
+
+
+def test_masks_are_those_of_the_plain_loop():
+    """The random numbers are drawn in the order: one per token, then one id per position."""
+    rows = torch.randint(0, 40, (20, 30), generator=torch.Generator().manual_seed(1))
+    numbers = torch.Generator().manual_seed(2)
+    draw = torch.rand(rows.shape, generator=numbers)
+    random_ids = torch.randint(len(SPECIAL_TOKENS), 40, rows.shape, generator=numbers)
+    expected_ids, expected_labels = references.mask_tokens(rows, draw, random_ids)
+
+    masked_ids, labels = mask_tokens(rows, 40, torch.Generator().manual_seed(2))
+    assert torch.equal(masked_ids, expected_ids)
+    assert torch.equal(labels, expected_labels)
 
 
 def test_masks_depend_on_the_generator_alone(masked):

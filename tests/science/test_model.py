@@ -12,11 +12,14 @@ import model as model_module
 from attention import VARIANTS
 from conftest import ROOT
 from data import train_tokenizer
+from helpers import assert_near, put_references
 from model import (
+    MOST_LAYERS,
     SIZES,
     BertConfig,
     BertForClassification,
     BertForMaskedLM,
+    Layer,
     fill_in,
     first_masked_indices,
     masked_indices,
@@ -29,8 +32,14 @@ from model_helpers import SMALL, WORDS, every_word_once, small_config, small_mod
 from pretrain import predictions_at_most
 
 
+@pytest.fixture(autouse=True)
+def mixers_of_references(monkeypatch):
+    """These tests are about model.py: the functions of attention.py are plain references."""
+    put_references(monkeypatch)
+
+
 def assert_close(actual, expected, tolerance=1e-12):
-    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=0)
+    assert_near(actual, expected, tolerance)
 
 
 def normalised(x):
@@ -143,7 +152,164 @@ def test_layer_is_post_norm_with_exact_gelu():
     assert_close(layer(x, attention_mask), expected, 1e-10)
 
 
+# --- What reaches the encoder ---------------------------------------------------------------------
+
+
+def masked_lm():
+    return small_model()
+
+
+def classifier():
+    return BertForClassification(small_config(), num_labels=3).eval()
+
+
+def arguments_of_encoder(model, *given):
+    """Call a model, and return what its encoder was called with: (ids, mask, types)."""
+    calls = []
+    encoder = model.bert.forward
+
+    def note(input_ids, attention_mask=None, token_type_ids=None):
+        calls.append((input_ids, attention_mask, token_type_ids))
+        return encoder(input_ids, attention_mask, token_type_ids)
+
+    model.bert.forward = note
+    model(*given)
+    return calls[0]
+
+
+@pytest.mark.parametrize("make_model", [masked_lm, classifier])
+def test_the_padding_mask_reaches_the_encoder(make_model):
+    input_ids = every_word_once()
+    mask = torch.tensor([[True, True, True, True, False, False]])
+    _, found, _ = arguments_of_encoder(make_model(), input_ids, mask)
+    assert found is mask
+
+
+@pytest.mark.parametrize("make_model", [masked_lm, classifier])
+def test_the_token_types_reach_the_encoder(make_model):
+    input_ids = every_word_once()
+    mask = torch.ones_like(input_ids, dtype=torch.bool)
+    types = torch.tensor([[0, 0, 0, 1, 1, 1]])
+    _, _, found = arguments_of_encoder(make_model(), input_ids, mask, types)
+    assert found is types
+
+
+def test_every_layer_gets_the_padding_mask():
+    model = small_model()
+    found = []
+    for layer in model.bert.layers:
+
+        def note(x, attention_mask):
+            found.append(attention_mask)
+            return x
+
+        layer.mixer.forward = note
+    mask = torch.tensor([[True, True, True, True, False, False]])
+    model(every_word_once(), mask)
+    assert len(found) == len(model.bert.layers)
+    assert all(one is mask for one in found)
+
+
+# --- Dropout --------------------------------------------------------------------------------------
+
+
+def assert_dropped(got, without, dropout):
+    """Each number is 0 with probability `dropout`, and otherwise scaled up by 1 / (1 - dropout)."""
+    is_zero = got == 0
+    scaled = without / (1 - dropout)
+    assert_near(got[~is_zero], scaled[~is_zero], 1e-12)
+    share = is_zero.double().mean().item()
+    deviation = (dropout * (1 - dropout) / got.numel()) ** 0.5
+    assert abs(share - dropout) < 5 * deviation, f"a share of {share:.3f} is dropped"
+
+
+class Given(nn.Module):
+    """Stands in for a part of a layer: it returns the same numbers for any input."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.x = x
+
+    def forward(self, *arguments):
+        return self.x
+
+
+def dropping_layer(mixed, fed):
+    """A layer whose mixer and FFN give these numbers, and whose LayerNorms change nothing."""
+    layer = Layer(small_config(dropout=0.3), 0).double().train()
+    layer.mixer = Given(mixed)
+    layer.ffn = Given(fed)
+    layer.mixer_norm = nn.Identity()
+    layer.ffn_norm = nn.Identity()
+    return layer
+
+
+def test_embeddings_have_dropout_after_their_layer_norm():
+    torch.manual_seed(0)
+    config = small_config(dropout=0.3, embedding_size=SMALL["hidden_size"])
+    embeddings = BertForMaskedLM(config).double().bert.embeddings
+    input_ids = torch.randint(5, len(WORDS), (20, 24))
+    types = torch.zeros_like(input_ids)
+    without = embeddings.eval()(input_ids, types)
+    assert_dropped(embeddings.train()(input_ids, types), without, 0.3)
+
+
+def test_a_layer_drops_numbers_of_its_mixer_and_of_nothing_else():
+    torch.manual_seed(0)
+    x, mixed = torch.randn(2, 3, 200, 32, dtype=torch.float64)
+    layer = dropping_layer(mixed, torch.zeros_like(x))
+    added = layer(torch.zeros_like(x), None)
+    assert_dropped(added, mixed, 0.3)
+    unmixed = dropping_layer(torch.zeros_like(x), torch.zeros_like(x))
+    assert torch.equal(unmixed(x, None), x)
+
+
+def test_a_layer_drops_numbers_of_its_ffn_and_of_nothing_else():
+    torch.manual_seed(0)
+    x, fed = torch.randn(2, 3, 200, 32, dtype=torch.float64)
+    layer = dropping_layer(torch.zeros_like(x), fed)
+    assert_dropped(layer(torch.zeros_like(x), None), fed, 0.3)
+
+
+def test_the_classifier_drops_numbers_of_the_pooled_token():
+    torch.manual_seed(0)
+    model = BertForClassification(small_config(dropout=0.3), num_labels=3).double()
+    hidden = torch.randn(200, 2, 32, dtype=torch.float64)
+    model.bert = Given(hidden)
+    model.classifier = nn.Identity()
+    input_ids = torch.zeros(200, 2, dtype=torch.long)
+    without = model.eval()(input_ids)
+    assert_dropped(model.train()(input_ids), without, 0.3)
+
+
 # --- The masked-LM head ---------------------------------------------------------------------------
+
+
+def test_the_activation_of_the_head_is_the_exact_gelu():
+    """Far from 0, where GELU is neither linear nor ReLU nor its tanh approximation."""
+    model = small_model(embedding_size=SMALL["hidden_size"]).double()
+    model.transform = nn.Identity()
+    model.norm = nn.Identity()
+    x = torch.linspace(-3, 3, 5 * 32, dtype=torch.float64).view(5, 32)
+    decoder = model.bert.embeddings.token.weight
+    assert_close(model.head(x), exact_gelu(x) @ decoder.T + model.bias)
+
+
+def test_all_layer_norms_have_berts_eps():
+    """1e-12, and not torch's 1e-5: in the embeddings, in every layer and in the head."""
+    model = small_model("absolute")
+    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+    assert len(norms) == 1 + 2 * len(model.bert.layers) + 1
+    assert [norm.eps for norm in norms] == [1e-12] * len(norms)
+
+
+def test_the_layer_norm_of_the_head_keeps_small_differences():
+    """With numbers around 1e-5, an eps of 1e-5 in place of 1e-12 would make them 0."""
+    model = small_model(embedding_size=SMALL["hidden_size"]).double()
+    model.transform = nn.Identity()
+    x = torch.randn(3, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 1e-5
+    decoder = model.bert.embeddings.token.weight
+    assert_close(model.head(x), normalised(exact_gelu(x)) @ decoder.T + model.bias)
 
 
 def test_head_is_a_linear_map_gelu_layer_norm_and_the_token_embeddings_again():
@@ -165,6 +331,13 @@ def test_decoder_is_tied_to_the_token_embeddings():
     after = model(input_ids)[..., 3]
     assert torch.allclose(after, model.bias[3].expand(1, 6), atol=1e-7)
     assert not torch.allclose(before, after)
+
+
+def test_the_token_embeddings_learn_from_the_decoder_too():
+    """Token 3 is not in the input: its gradient can only come from the decoder."""
+    model = small_model()
+    model(every_word_once())[..., 3].sum().backward()
+    assert model.bert.embeddings.token.weight.grad[3].ne(0).all()
 
 
 def test_logits_are_float32_under_bf16():
@@ -284,54 +457,7 @@ def test_classifier_reads_the_first_token_through_the_pooler():
     assert_close(scores, pooled @ model.classifier.weight.T + model.classifier.bias)
 
 
-# --- Initial weights ------------------------------------------------------------------------------
-
-
-def check_initial_weights(model):
-    """Linear and embedding weights normal(0, 0.02), biases 0, LayerNorms 1 and 0."""
-    for name, module in model.named_modules():
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            weight = module.weight
-            # one standard error of a standard deviation is sigma / sqrt(2n): allow five
-            error = 0.02 / (2 * weight.numel()) ** 0.5
-            assert abs(weight.std().item() - 0.02) < 5 * error, name
-            assert abs(weight.mean().item()) < 5 * 0.02 / weight.numel() ** 0.5, name
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            assert (module.bias == 0).all(), name
-        if isinstance(module, nn.LayerNorm):
-            assert (module.weight == 1).all() and (module.bias == 0).all(), name
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_initial_weights_have_the_published_spread(variant):
-    torch.manual_seed(0)
-    check_initial_weights(BertForMaskedLM(BertConfig.from_size("tiny", variant, 2000)))
-
-
-def test_initial_weights_of_the_composite_model_are_known_without_exception():
-    torch.manual_seed(0)
-    model = BertForMaskedLM(BertConfig.from_size("tiny", vocab_size=2000))
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            assert (parameter == 0).all(), name
-        elif "norm" in name:
-            assert (parameter == 1).all(), name
-        elif name.endswith(".beta"):
-            assert (parameter == 0).all(), name
-        elif name.endswith(".w"):
-            # kaiming_uniform(a = sqrt 5) of a table (d, K): uniform up to 1 / sqrt(K)
-            bound = 17**-0.5
-            assert 0.9 * bound < parameter.abs().max() <= bound, name
-        else:
-            sigma = parameter.std().item()
-            assert abs(sigma - 0.02) < 5 * 0.02 / (2 * parameter.numel()) ** 0.5, name
-    assert (model.bert.layers[0].mixer.terms["fixed"].beta == 0).all()
-
-
-def test_initial_weights_of_the_classifier_have_the_published_spread():
-    torch.manual_seed(0)
-    model = BertForClassification(BertConfig.from_size("tiny", vocab_size=2000), num_labels=3)
-    check_initial_weights(model)
+# --- Parameters -----------------------------------------------------------------------------------
 
 
 def test_parameter_count_leaves_out_what_is_not_trained_and_counts_shared_ones_once():
@@ -363,6 +489,11 @@ def test_parameter_count_leaves_out_what_is_not_trained_and_counts_shared_ones_o
         (dict(dropout="0.1"), "dropout"),
         (dict(layers="2"), "layers"),
         (dict(layers=True), "layers"),
+        (dict(layers=MOST_LAYERS + 1), f"layers must be a whole number, 1 to {MOST_LAYERS}, not"),
+        (dict(ffn_size=2**31), "ffn_size must be a whole number, 1 to 2147483647, not"),
+        (dict(dropout=float("nan")), "dropout"),
+        (dict(dropout=False), "dropout"),
+        (dict(max_length=24, kernel_size=49), "kernel_size 49 is too large: 47 reach every token"),
         (dict(vocab_size=0), "vocab_size"),
         (dict(depth=3), "depth"),
         (dict(attention_layer=2), "hybrid"),
@@ -375,6 +506,12 @@ def test_config_refuses_in_one_line(wrong, words):
     with pytest.raises(ValueError, match=words) as error:
         BertConfig.from_size("tiny", **values)
     assert "\n" not in str(error.value)
+
+
+def test_config_takes_the_largest_useful_kernel_and_the_default_one_for_any_length():
+    assert small_config(max_length=24, kernel_size=47).kernel_size == 47
+    assert small_config(max_length=8).kernel_size == 17
+    assert small_config(layers=MOST_LAYERS).layers == MOST_LAYERS
 
 
 def test_unknown_size_is_answered_with_the_sizes():

@@ -1,0 +1,90 @@
+"""ASSIGNMENT.md, which `python -m course blank` writes into the copy: what to write, and the rules.
+
+It is made from the table in course/parts.py. TESTS says which of the project's own tests are about
+a function: a file or folder in tests/science, and what follows `pytest -k`.
+"""
+
+from course.parts import PARTS
+
+ATTENTION = "test_attention.py"
+KERNELS = "test_kernels.py"
+TRAINING = "test_training.py"
+
+# fmt: off
+TESTS = {
+    "attention.split_heads": (ATTENTION, "heads_are"),
+    "attention.merge_heads": (ATTENTION, "heads_are"),
+    "attention.lowest_at_padding": (ATTENTION, "lowest_score"),
+    "attention.drop": (ATTENTION, "dropout_sets or dropout_from"),
+    "attention.attention": (ATTENTION,
+        "attention_equals or attention_alone or without_terms or scores_are or padding_gets "
+        "or dropout_of_the_weights or relative_values_are or in_blocks_exactly or blocks_get"),
+
+    "attention.Fixed.forward": (ATTENTION, "rows_of_the_fixed"),
+    "attention.Dynamic.forward": (ATTENTION, "rows_of_the_dynamic"),
+    "attention.KeyDynamic.forward": (ATTENTION, "rows_of_the_dynamic"),
+    "kernels.gather_scores": (KERNELS, "gather_scores"),
+
+    "kernels.relative_scores": (KERNELS, "relative_scores and not gather_scores"),
+    "kernels.sum_bands_of_strip": (KERNELS, "sum_bands or band_sums"),
+    "kernels.key_scores": (KERNELS, "key_scores"),
+    "kernels.convolve": (KERNELS, "convolve"),
+
+    "attention.depthwise_convolution": (ATTENTION, "depthwise_convolution"),
+    "attention.HalfConvolution.forward": (ATTENTION, "mixer_equals and conv-qkv"),
+    "attention.GatedConvolution.gate": (ATTENTION, "mixer_equals and lightconv"),
+    "attention.LightConv.convolution": (ATTENTION, "every_layer_of or dropconnect"),
+    "attention.DynamicConv.convolution": (ATTENTION,
+        "dynamicconv_drops or (mixer_equals and dynamicconv)"),
+    "attention.ConvBert.forward": (ATTENTION, "convbert_drops or (mixer_equals and convbert)"),
+
+    "data.mask_tokens": ("test_masking.py", "tokens or masks"),
+    "model.masked_lm_loss": ("", "masked_lm_loss"),
+    "pretrain.learning_rate": (TRAINING, "learning_rate_rises"),
+    "pretrain.make_optimizer": (TRAINING, "tables_decay or papers_betas"),
+    "pretrain.Trainer.update": (TRAINING, "gradients or every_step_sets"),
+    "pretrain.train_step": (TRAINING,
+        "steps_are_those or every_step_takes or masks_of_its_own or dropout_of_its_own "
+        "or step_counts"),
+    "pretrain.evaluate": (TRAINING, "evaluation"),
+}
+# fmt: on
+
+RULES = """\
+# The assignment
+
+In this copy of the project the bodies of {count} functions are blank: each one raises
+`NotImplementedError`. Write them. Every docstring gives the equation and the shapes; letters such
+as B, H, N, d, k and K are explained at the top of attention.py. course/handout.md, if it is there,
+explains the theory and asks the questions.
+
+Keep names and arguments. The grader takes each function alone: helper functions, constants and
+imports that you add at the top of a file are not there. Define helpers inside the function. Do not
+import inside a function: in the grader, torch, math, nn and F are always there. Loops over heads or
+over the K weights of a row are fine; loops over positions get 0 points, except in part 5.
+
+A function is graded with the original of all others. `python -m pytest` tests your functions
+together: a test may also fail because another function is still blank or wrong.
+"""
+
+
+def assignment_text(blanked):
+    """The text of ASSIGNMENT.md for these lines of the table."""
+    lines = [RULES.format(count=len(blanked))]
+    for part in sorted({function.part for function in blanked}):
+        own = [function for function in blanked if function.part == part]
+        points = sum(function.points for function in own)
+        lines.append(f"## Part {part}: {PARTS[part]} ({points} points)\n")
+
+        # each function, and its tests as a command to copy
+        for function in own:
+            lines.append(f"`{function.name}`, {function.points} points: {function.title}\n")
+            lines.append(f"    {test_command(function.name)}\n")
+    return "\n".join(lines)
+
+
+def test_command(name):
+    """The command that runs the tests of a function."""
+    file, expression = TESTS[name]
+    path = f"tests/science/{file}".rstrip("/")
+    return f'python -m pytest -q {path} -k "{expression}"'

@@ -604,8 +604,7 @@ class PretrainedRun:
         digests = digests_of(self.folder)
         if digests != {name: job.settings[name] for name in digests}:
             raise ValueError(
-                f"{self.folder} got another model since this command was started: "
-                "start it again"
+                f"{self.folder} got another model since this command was started: start it again"
             )
         variant = self.model.config.variant
         tqdm.write(f"\n{self.folder}: {variant}, {VARIANTS[variant].equation}")

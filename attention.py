@@ -86,8 +86,8 @@ def attention(
     Returns:
         z (B, H, n, d), in the dtype of value.
     """
-    # For a long sequence, kernels.py calls this function again, with one block of queries at a
-    # time: the map of scores is never in memory as a whole.
+    # More than LONGEST_WHOLE queries: kernels.py calls this function again, with one block of
+    # queries at a time. So the map of scores is never in memory as a whole.
     if query.shape[-2] > LONGEST_WHOLE:
         return attention_in_blocks(
             attention,
@@ -146,7 +146,8 @@ def lowest_at_padding(attention_mask, dtype):
 def drop(p, dropout, generator=None):
     """Dropout: each number becomes 0 with probability `dropout`, the others are scaled up.
 
-    With a generator, the random numbers come from it and not from torch's global state.
+    Without a generator this is F.dropout. With one, the random numbers come from it and not from
+    torch's global state, which F.dropout cannot do.
     """
     if generator is None:
         return F.dropout(p, dropout)
@@ -197,7 +198,7 @@ class Fixed(Term):
         self.beta = nn.Parameter(torch.zeros(config.heads, config.kernel_size))  # (H, K)
 
     def forward(self, q):
-        # the same row for every sequence and query
+        # (H, N, K): the same row for every sequence and query
         N = q.shape[-2]
         return self.beta[:, None, :].expand(-1, N, -1)  # (H, K) -> (H, N, K)
 

@@ -109,7 +109,8 @@ def relative_scores(rows, length, beyond="clip", first=0):
     """
     N = length
     n, K = rows.shape[-2:]
-    # how many columns to add on each side; below 0: how many columns of the row meet no key
+    # how many columns to add on each side (see extra_columns); below 0: how many columns of the
+    # row meet no key
     left, right = extra_columns(n, N, K, first)
 
     # the columns that extend a row: its end weights, or zeros

@@ -124,7 +124,7 @@ def test_a_blank_keeps_signature_docstring_and_comments(blanked):
     node = find(ast.parse(text), "attention.Fixed.forward")
     assert ast.get_source_segment(text, node) == (
         "def forward(self, q):\n"
-        "        # the same row for every sequence and query\n"
+        "        # (H, N, K): the same row for every sequence and query\n"
         '        raise NotImplementedError("part 2: the fixed term")'
     )
     for function in GRADED:

@@ -110,7 +110,12 @@ from support.glue_table import (
 )
 from support.locks import lock
 from support.progress import Progress
-from support.runs import each_run_once, load_weights, pretraining_settings
+from support.runs import (
+    each_run_once,
+    load_weights,
+    pretraining_settings,
+    say_if_unfinished,
+)
 from support.signals import StopSignals
 from toy import glue as toy_glue
 from toy import language as toy_language
@@ -601,11 +606,12 @@ class PretrainedRun:
         self.data = {}  # {task: TaskData}, of the tasks that were needed
 
         # results say from which model they come
-        digests = digests_of(self.folder)
-        if digests != {name: job.settings[name] for name in digests}:
-            raise ValueError(
-                f"{self.folder} got another model since this command was started: start it again"
-            )
+        for name, digest in digests_of(self.folder).items():
+            if job.settings[name] != digest:
+                raise ValueError(
+                    f"{self.folder} got another model since this command was started: "
+                    "start it again"
+                )
         variant = self.model.config.variant
         tqdm.write(f"\n{self.folder}: {variant}, {VARIANTS[variant].equation}")
 
@@ -940,6 +946,7 @@ def finetune_command(args):
     # what is to be done, for all runs before the first one begins
     jobs = []
     for folder in folders:
+        say_if_unfinished(folder)
         jobs += plan_jobs(folder, tasks, args, dtype)
 
     # the folders of the results, without what a kill may have left there
@@ -982,6 +989,7 @@ def table_command(args):
 
 def read_run(folder, name):
     """A run and its results, for the table. ValueError if it has none."""
+    say_if_unfinished(folder)
     # without a log only the variant is known
     settings = {**pretraining_settings(folder), "variant": load_config(folder).variant}
     records = read_results(folder / name)

@@ -744,8 +744,10 @@ def main(arguments=None):
     # what cannot fit into the memory is refused before any run starts
     lengths = corpus.lengths[corpus.train]  # (training pairs,)
     for variant, config in configs.items():
-        configs[variant] = replace(config, vocab_size=corpus.vocab_size)
-        check_memory(BertForMaskedLM, configs[variant], recipe.batch_size, lengths, device, dtype)
+        config = replace(config, vocab_size=corpus.vocab_size)
+        batch_size = recipe.batch_size
+        check_memory(BertForMaskedLM, config, batch_size, lengths, MASK_PROBABILITY, device, dtype)
+        configs[variant] = config
     if recipe.batch_size > len(lengths):
         print(f"--batch_size is above the {len(lengths):,} training pairs: a step repeats them")
 

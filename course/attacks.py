@@ -251,9 +251,11 @@ def by_the_rules(name, folder, expected):
         (copy / "attention.py").symlink_to(ROOT / "attention.py")
     else:
         (copy / "attention.py").write_text(text, encoding="utf-8")
-    verdict, outputs = grade_function(copy, function(), expected, LIMITS)
-    sentences = [*verdict.sentences, described(outputs, verdict.properties)]
-    return verdict.score, " ".join(sentences)
+
+    # what the grader says
+    graded, outputs = grade_function(copy, function(), expected, LIMITS)
+    sentences = [*graded.sentences, described(outputs, graded.properties)]
+    return graded.score, " ".join(sentences)
 
 
 def without_rules(name, victim, expected):

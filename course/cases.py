@@ -32,7 +32,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 B, H, N, d, K = 2, 3, 7, 4, 5
 TOLERANCE = 1e-7  # float64; relative, and absolute for small numbers
-NOT_FLOAT64 = 2e-2  # bf16
+BF16_TOLERANCE = 2e-2
+SHAPE = "shape and dtype"
 GROWS = "the number of tensor operations grows with N"
 
 
@@ -292,7 +293,7 @@ def weights_at_padding(project):
     return outputs
 
 
-@case("attention.lowest_at_padding", "shape and dtype", letters="b h i j", tolerance=1e-3)
+@case("attention.lowest_at_padding", SHAPE, letters="b h i j", tolerance=1e-3)
 def weights_in_float16(project):
     """the same in float16, whose lowest number is -65504"""
     return low_scores(project, torch.float16)
@@ -470,7 +471,7 @@ def long_sequence(project):
     }
 
 
-@case("attention.attention", "shape and dtype", tolerance=NOT_FLOAT64)
+@case("attention.attention", SHAPE, tolerance=BF16_TOLERANCE)
 def bf16_values(project):
     """query and key in float32, value in bf16, as under autocast"""
     inputs = attention_inputs()

@@ -4,8 +4,8 @@ Of the student's files, only the bodies of the graded functions are used. Each b
 (course/rules.py) and put into a fresh copy of the instructor's project, in a temporary folder.
 There a child process computes the outputs of the cases (course/child.py). This process never
 executes a line of the student's: it reads the outputs as plain tensors and compares them with those
-of the original function. So a wrong function costs its own points and no others, and whatever the
-child prints, writes or changes cannot raise a score.
+of the original function. So a wrong function costs only its own points. Whatever the child prints,
+writes or changes cannot raise a score.
 
 It is not a sandbox. Run it in a container, as an ordinary user, without network. On Windows only
 the time of a child is limited, not its memory.
@@ -26,25 +26,26 @@ from typing import NamedTuple
 import torch
 
 from course import cases
+from course.cases import SHAPE
 from course.mistakes import MISTAKES, wrong_source
 from course.parts import GRADED, ROOT, file_of
 from course.rules import (
     Refused,
     changed_signature,
     check_body,
-    graft,
+    insert_body,
     is_blank,
     students_function,
 )
 from support.files import load_checkpoint, write_text
 
-# What a student's function gets: the original one needs a second, with the import of torch.
+# The limits of one child process. The original functions stay far below them.
 CPU_SECONDS = 30
 WALL_SECONDS = 30
 MEMORY = 4  # GiB
 
 # How the points of a function are divided among its properties; a property not named here has 2.
-SHAPE = "shape and dtype"
+# "no loop" earns no points, but a loop over the positions costs all of them.
 WEIGHTS = {"values": 4, SHAPE: 1, "long": 1}
 LARGEST_OUTPUT = 2**25  # bytes
 
@@ -59,8 +60,8 @@ class Limits(NamedTuple):
     memory: float = MEMORY  # GiB
 
 
-class Verdict(NamedTuple):
-    """What the grader says about one function."""
+class FunctionGrade(NamedTuple):
+    """The points of one function, and what the grader says about it."""
 
     function: object  # its line in course/parts.py
     score: float
@@ -82,10 +83,13 @@ def grade_command(args):
     functions = [line for line in GRADED if args.part in (None, line.part)]
     if args.function is not None:
         functions = [function_called(args.function)]
-    verdicts = grade(folder, functions)
-    print(table(verdicts))
+    grades = grade(folder, functions)
+    print(table(grades))
+
+    # the same for Gradescope
     if args.out is not None:
-        write_text(Path(args.out), json.dumps(autograder_results(verdicts), indent=2) + "\n")
+        text = json.dumps(autograder_results(grades), indent=2)
+        write_text(Path(args.out), text + "\n")
     return 0
 
 
@@ -94,6 +98,7 @@ def function_called(name):
 
     Raises ValueError if no graded function, or more than one, has this name.
     """
+    # with the points in front, "forward" does not match a name such as "do_forward"
     found = [line for line in GRADED if f".{line.name}".endswith(f".{name}")]
     if len(found) == 1:
         return found[0]
@@ -105,12 +110,14 @@ def function_called(name):
 
 
 def grade(folder, functions=GRADED, limits=None):
-    """Grade these functions of a student's copy. Returns a list of Verdicts."""
+    """Grade these functions of a student's copy. Returns a list of FunctionGrades."""
     folder = Path(folder)
     limits = limits or Limits()
+
+    # the outputs of the original functions
     expected = expected_outputs([function.name for function in functions])
 
-    # Each child has its own folder. Two at a time: most of the time goes into importing torch.
+    # Each function has a child process with its own folder. At most four run at the same time.
     def grade_one(function):
         return grade_function(folder, function, expected, limits)
 
@@ -118,47 +125,51 @@ def grade(folder, functions=GRADED, limits=None):
         graded = list(pool.map(grade_one, functions))
 
     # If the outputs of a wrong function are those of a known mistake, the mistake is named.
-    wrong = [verdict.function.name for verdict, outputs in graded if outputs]
+    wrong = [function_grade.function.name for function_grade, outputs in graded if outputs]
     known = mistake_outputs([mistake for mistake in MISTAKES if mistake.function in wrong])
-    return [
-        add_explanation(verdict, outputs, expected, known) if outputs else verdict
-        for verdict, outputs in graded
-    ]
+    grades = []
+    for function_grade, outputs in graded:
+        if outputs:
+            function_grade = add_explanation(function_grade, outputs, expected, known)
+        grades.append(function_grade)
+    return grades
 
 
 def grade_function(folder, function, expected, limits):
-    """(Verdict, outputs): outputs is None if there is nothing more to say about them."""
-    # the body, without executing it
+    """(FunctionGrade, outputs): outputs is None if no more sentences about them are needed."""
+    # check the body, without executing it, and put it into the original file
     try:
         node = students_function(folder, function.name)
         if is_blank(node):
-            return nothing(function, "It is still blank."), None
+            return no_points(function, ["It is still blank."]), None
         check_body(node, function)
-        source = graft(node, function.name)
+        source = insert_body(node, function.name)
     except Refused as refused:
-        return nothing(function, f"It was not executed: {refused}."), None
+        return no_points(function, [f"It was not executed: {refused}."]), None
 
-    # its outputs
+    # a note if the first line was changed
     sentences = []
     changed = changed_signature(node, function.name)
     if changed is not None:
         sentences.append(changed)
+
+    # its outputs
     outputs, end = run_untrusted(function.name, source, limits)
     if outputs is None:
-        return nothing(function, *sentences, end), None
+        return no_points(function, [*sentences, end]), None
 
     # what is right
     properties = right_properties(function.name, outputs, expected)
     score = score_of(function, properties)
-    verdict = Verdict(function, score, properties, sentences)
+    function_grade = FunctionGrade(function, score, properties, sentences)
     if all(properties.values()):
-        return verdict, None
-    return verdict, outputs
+        return function_grade, None
+    return function_grade, outputs
 
 
-def nothing(function, *sentences):
-    """The verdict on a function that gave no outputs."""
-    return Verdict(function, 0.0, {}, list(sentences))
+def no_points(function, sentences):
+    """The grade of a function that gave no outputs."""
+    return FunctionGrade(function, 0.0, {}, sentences)
 
 
 # --- Child processes ------------------------------------------------------------------------------
@@ -175,14 +186,14 @@ def run_untrusted(name, source, limits):
         return None, end
 
     # A child may write what it wants: only {case: {"outputs" or "error"}} is used.
-    is_list = isinstance(results, list) and len(results) == 1 and isinstance(results[0], dict)
-    if not is_list:
+    is_one_job = isinstance(results, list) and len(results) == 1 and isinstance(results[0], dict)
+    if not is_one_job:
         return None, "The process wrote something else than its outputs."
     return results[0], None
 
 
 def run_trusted(jobs, with_plain):
-    """The outputs of our own code, for a list of jobs. Raises RuntimeError if it fails."""
+    """The outputs of the instructor's code for a list of jobs. RuntimeError if it fails."""
     with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as temporary:
         tree = Path(temporary) / "project"
         copy_project(tree)
@@ -195,8 +206,10 @@ def run_trusted(jobs, with_plain):
 
 
 def job_of(functions, name=None, source=None, plain=False):
-    """A job for course/child.py. `name` is the function whose file has another text."""
-    module = None if name is None else name.split(".")[0]
+    """A job for course/child.py. `source` takes the place of the file of the function `name`."""
+    module = None
+    if name is not None:
+        module = name.split(".")[0]
     return {"functions": functions, "module": module, "source": source, "plain": plain}
 
 
@@ -214,7 +227,7 @@ def copy_project(tree):
 
 def run_child(tree, jobs, limits, trusted):
     """Run course/child.py of a copy of the project: (results or None, sentence or None)."""
-    # what it gets
+    # the jobs, in the folder that contains the copy
     folder = tree.parent
     job = {
         "jobs": jobs,
@@ -223,20 +236,9 @@ def run_child(tree, jobs, limits, trusted):
         "memory": limits.memory,
     }
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    kept = ("PATH", "SYSTEMROOT", "TEMP", "TMP", "LD_LIBRARY_PATH")  # no secrets
-    environment = {name: os.environ[name] for name in kept if name in os.environ}
-    environment["OMP_NUM_THREADS"] = "1"
 
-    # A session of its own: at the end, all that it has started is killed with it.
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-B", str(tree / "course/child.py")],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL if not trusted else None,
-        start_new_session=True,
-    )
+    # run, and wait
+    child = start_child(tree, trusted)
     timed_out = False
     try:
         child.wait(limits.wall_seconds)
@@ -245,15 +247,41 @@ def run_child(tree, jobs, limits, trusted):
     finally:
         kill_group(child)
 
-    # what came out
+    # a sentence if it did not end as it should; otherwise its outputs
     if timed_out:
-        return (
-            None,
-            f"It was stopped after {limits.wall_seconds} seconds: is there an endless loop?",
-        )
+        seconds = limits.wall_seconds
+        return None, f"It was stopped after {seconds} seconds: is there an endless loop?"
     if child.returncode != 0:
         return None, end_of(child.returncode)
-    outputs = folder / "outputs.pt"
+    return read_outputs(folder / "outputs.pt", trusted)
+
+
+def start_child(tree, trusted):
+    """Start course/child.py of a copy of the project. Returns the process."""
+    # few variables of the environment, because others may hold passwords
+    kept = ("PATH", "SYSTEMROOT", "TEMP", "TMP", "LD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    environment["OMP_NUM_THREADS"] = "1"
+
+    # errors of the instructor's code are shown
+    stderr = subprocess.DEVNULL
+    if trusted:
+        stderr = None
+
+    # With a session of its own, everything that it starts can be killed with it.
+    return subprocess.Popen(
+        [sys.executable, "-I", "-B", str(tree / "course/child.py")],
+        cwd=tree.parent,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        start_new_session=True,
+    )
+
+
+def read_outputs(outputs, trusted):
+    """The file that a child wrote: (results or None, sentence or None)."""
     try:
         if not trusted and outputs.stat().st_size > LARGEST_OUTPUT:
             return None, "Its outputs are far too large."
@@ -275,7 +303,10 @@ def kill_group(child):
 
 def end_of(code):
     """A sentence about the exit code of a child."""
-    if code in (-getattr(signal, "SIGXCPU", 99), -getattr(signal, "SIGKILL", 99)):
+    # The code is -9 for signal 9. Windows has none of these signals, and 99 is no signal.
+    cpu_limit = getattr(signal, "SIGXCPU", 99)
+    killed = getattr(signal, "SIGKILL", 99)
+    if code in (-cpu_limit, -killed):
         return "It was stopped because it computed for too long: is there an endless loop?"
     if code < 0:
         return f"The process crashed with signal {-code}: too much memory, or too deep a recursion?"
@@ -309,14 +340,20 @@ def right_properties(name, outputs, expected):
     right = {}
     for case in cases.cases_of([name]):
         found = outputs.get(case.key)
-        shapes_are_right = True
-        for wrong_shape, _ in differences(case, found, expected[case.key]):
-            if wrong_shape:
-                shapes_are_right = False
-        is_right = not differences(case, found, expected[case.key])
-        right[case.property] = right.get(case.property, True) and is_right
+        wrong = differences(case, found, expected[case.key])
+
+        # a property is right as long as none of its cases is wrong
+        right.setdefault(case.property, True)
+        if wrong:
+            right[case.property] = False
+
+        # the shapes of the values are a property of their own
         if case.property == "values":
-            right[SHAPE] = right.get(SHAPE, True) and shapes_are_right
+            right.setdefault(SHAPE, True)
+            if any(is_shape for is_shape, _ in wrong):
+                right[SHAPE] = False
+
+        # a loop in any case
         if has_a_loop(case, found):
             right["no loop"] = False
     return right
@@ -330,13 +367,17 @@ def has_a_loop(case, found):
 
 def score_of(function, properties):
     """The points of a function, divided among its properties."""
-    # A loop over the positions is what the handed-out references do: it earns nothing. Shapes earn
-    # nothing by themselves.
-    numbers_are_right = any(
-        right for name, right in properties.items() if name not in (SHAPE, "no loop")
-    )
-    if not properties.get("no loop", True) or not numbers_are_right:
+    # A loop over the positions earns nothing: tests/references.py has such loops.
+    if not properties.get("no loop", True):
         return 0.0
+
+    # Shapes earn nothing by themselves.
+    others = [name for name in properties if name not in (SHAPE, "no loop")]
+    if not any(properties[name] for name in others):
+        return 0.0
+
+    # the share of the right properties. Example: values (4), shape and dtype (1) and gradients (2);
+    # only the gradients are wrong: 5/7 of the points
     total = 0
     earned = 0
     for name, right in properties.items():
@@ -353,6 +394,7 @@ def differences(case, found, expected):
 
     found, expected: {"outputs": {name: output}} or {"error": sentence}.
     """
+    # no outputs, or outputs of another form
     found = as_result(found)
     if "outputs" not in found:
         return [(True, str(found.get("error", "it was not computed"))[:400])]
@@ -361,12 +403,14 @@ def differences(case, found, expected):
     if not isinstance(outputs, dict) or outputs.keys() != wanted.keys():
         return [(True, "the outputs are not those that the case has")]
 
+    # output by output; the letters of the axes are those of the first output
     wrong = []
-    for number, (name, value) in enumerate(wanted.items()):
-        letters = case.letters if number == 0 else ""
+    letters = case.letters
+    for name, value in wanted.items():
         difference = compare(name, outputs[name], value, case.tolerance, letters)
         if difference is not None:
             wrong.append(difference)
+        letters = ""
     return wrong
 
 
@@ -377,9 +421,8 @@ def compare(name, found, expected, tolerance, letters):
         pairs = [(f"{name}, {key}", found[key], value) for key, value in expected.items()]
         return first_difference(pairs, tolerance)
     if isinstance(expected, list) and isinstance(found, list) and len(found) == len(expected):
-        pairs = zip(found, expected, strict=True)
-        named = [(f"{name} [{i}]", a, b) for i, (a, b) in enumerate(pairs)]
-        return first_difference(named, tolerance)
+        names = [f"{name} [{i}]" for i in range(len(expected))]
+        return first_difference(zip(names, found, expected, strict=True), tolerance)
 
     # numbers: Python's and torch's are the same here
     if is_number(expected) and is_number(found):
@@ -388,6 +431,7 @@ def compare(name, found, expected, tolerance, letters):
     if isinstance(expected, torch.Tensor) and isinstance(found, torch.Tensor):
         return compare_tensors(name, found, expected, tolerance, letters)
 
+    # texts, True and False, None
     if type(found) is type(expected) and found == expected:
         return None
     return True, f"{name}: it is {str(found)[:60]}, and should be {str(expected)[:60]}"
@@ -405,6 +449,7 @@ def is_number(value):
 
 
 def first_difference(named, tolerance):
+    """`compare` for a list of (name, found, expected): the first one that differs, or None."""
     for name, found, expected in named:
         difference = compare(name, found, expected, tolerance, "")
         if difference is not None:
@@ -413,7 +458,8 @@ def first_difference(named, tolerance):
 
 
 def compare_tensors(name, found, expected, tolerance, letters):
-    """The same for two tensors: the first entry that differs, with its index."""
+    """`compare` for two tensors: the sentence has the first entry that differs, with its index."""
+    # shape and dtype
     if found.shape != expected.shape:
         return True, f"{name}: the shape is {list(found.shape)}, not {list(expected.shape)}"
     if found.dtype != expected.dtype:
@@ -423,9 +469,10 @@ def compare_tensors(name, found, expected, tolerance, letters):
     a = found.double()
     b = expected.double()
     is_near = (a - b).abs() <= tolerance + tolerance * b.abs()
-    if (is_near | (a == b)).all():
+    is_right = is_near | (a == b)  # inf - inf is NaN, but inf == inf
+    if is_right.all():
         return None
-    wrong = (~(is_near | (a == b))).nonzero()
+    wrong = (~is_right).nonzero()  # (how many, axes)
 
     # the first one, as in "result at b = 0, h = 1, i = 2, j = 0"
     place = tuple(wrong[0].tolist())
@@ -433,7 +480,9 @@ def compare_tensors(name, found, expected, tolerance, letters):
     if len(axes) != len(place):
         axes = [f"axis {axis}" for axis in range(len(place))]
     where = ", ".join(f"{axis} = {index}" for axis, index in zip(axes, place, strict=True))
-    at = f" at {where}" if place else ""
+    at = ""
+    if place:  # a single number has no axes
+        at = f" at {where}"
     share = f"{len(wrong)} of {found.numel()} numbers differ"
     sentence = (
         f"{name}{at} is {float(found[place]):.6g}; the equation gives {float(expected[place]):.6g} "
@@ -447,10 +496,10 @@ def compare_tensors(name, found, expected, tolerance, letters):
 # --- Messages -------------------------------------------------------------------------------------
 
 
-def add_explanation(verdict, outputs, expected, known):
-    """The verdict with sentences: the known mistake, if it is one, and the first difference."""
-    name = verdict.function.name
-    sentences = list(verdict.sentences)
+def add_explanation(function_grade, outputs, expected, known):
+    """The grade with sentences: the known mistake, if it is one, and the first difference."""
+    name = function_grade.function.name
+    sentences = list(function_grade.sentences)
 
     # a loop over the positions
     for case in cases.cases_of([name]):
@@ -468,8 +517,8 @@ def add_explanation(verdict, outputs, expected, known):
 
     # the first case that differs, the first error, and the names of the properties
     sentences += first_sentences(name, outputs, expected)
-    sentences.append(summary(verdict.properties, outputs, expected, name))
-    return verdict._replace(sentences=sentences)
+    sentences.append(summary(function_grade.properties, outputs, expected, name))
+    return function_grade._replace(sentences=sentences)
 
 
 def first_sentences(name, outputs, expected):
@@ -481,31 +530,43 @@ def first_sentences(name, outputs, expected):
         wrong = differences(case, result, expected[case.key])
         if not wrong:
             continue
+
+        # its first difference, as one sentence
         sentence = f"{case.property} ({case.what.strip()}): {wrong[0][1]}"
         if not sentence.endswith("?"):
             sentence += "."
-        if "outputs" in result:
-            differing = differing or sentence
-        else:
-            error = error or sentence
+
+        # only the first sentence of each kind is kept
+        is_error = "outputs" not in result
+        if is_error and error is None:
+            error = sentence
+        if not is_error and differing is None:
+            differing = sentence
     return [sentence for sentence in (differing, error) if sentence is not None]
 
 
 def summary(properties, outputs, expected, name):
     """The names of the properties that are right, wrong, and not tested because of an error."""
-    # a property is wrong if an output of it is; an error alone does not tell
+    # A property is wrong if one of its outputs is wrong. An error alone does not show it.
     seen = set()
     for case in cases.cases_of([name]):
         result = as_result(outputs.get(case.key))
         if "outputs" in result and differences(case, result, expected[case.key]):
-            seen |= {case.property, SHAPE} if case.property == "values" else {case.property}
+            seen.add(case.property)
+            if case.property == "values":
+                seen.add(SHAPE)
         if has_a_loop(case, result):
             seen.add("no loop")
 
+    # three lists of properties
     right = [kind for kind, is_right in properties.items() if is_right]
     wrong = [kind for kind in properties if kind not in right and kind in seen]
     untested = [kind for kind in properties if kind not in right and kind not in seen]
-    text = f"Right: {', '.join(right) or 'nothing'}."
+
+    # one sentence for each list; only the first one is always there
+    text = "Right: nothing."
+    if right:
+        text = f"Right: {', '.join(right)}."
     if wrong:
         text += f" Wrong: {', '.join(wrong)}."
     if untested:
@@ -524,6 +585,7 @@ def same_outputs(name, outputs, expected, known):
     for case in cases.cases_of([name]):
         if differences(case, outputs.get(case.key), expected[case.key]):
             wrong.append(case.key)
+
     # the mistake with the same outputs in most of them
     best = None
     most = 0
@@ -540,6 +602,8 @@ def same_outputs(name, outputs, expected, known):
                     shows_elsewhere = True
             elif "outputs" in result and not differences(case, found, result):
                 same.append(case.key)
+
+        # the first mistake is kept if two explain as many cases
         explains = wrong[0] in same or 2 * len(same) > len(wrong)
         if explains and not shows_elsewhere and len(same) > most:
             best = mistake
@@ -547,51 +611,71 @@ def same_outputs(name, outputs, expected, known):
     return best
 
 
-def table(verdicts):
+def table(grades):
     """The table that is printed: points and sentences of each function, and sums."""
     lines = []
-    for part in sorted({verdict.function.part for verdict in verdicts}):
-        own = [verdict for verdict in verdicts if verdict.function.part == part]
-        score, most = sums(own)
-        lines.append(f"part {part}{score:>45.2f} of {most}")
-        for verdict in own:
-            name = verdict.function.name
-            lines.append(f"    {name:<40}{verdict.score:>7.2f} of {verdict.function.points}")
-            lines += [f"        {sentence}" for sentence in verdict.sentences]
-    score, most = sums(verdicts)
-    lines.append(f"total {score:>45.2f} of {most}")
+    for part in sorted({each.function.part for each in grades}):
+        # the points of the part
+        own = [each for each in grades if each.function.part == part]
+        score, possible = sums(own)
+        lines.append(f"part {part}{score:>45.2f} of {possible}")
+
+        # its functions
+        for each in own:
+            function = each.function
+            lines.append(f"    {function.name:<40}{each.score:>7.2f} of {function.points}")
+            lines += [f"        {sentence}" for sentence in each.sentences]
+
+    # the sum of all parts
+    score, possible = sums(grades)
+    lines.append(f"total {score:>45.2f} of {possible}")
     return "\n".join(lines)
 
 
-def sums(verdicts):
+def sums(grades):
     """(points earned, points possible)"""
-    score = sum(verdict.score for verdict in verdicts)
-    return round(score, 2), sum(verdict.function.points for verdict in verdicts)
+    score = sum(each.score for each in grades)
+    possible = sum(each.function.points for each in grades)
+    return round(score, 2), possible
 
 
-def autograder_results(verdicts):
+def autograder_results(grades):
     """The same as plain values, in the format of Gradescope's results.json."""
     # a test per function, with a number such as 2.1 for the first one of part 2
     tests = []
     counts = {}
-    for verdict in verdicts:
-        part = verdict.function.part
+    for each in grades:
+        part = each.function.part
         counts[part] = counts.get(part, 0) + 1
-        is_full = verdict.score == verdict.function.points
-        tests.append(
-            {
-                "name": f"{verdict.function.name}: {verdict.function.title}",
-                "number": f"{part}.{counts[part]}",
-                "score": verdict.score,
-                "max_score": verdict.function.points,
-                "status": "passed" if is_full else "failed",
-                "output": "\n".join(verdict.sentences) or "All properties are right.",
-                "visibility": "visible",
-                "tags": [f"part {part}"],
-            }
-        )
+        tests.append(autograder_test(each, f"{part}.{counts[part]}"))
 
     # the sum
-    score, most = sums(verdicts)
-    output = f"{score:g} of {most} points. Each function is graded alone."
+    score, possible = sums(grades)
+    output = f"{score:g} of {possible} points. Each function is graded alone."
     return {"score": score, "output": output, "visibility": "visible", "tests": tests}
+
+
+def autograder_test(function_grade, number):
+    """One function in the format of Gradescope."""
+    function = function_grade.function
+
+    # passed: all points
+    status = "failed"
+    if function_grade.score == function.points:
+        status = "passed"
+
+    # the sentences; there are none if all is right
+    output = "All properties are right."
+    if function_grade.sentences:
+        output = "\n".join(function_grade.sentences)
+
+    return {
+        "name": f"{function.name}: {function.title}",
+        "number": number,
+        "score": function_grade.score,
+        "max_score": function.points,
+        "status": status,
+        "output": output,
+        "visibility": "visible",
+        "tags": [f"part {function.part}"],
+    }

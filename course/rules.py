@@ -153,13 +153,18 @@ def is_blank(node):
     return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
 
 
-def graft(node, name):
-    """The instructor's file with the student's body in it; all the rest is the instructor's."""
+def insert_body(node, name):
+    """The text of the instructor's file, in which this function has the student's body."""
+    # from the syntax tree back to text; its comments are lost
     try:
         statements = [ast.unparse(statement) for statement in body_without_docstring(node)]
     except (RecursionError, ValueError) as error:
         raise Refused(f"Python cannot read it: {error}") from None
-    body = "\n".join(statements) or "pass"
+
+    # a function needs at least one statement: this one had only a docstring
+    if not statements:
+        statements = ["pass"]
+    body = "\n".join(statements)
     return replace_body(read_source(name), name, body)
 
 

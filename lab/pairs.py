@@ -63,7 +63,12 @@ from support.pair_results import (
     score_record,
 )
 from support.provenance import made_by
-from support.runs import each_run_once, existing_file, pretraining_settings
+from support.runs import (
+    each_run_once,
+    existing_file,
+    pretraining_settings,
+    say_if_unfinished,
+)
 from support.statistics import (
     SETTINGS_OF_VARIANT,
     Comparison,
@@ -386,6 +391,7 @@ def evaluate(folder, data, paradigms, device):
         list of records, one per paradigm.
     """
     # what is already there, of this model and of these pairs
+    say_if_unfinished(folder)
     digest = sha256_of(existing_file(folder, "model.pt"))[:DIGITS]
     digests = {paradigm.name: digest_of_pairs(paradigm.pairs) for paradigm in paradigms}
     finished = {}
@@ -425,6 +431,7 @@ def read_run(folder, data):
 
     Raises ValueError if it has no results on these data, or if they are of an earlier model.
     """
+    say_if_unfinished(folder)
     records = list(read_results(folder, data_name(data)).values())
     command = f"python -m lab.pairs {folder} --data {data}"
     if not records:

@@ -391,13 +391,18 @@ def check_consistency(corpus):
 
     # Each sentence begins after the one before it, the last one ends with the last token. The same
     # is true of documents and sentences.
-    for starts, end in ((sentence_starts, len(tokens)), (document_starts, sizes["sentences"])):
-        if starts[0] != 0 or starts[-1] != end or np.diff(starts).min() < 1:
-            raise ValueError("a sentence or document begins or ends in the wrong place")
+    check_starts("sentence", sentence_starts, len(tokens))
+    check_starts("document", document_starts, sizes["sentences"])
 
     # Every id is one of the tokenizer's.
     if tokens.max() >= corpus.tokenizer.get_vocab_size():
         raise ValueError("a token id is not in the vocabulary")
+
+
+def check_starts(name, starts, end):
+    """ValueError if `starts` does not begin at 0, increase and finish with `end`."""
+    if starts[0] != 0 or starts[-1] != end or np.diff(starts).min() < 1:
+        raise ValueError(f"a {name} begins or ends in the wrong place")
 
 
 # --- The token ids --------------------------------------------------------------------------------
@@ -406,16 +411,16 @@ def check_consistency(corpus):
 class TokenFile:
     """The token ids of a corpus: an array that stays on disk (memory-mapped), and its SHA-256.
 
-    Another program may cut the file or write into it while it is in use. `array` looks at size and
-    time of change of the file. If they are not as before, the content is checked again.
+    Another program may cut the file or write into it while it is in use. `array` checks the size
+    and the time of change of the file. If they are not as before, it checks the content again.
 
-    Two things are not noticed. If the file is cut between this look and the use of the array, the
+    Two things are not noticed. If the file is cut between this check and the use of the array, the
     operating system ends Python (signal SIGBUS, "bus error"). And a change of the content that
     leaves size and time as they are, such as a defect of the disk, is found at the next start only.
     """
 
     def __init__(self, path):
-        # The file stays open: it is looked at before each use.
+        # The file stays open: its size is checked before each use.
         self.path = path
         self.file = open(path, "rb", buffering=0)  # noqa: SIM115
         self.state = self.current_state()

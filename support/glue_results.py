@@ -27,12 +27,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from support.commands import LARGEST_INT
 from support.files import load_checkpoint, save_checkpoint, sha256_of
 from support.glue_format import FORMATS
 from support.json_lines import append_json_line, read_json_lines
 from support.locks import lock
 
-LARGEST_INT = 2**31 - 1
 DTYPES = ("float32", "bfloat16")
 
 # Scored by a correlation, from -100 to 100. The scores of the other tasks begin at 0.
@@ -78,7 +78,9 @@ def check_record(record):
     check_int("seed", seed, 1)
 
     # its scores
-    lowest = -100 if task in CORRELATIONS else 0
+    lowest = 0
+    if task in CORRELATIONS:
+        lowest = -100
     check_number("a score", result["score"], lowest, 100)
     for split in FORMATS[task].dev_splits:
         check_number(f"the score on {split}", result["scores"][split]["score"], lowest, 100)
@@ -364,7 +366,7 @@ def keep_run(out, record, weights, gives_encoder):
 def folder_name(text):
     """argparse type: the plain name of a folder inside a run."""
     is_plain = text.isprintable() and not set(text) & set("/\\:")
-    is_taken = text == "pairs"  # by lab/pairs.py
+    is_taken = text in ("pairs", "figures")  # by lab/
     if not is_plain or is_taken or text.strip(". ") == "":
         raise argparse.ArgumentTypeError(
             f"{text!r} is not the name of a folder inside the run, such as glue or lr-2"

@@ -30,7 +30,6 @@ import torch
 GIB = 2**30
 BYTES_TO_UPDATE = 16  # per parameter
 BYTES_TO_COMPUTE = 12  # per parameter
-MASKED_SHARE = 0.15  # of the tokens of a pair
 
 
 def memory_of(device):
@@ -44,7 +43,7 @@ def memory_of(device):
         return None
 
 
-def check_memory(make_model, config, batch_size, lengths, device, dtype):
+def check_memory(make_model, config, batch_size, lengths, masked_share, device, dtype):
     """ValueError if a training step cannot fit into the memory of a device.
 
     Args:
@@ -52,6 +51,7 @@ def check_memory(make_model, config, batch_size, lengths, device, dtype):
         config: its BertConfig.
         batch_size: B, pairs per step.
         lengths: (training pairs,) the tokens of each pair.
+        masked_share: the share of the tokens that the model predicts.
         device, dtype: where the model is trained, and the precision of the matrix products.
     """
     memory = memory_of(device)
@@ -66,7 +66,7 @@ def check_memory(make_model, config, batch_size, lengths, device, dtype):
     # what a step needs at least
     to_update = BYTES_TO_UPDATE * parameters
     to_compute = BYTES_TO_COMPUTE * parameters
-    pair = bytes_per_pair(config, lengths.mean(), dtype)
+    pair = bytes_per_pair(config, lengths.mean(), masked_share, dtype)
     needed = max(to_update, to_compute + batch_size * pair)
     if needed <= memory:
         return
@@ -82,11 +82,11 @@ def check_memory(make_model, config, batch_size, lengths, device, dtype):
     )
 
 
-def bytes_per_pair(config, tokens, dtype):
+def bytes_per_pair(config, tokens, masked_share, dtype):
     """What a training step keeps of a pair of so many tokens at least, in bytes."""
     layers = config.layers * (config.hidden_size + config.ffn_size) * dtype.itemsize
     head = 2 * config.vocab_size * torch.float32.itemsize
-    masked = MASKED_SHARE * (tokens - 3)  # [CLS] and two [SEP] are never masked
+    masked = masked_share * (tokens - 3)  # [CLS] and two [SEP] are never masked
     return float(tokens * layers + masked * head)
 
 

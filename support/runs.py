@@ -140,6 +140,26 @@ def pretraining_settings(folder):
         raise ValueError(f"{path} is damaged: its first line holds no settings") from None
 
 
+def say_if_unfinished(folder):
+    """Tell the user if model.pt is not the model of the last step of pre-training.
+
+    Such a run has the same settings as a finished one, so its results would look like the others.
+    """
+    steps = pretraining_settings(folder).get("steps")
+    if not isinstance(steps, int):
+        return
+
+    # Every line after the first one is about a step. The log is written together with model.pt.
+    path = Path(folder) / "log.jsonl"
+    last_line = path.read_text(encoding="utf-8").splitlines()[-1]
+    try:
+        step = json.loads(last_line).get("step", 0)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} is damaged: its last line is not complete") from None
+    if step < steps:
+        print(f"{folder} is not finished: step {step:,} of {steps:,}", file=sys.stderr)
+
+
 # --- The tokenizer --------------------------------------------------------------------------------
 
 

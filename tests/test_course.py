@@ -360,9 +360,9 @@ def test_a_mistake_of_every_function_is_noticed_and_recognised(outputs):
 def test_a_blanked_project_earns_nothing(blanked, outputs):
     expected, _ = outputs
     for function in GRADED:
-        verdict, _ = grade.grade_function(blanked, function, expected, grade.Limits())
-        assert verdict.score == 0
-        assert verdict.sentences == ["It is still blank."]
+        graded, _ = grade.grade_function(blanked, function, expected, grade.Limits())
+        assert graded.score == 0
+        assert graded.sentences == ["It is still blank."]
 
 
 def test_a_copy_with_a_right_a_wrong_and_a_refused_function(
@@ -474,7 +474,7 @@ def refusal(name, text, folder):
     try:
         node = rules.students_function(folder, name)
         rules.check_body(node, LINES[name])
-        rules.graft(node, name)
+        rules.insert_body(node, name)
     except rules.Refused as refused:
         return str(refused)
     return None
@@ -571,11 +571,11 @@ def test_a_changed_first_line_is_mentioned_and_ignored():
     for change in (attacks.decorator, attacks.default):
         node = find(ast.parse(change(read_source(name))), name)
         assert "original first line" in rules.changed_signature(node, name)
-        assert rules.graft(node, name).count("VICTIM") == 0
+        assert rules.insert_body(node, name).count("VICTIM") == 0
     assert rules.changed_signature(find(ast.parse(read_source(name)), name), name) is None
 
 
-def test_the_fences_hold_without_the_rules(outputs, tmp_path):
+def test_the_restrictions_hold_without_the_rules(outputs, tmp_path):
     """Attacks that pass the rules, or would if these were not there, in one child process."""
     expected, _ = outputs
     victim = attacks.make_victim(tmp_path)

@@ -19,7 +19,7 @@ LENGTHS = np.array([10, 20, 30])
 
 def check(batch_size, config=None, dtype=torch.float32):
     config = config or small_config()
-    limits.check_memory(BertForMaskedLM, config, batch_size, LENGTHS, CPU, dtype)
+    limits.check_memory(BertForMaskedLM, config, batch_size, LENGTHS, 0.15, CPU, dtype)
 
 
 def have(monkeypatch, memory):

@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import pretrain
 from attention import VARIANTS, Mixer, Variant
 from conftest import ROOT
-from data import PAD, mask_tokens, prepare_corpus
+from data import PAD, prepare_corpus
 from model import SIZES, BertConfig, BertForMaskedLM, load_run
 from support.files import load_checkpoint
 from support.runs import own_folder
@@ -275,76 +274,6 @@ def test_tables_of_positions_and_embeddings_decay():
 
 
 # --- One step -------------------------------------------------------------------------------------
-
-
-def plain_schedule(step, settings):
-    """The learning rate of a step, by hand."""
-    if step < settings["warmup_steps"]:
-        return settings["lr"] * (step + 1) / settings["warmup_steps"]
-    falling = settings["steps"] - settings["warmup_steps"]
-    return settings["lr"] * (settings["steps"] - step) / falling
-
-
-def plain_adamw(parameter, gradient, state, step, lr, weight_decay):
-    """AdamW (Loshchilov and Hutter 2019) for one parameter. state: [mean, mean of squares]."""
-    state[0] = 0.9 * state[0] + 0.1 * gradient
-    state[1] = 0.999 * state[1] + 0.001 * gradient**2
-    mean = state[0] / (1 - 0.9 ** (step + 1))
-    square = state[1] / (1 - 0.999 ** (step + 1))
-    return parameter * (1 - lr * weight_decay) - lr * mean / (square.sqrt() + 1e-6)
-
-
-def plain_training(model, corpus, settings, steps):
-    """Train a model by a loop without any part of Trainer. Returns the losses."""
-    weights = dict(model.named_parameters())
-    states = {name: [torch.zeros_like(weight)] * 2 for name, weight in weights.items()}
-    seed = settings["seed"]
-    losses = []
-    for step in range(steps):
-        # batch, masks and dropout
-        input_ids = corpus.batch(seed, step, settings["batch_size"])
-        generator = torch.Generator()
-        generator.manual_seed(pretrain.step_seed(seed, step, "masks"))
-        masked_ids, labels = mask_tokens(input_ids, corpus.vocab_size, generator)
-        torch.manual_seed(pretrain.step_seed(seed, step, "dropout"))
-
-        # the loss, from the logits of all tokens
-        logits = model(masked_ids, input_ids != PAD)
-        chosen = labels != -100
-        loss = F.cross_entropy(logits[chosen], labels[chosen])
-        losses.append(loss.item())
-
-        # gradients, clipped to a norm of 1 over all parameters
-        gradients = torch.autograd.grad(loss, list(weights.values()))
-        norm = math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
-        scale = min(1.0, 1.0 / norm)
-
-        # AdamW with two groups
-        lr = plain_schedule(step, settings)
-        with torch.no_grad():
-            for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
-                decay = settings["weight_decay"]
-                if name.endswith("bias") or "norm" in name:
-                    decay = 0.0
-                new = plain_adamw(weight, gradient * scale, states[name], step, lr, decay)
-                weight.copy_(new)
-    return losses
-
-
-def test_five_training_steps_are_those_of_a_plain_loop(corpus, tmp_path):
-    """Float32, dropout 0.1, a warm-up of 3 steps; the first gradients are longer than 1."""
-    settings = {"steps": 5, "warmup_steps": 3, "lr": 1e-3, "weight_decay": 0.1}
-    trainer = small_trainer(corpus, tmp_path, **settings)
-    reference = small_trainer(corpus, tmp_path, **settings)
-    for _ in range(5):
-        pretrain.train_step(trainer, corpus)
-    losses = plain_training(reference.model, corpus, reference.settings, 5)
-
-    assert trainer.step == 5
-    assert [loss.item() for loss in trainer.losses] == pytest.approx(losses, abs=1e-6)
-    for name, weight in reference.model.named_parameters():
-        trained = trainer.model.get_parameter(name)
-        torch.testing.assert_close(trained, weight, atol=1e-6, rtol=0, msg=name)
 
 
 def test_a_step_depends_on_seed_and_number_alone(corpus, tmp_path):

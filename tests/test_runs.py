@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from data import SPECIAL_TOKENS
 from model import MOST_LAYERS, load_config, load_run, save_run
 from model_helpers import every_word_once, small_model, word_tokenizer
+from support import runs
 from support.locks import lock
 from support.runs import (
     check_not_in_use,
@@ -18,6 +20,7 @@ from support.runs import (
     holds_files,
     own_folder,
     pretraining_settings,
+    say_if_unfinished,
 )
 
 
@@ -479,3 +482,27 @@ def test_a_run_that_is_given_by_several_paths_is_used_once(tmp_path):
     other.mkdir()
     again = tmp_path / "other" / ".." / "run"
     assert each_run_once([run, other, again, run]) == [run, other]
+
+
+def test_the_tokens_that_a_run_must_have_are_those_of_the_data():
+    assert runs.SPECIAL_TOKENS == SPECIAL_TOKENS
+
+
+@pytest.mark.parametrize(
+    "lines, said",
+    [
+        (['{"step": 3}', '{"step": 5}'], False),
+        (['{"step": 3}'], True),
+        ([], True),
+    ],
+)
+def test_a_run_that_is_not_finished_is_named(run, capsys, lines, said):
+    first = json.dumps({"settings": {"steps": 5}})
+    (run / "log.jsonl").write_text("\n".join([first, *lines]) + "\n", encoding="utf-8")
+    say_if_unfinished(run)
+    assert ("is not finished: step" in capsys.readouterr().err) == said
+
+
+def test_a_run_without_a_log_is_not_named(run, capsys):
+    say_if_unfinished(run)
+    assert capsys.readouterr().err == ""

@@ -9,11 +9,12 @@ import shutil
 from collections import Counter
 from functools import cached_property, wraps
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from data import prepare_corpus
-from lab.attack_tools import AtCall, kill_me, run, usual_run
+from lab.attack_tools import AtCall, Usual, kill_me, run, usual_run
 from model import BertConfig, BertForMaskedLM, save_run
 from support.files import load_checkpoint
 from support.glue_format import FORMATS, write_split
@@ -23,6 +24,10 @@ VOCABULARY = 200
 SEQ_LEN = 24
 TASKS = ["mnli", "rte"]  # rte starts from mnli's encoder
 SENTENCE = "the dog [MASK] tired"
+
+# of each GLUE file
+ROWS_FOR_TRAINING = 24
+OTHER_ROWS = 8
 
 # fmt: off
 # a pre-training of about a second, with three checkpoints
@@ -34,6 +39,29 @@ PRETRAINING = [
 # two seeds of three steps each
 FINE_TUNING = ["--seeds", 2, "--epochs", 1, "--batch_size", 8, "--allow_partial", *MACHINE]
 # fmt: on
+
+
+class PretrainedRun(NamedTuple):
+    """A finished run of pretrain.py."""
+
+    folder: Path
+    cache: Path  # the folder with its prepared corpus
+    usual: Usual  # of its pre-training
+
+
+class FineTunedRun(NamedTuple):
+    """A run with results of glue.py."""
+
+    folder: Path
+    usual: Usual  # of its fine-tuning
+
+
+class PreparedCache(NamedTuple):
+    """A cache with a prepared corpus."""
+
+    folder: Path
+    digest: str  # from digest_of_corpus
+    usual: Usual  # of its preparation
 
 
 class World:
@@ -58,9 +86,9 @@ class World:
 
     @cached_property
     def glue(self):
-        """A folder with GLUE files of 24 rows for training and 8 rows otherwise."""
+        """A folder with GLUE files of a few rows."""
         folder = self.folder / "glue_data"
-        # the sentences of the text, over and over again
+        # the sentences of the text; after the last one comes the first one again
         lines = self.text.read_text(encoding="utf-8").split("\n")
         sentences = itertools.cycle(line for line in lines if line)
 
@@ -68,8 +96,9 @@ class World:
         for task in FORMATS.values():
             labels = task.classes or ("0.0", "2.5", "5.0")
             for split in task.rows:
+                count = ROWS_FOR_TRAINING if split == "train" else OTHER_ROWS
                 rows = []
-                for number in range(24 if split == "train" else 8):
+                for number in range(count):
                     row = {name: next(sentences) for name in task.texts}
                     row[task.label] = labels[number % len(labels)]
                     rows.append(row)
@@ -86,55 +115,51 @@ class World:
 
     @cached_property
     def pretrained(self):
-        """(the folder of a finished run, its cache, the Usual of its pre-training)."""
+        """A PretrainedRun. Its corpus was prepared by the same command."""
         folder = self.folder / "pretrained"
         cache = self.folder / "cache"
         usual = usual_run(self.folder, "pretrain.py", self.pretraining(cache, folder))
-        return folder, cache, usual
+        return PretrainedRun(folder, cache, usual)
 
     @cached_property
     def cache(self):
-        """(the cache with the prepared corpus, its digest, the Usual of its preparation)."""
-        cache = self.pretrained[1]
+        """The PreparedCache of the PretrainedRun. Its Usual is of preparing it a second time."""
         usual = usual_run(self.folder, digest_of_corpus, [self.text, self.folder / "second_cache"])
-        return cache, last_word(usual.outcome), usual
+        return PreparedCache(self.pretrained.cache, last_word(usual.outcome), usual)
 
     @cached_property
     def unfinished(self):
         """The folder of a run that was killed after a checkpoint."""
-        _, cache, usual = self.pretrained
         folder = self.folder / "unfinished"
-        arguments = self.pretraining(cache, folder)
-        run(self.folder, "pretrain.py", arguments, AtCall(3 * usual.calls // 4, kill_me))
+        arguments = self.pretraining(self.pretrained.cache, folder)
+
+        # kill it after three quarters of its calls that change the disk
+        number = 3 * self.pretrained.usual.calls // 4
+        run(self.folder, "pretrain.py", arguments, AtCall(number, kill_me))
         if not (folder / "model.pt").exists():
             raise RuntimeError("pretrain.py wrote no checkpoint in three quarters of its work")
         return folder
 
     @cached_property
     def small(self):
-        """The folder of a run with a model that is so small that fine-tuning takes no time."""
+        """The folder of a run with a model so small that its fine-tuning takes little time."""
         folder = self.folder / "small"
-        usual_run(self.folder, make_small_run, [self.text, self.pretrained[1], folder])
+        usual_run(self.folder, make_small_run, [self.text, self.pretrained.cache, folder])
         return folder
 
     @cached_property
     def fine_tuned(self):
-        """(the folder of the small run with results of TASKS, the Usual of this fine-tuning)."""
+        """The FineTunedRun of the small run, with results of TASKS."""
         folder = clone(self.small, self.folder / "fine_tuned")
-        return folder, usual_run(self.folder, "glue.py", self.fine_tuning(folder, TASKS))
+        usual = usual_run(self.folder, "glue.py", self.fine_tuning(folder, TASKS))
+        return FineTunedRun(folder, usual)
 
     @cached_property
-    def complete(self):
-        """The folder of the small run with results of all tasks."""
-        folder = clone(self.small, self.folder / "complete")
-        usual_run(self.folder, "glue.py", self.fine_tuning(folder, FORMATS))
-        return folder
-
-    @cached_property
-    def whole_run(self):
-        """The folder of a run of pretrain.py with results of TASKS."""
-        folder = clone(self.pretrained[0], self.folder / "whole_run")
-        usual_run(self.folder, "glue.py", self.fine_tuning(folder, TASKS))
+    def run_with_results(self):
+        """The folder of a run of pretrain.py with results of all tasks, of one seed."""
+        folder = clone(self.pretrained.folder, self.folder / "run_with_results")
+        arguments = self.fine_tuning(folder, FORMATS) + ["--seeds", 1]
+        usual_run(self.folder, "glue.py", arguments)
         return folder
 
 
@@ -180,7 +205,10 @@ def last_word(outcome):
 
 
 def clone(source, target):
-    """Copy a folder. Its largest files, *.pt, become second names of the same files."""
+    """Copy a folder: the Path of the copy.
+
+    Its largest files, *.pt, are not copied: they get a second name (a hard link).
+    """
 
     def copy(file, new):
         if file.endswith(".pt"):
@@ -202,13 +230,16 @@ def replace_file(path, content):
 
 
 def flip_bit(random, content):
-    """Flip a bit: anywhere, or near an end, where the names and sizes of a file's parts are."""
-    content = bytearray(content)
+    """Flip one bit."""
+    # Half of the time anywhere, otherwise in the first or the last 4,096 bytes: there are the names
+    # and sizes of the parts of a file.
     size = len(content)
-    first, last = random.choice(((0, size), (0, size), (0, 4096), (size - 4096, size)))
-    position = random.randrange(max(first, 0), min(last, size))
-    content[position] ^= 1 << random.randrange(8)
-    return bytes(content)
+    ranges = [(0, size), (0, size), (0, min(4096, size)), (max(size - 4096, 0), size)]
+    first, last = random.choice(ranges)
+
+    flipped = bytearray(content)
+    flipped[random.randrange(first, last)] ^= 1 << random.randrange(8)
+    return bytes(flipped)
 
 
 def flip_bits(random, content):
@@ -224,6 +255,7 @@ def cut(random, content):
 
 
 def empty(random, content):
+    """Leave out everything."""
     return b""
 
 
@@ -234,12 +266,12 @@ def zero_range(random, content):
 
 
 def add_bytes(random, content):
-    """Add bytes at the end that are in the file already."""
+    """Add copies of its first bytes at the end."""
     return content + content[: random.randint(1, 16)]
 
 
 def change_number(random, content):
-    """Add 1 to a 16-bit number of an array, or subtract it: a number that may well be there."""
+    """Add 1 to a 16-bit number of an array, or subtract 1. The result looks possible."""
     numbers = pairs_of_bytes(content)
     i = random.randrange(len(numbers))
     value = int.from_bytes(numbers[i], "little") + random.choice((-1, 1))
@@ -257,6 +289,7 @@ def exchange_numbers(random, content):
 
 
 def pairs_of_bytes(content):
+    """The bytes in pairs: b"abcde" -> [b"ab", b"cd", b"e"]."""
     return [content[i : i + 2] for i in range(0, len(content), 2)]
 
 
@@ -272,11 +305,12 @@ def change_letter(random, content):
 
 def change_character(random, content, pattern, characters):
     """Replace one character that matches the pattern by one of the characters."""
-    places = [match.start() for match in re.finditer(pattern, content)]
-    if not places:
+    positions = [match.start() for match in re.finditer(pattern, content)]
+    if not positions:
         return content
-    place = random.choice(places)
-    return content[:place] + bytes([random.choice(characters)]) + content[place + 1 :]
+    position = random.choice(positions)
+    character = bytes([random.choice(characters)])
+    return content[:position] + character + content[position + 1 :]
 
 
 DAMAGES = (
@@ -301,22 +335,20 @@ def damage_file(random, path, others):
     content = path.read_bytes()
     path.unlink()
 
-    # what is there instead: nothing, something else, or other bytes
-    kind = random.choice((*DAMAGES, "removed", "folder", "link", "copy"))
-    if kind == "removed":
-        pass
-    elif kind == "folder":
+    # other bytes, or what is there instead of the file; "removed" leaves nothing there
+    damage = random.choice((*DAMAGES, "removed", "folder", "link", "copy"))
+    if callable(damage):
+        path.write_bytes(damage(random, content))
+        return f"{path.name}: {damage.__name__}"
+    if damage == "folder":
         path.mkdir()
-    elif kind == "link":
+    if damage == "link":
         path.symlink_to("nowhere")
-    elif kind == "copy":
+    if damage == "copy":
         other = random.choice([other for other in others if other != path])
         path.write_bytes(other.read_bytes())
-        kind = f"copy of {other.name}"
-    else:
-        path.write_bytes(kind(random, content))
-        kind = kind.__name__
-    return f"{path.name}: {kind}"
+        return f"{path.name}: copy of {other.name}"
+    return f"{path.name}: {damage}"
 
 
 # --- Comparisons ----------------------------------------------------------------------------------
@@ -340,7 +372,7 @@ def differing_files(folder, other):
 
 
 def leftovers(folder):
-    """Files of killed programs that a later start should have removed: a list of names."""
+    """The names of the files that killed programs left and that a later start did not remove."""
     found = []
     for path in Path(folder).rglob("*"):
         if path.suffix in (".part", ".lock") or path.name.startswith(("tmp", "running-")):
@@ -349,7 +381,7 @@ def leftovers(folder):
 
 
 def damaged_is_different(compare):
-    """Make a comparison return ["damaged files"] if it cannot read a file."""
+    """Make a comparison return ["damaged files (...)"] if it cannot read a file."""
 
     @wraps(compare)
     def compare_or_say_so(folder, other):
@@ -364,13 +396,16 @@ def damaged_is_different(compare):
 @damaged_is_different
 def differences_of_runs(folder, other):
     """What differs between two runs of pretrain.py, apart from times: a list of names."""
+    # these two files hold times
     timed = ("log.jsonl", "train_state.pt")
     differing = [name for name in differing_files(folder, other) if name not in timed]
+
+    # compare the rest of them
     if json_lines(folder / "log.jsonl") != json_lines(other / "log.jsonl"):
         differing.append("log.jsonl")
-
-    states = [without_times(load_checkpoint(each / "train_state.pt")) for each in (folder, other)]
-    if states[0] != states[1]:
+    state = load_checkpoint(folder / "train_state.pt")
+    other_state = load_checkpoint(other / "train_state.pt")
+    if without_times(state) != without_times(other_state):
         differing.append("train_state.pt")
     return differing
 
@@ -422,7 +457,7 @@ def doubled_results(folder):
     """The results that have more than one line, as texts."""
     records = json_lines(folder / "results.jsonl")
     counts = Counter((record["task"], record["seed"]) for record in records)
-    return [f"{task} seed {seed} twice" for (task, seed), count in counts.items() if count > 1]
+    return [f"{task} seed {seed} twice" for (task, seed) in counts if counts[task, seed] > 1]
 
 
 @damaged_is_different
@@ -442,12 +477,15 @@ def differences_of_shared_results(folder, reference):
 
 def is_one_of_the_best(path, records):
     """Whether the run in a best-*.pt has the best score of its task on one of the splits."""
+    # its result is the one in results.jsonl
     best = load_checkpoint(path)
-    task, result = best["task"], best["result"]
-    if records[task, best["seed"]]["result"] != result:
+    task = best["task"]
+    if records[task, best["seed"]]["result"] != best["result"]:
         return False
+
+    # no other seed has a better one
     others = [record["result"] for (name, _), record in records.items() if name == task]
-    for split, scores in result["scores"].items():
+    for split, scores in best["result"]["scores"].items():
         best_score = max(other["scores"][split]["score"] for other in others)
         if scores["score"] == best_score:
             return True
@@ -461,14 +499,19 @@ def same_values(path, other):
 
 def equal_values(a, b):
     """Whether two values of checkpoints are equal to the bit."""
+    # tensors: nan is equal to nan, and -0 is not equal to 0
     if isinstance(a, torch.Tensor):
         if not isinstance(b, torch.Tensor) or (a.dtype, a.shape) != (b.dtype, b.shape):
             return False
         return a.flatten().view(torch.uint8).equal(b.flatten().view(torch.uint8))
     if type(a) is not type(b):
         return False
+
+    # dictionaries and lists of values, also in this order
     if isinstance(a, dict):
         return list(a) == list(b) and all(equal_values(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(equal_values(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(map(equal_values, a, b))
+
+    # a number, a text, None
     return repr(a) == repr(b)

@@ -1,8 +1,8 @@
-"""The wrong inputs of lab/attacks.py: for every command a value, a path, a name or a file of a run.
+"""The wrong inputs of lab/attacks.py: for each command wrong values, paths, names and files.
 
-In the arguments, {run} is the folder of a small run with fine-tuning results, {text} and {cache}
-are its text and its prepared corpus, {data} are GLUE files of a few rows, and {folder} is an empty
-folder.
+In the arguments, {run} is the folder of a small run with fine-tuning results of one seed, {text}
+and {cache} are its text and its prepared corpus, {data} are GLUE files of a few rows, and {folder}
+is an empty folder.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from lab.attack_files import FINE_TUNING, PRETRAINING, SENTENCE, replace_file
+from support.commands import LARGEST_INT
 from support.files import load_checkpoint
 
 
@@ -25,14 +26,12 @@ class WrongInput(NamedTuple):
     arguments: of its command line.
     name: what is wrong, if the command line does not show it.
     prepare: called with the folder of the trial before the command is started.
-    may_pass: whether the command may also do its work as if nothing were wrong.
     """
 
     program: str
     arguments: list
     name: str = ""
     prepare: Callable | None = None
-    may_pass: bool = False
 
 
 # --- Commands that work ---------------------------------------------------------------------------
@@ -46,48 +45,81 @@ FINETUNE += [str(value) for value in FINE_TUNING]
 PREDICT = ["predict", "{run}", "--data_dir", "{data}", "--allow_partial", "--device", "cpu"]
 FIXED = ["fixed", "{run}", "--describe"]
 DYNAMIC = ["dynamic", "{run}", "the dog barks.", "--out", "{folder}/dynamic"]
-ATTENTION = ["attention", "--max_length", "64", "--tokens", "64", "--rounds", "1"]
-ATTENTION += ["--device", "cpu"]
+ATTENTION = ["attention", "--max_length", "64", "--tokens", "64", "--device", "cpu"]
+LENGTHS = ["lengths", "--max_length", "64", "--rounds", "1", "--device", "cpu"]
 COLLECT = ["collect", "{run}", "--out", "{folder}/results.jsonl"]
 
 # commands that read a run: (program, arguments)
+READ_MODEL = ("model.py", ["{run}", SENTENCE])
+READ_FINETUNE = ("glue.py", FINETUNE)
+READ_TABLE = ("glue.py", ["table", "{run}"])
+READ_PREDICT = ("glue.py", PREDICT)
+READ_PAIRS = ("lab.pairs", ["{run}", "--paradigms", "order_of_adjectives", "--device", "cpu"])
+READ_PAIRS_TABLE = ("lab.pairs", ["{run}", "--table"])
+READ_FIXED = ("lab.figures", FIXED)
+READ_LOSS = ("lab.figures", ["loss", "{run}", "--out", "{folder}/loss"])
+READ_COLLECT = ("lab.report", COLLECT)
 READERS = [
-    ("model.py", ["{run}", SENTENCE]),
-    ("glue.py", FINETUNE),
-    ("glue.py", ["table", "{run}"]),
-    ("glue.py", PREDICT),
-    ("lab.pairs", ["{run}", "--device", "cpu"]),
-    ("lab.pairs", ["{run}", "--table"]),
-    ("lab.figures", FIXED),
-    ("lab.figures", ["loss", "{run}", "--out", "{folder}/loss"]),
-    ("lab.report", COLLECT),
+    READ_MODEL,
+    READ_FINETUNE,
+    READ_TABLE,
+    READ_PREDICT,
+    READ_PAIRS,
+    READ_PAIRS_TABLE,
+    READ_FIXED,
+    READ_LOSS,
+    READ_COLLECT,
+]
+
+
+# These commands must work as they are. Otherwise a wrong input would be refused for another reason.
+# READ_PREDICT is not among them: its last step refuses predictions for files of so few rows.
+WORKING = [
+    READ_MODEL,
+    READ_FINETUNE,
+    ("pretrain.py", PRETRAIN),
+    ("pretrain.py", RESUME),
+    READ_TABLE,
+    READ_FIXED,
+    READ_LOSS,
+    READ_COLLECT,
+    ("lab.figures", DYNAMIC),
+    ("toy", []),
+    ("lab.bench", ATTENTION),
+    ("lab.bench", LENGTHS),
+    READ_PAIRS,
 ]
 
 
 # --- Wrong values on a command line ---------------------------------------------------------------
 
-LARGE = "1" + 30 * "0"
+LARGE = str(10**30)
+LARGEST = str(LARGEST_INT)  # a number that the command line accepts
 NO_NUMBER = ["", "x", "nan", "1.5", 5000 * "9"]
 COUNTS = ["0", "-1", "1e400", "\u0661", *NO_NUMBER]  # \u0661 is the digit one of another script
 RATES = ["0", "-1", "nan", "inf", "1e400", "", "x"]
 SHARES = ["-1", "1", "nan", "inf", "1e400", "", "x"]
 
-# (program, a command that works, options whose value is a number, wrong values)
+# (program, a command that works, options whose value is a number, wrong values). LARGEST is only
+# there if it is too large for the option: a run of 2 ** 31 - 1 steps is possible.
 NUMBERS = [
-    ("pretrain.py", PRETRAIN, ["kernel_size", "vocab_size"], [*COUNTS, LARGE]),
-    ("pretrain.py", PRETRAIN, ["steps", "batch_size", "seq_len"], [*COUNTS, LARGE]),
-    ("pretrain.py", PRETRAIN, ["warmup_steps", "attention_layer"], [*COUNTS, LARGE]),
+    ("pretrain.py", PRETRAIN, ["kernel_size", "vocab_size"], [*COUNTS, LARGE, LARGEST]),
+    ("pretrain.py", PRETRAIN, ["steps", "seq_len"], [*COUNTS, LARGE]),
+    ("pretrain.py", PRETRAIN, ["batch_size", "warmup_steps"], [*COUNTS, LARGE, LARGEST]),
+    ("pretrain.py", PRETRAIN, ["attention_layer"], [*COUNTS, LARGE, LARGEST]),
     ("pretrain.py", PRETRAIN, ["save_every", "eval_every"], COUNTS),
     ("pretrain.py", PRETRAIN, ["seed"], ["-1", *NO_NUMBER]),
     ("pretrain.py", PRETRAIN, ["lr"], RATES),
     ("pretrain.py", PRETRAIN, ["dropout"], SHARES),
-    ("glue.py", FINETUNE, ["epochs", "batch_size"], [*COUNTS, LARGE]),
+    ("glue.py", FINETUNE, ["epochs"], [*COUNTS, LARGE]),
+    ("glue.py", FINETUNE, ["batch_size"], [*COUNTS, LARGE, LARGEST]),
     ("glue.py", FINETUNE, ["seq_len", "seeds"], COUNTS),
     ("glue.py", FINETUNE, ["lr"], RATES),
     ("glue.py", FINETUNE, ["dropout", "weight_decay", "warmup_share"], SHARES),
-    ("lab.figures", DYNAMIC, ["layer", "head"], [*COUNTS, LARGE]),
-    ("lab.bench", ATTENTION, ["tokens", "max_length"], [*COUNTS, LARGE]),
-    ("lab.bench", ATTENTION, ["rounds"], COUNTS),
+    ("lab.figures", DYNAMIC, ["layer", "head"], [*COUNTS, LARGE, LARGEST]),
+    ("lab.bench", ATTENTION, ["tokens"], [*COUNTS, LARGE, LARGEST]),
+    ("lab.bench", ATTENTION, ["max_length"], [*COUNTS, LARGE]),
+    ("lab.bench", LENGTHS, ["rounds"], COUNTS),
     ("toy", [], ["sentences", "seed"], NO_NUMBER),
 ]
 
@@ -103,8 +135,8 @@ NAMES = [
     ("glue.py", ["table", "{run}"], ["name"], OUTSIDE),
     ("glue.py", ["table", "{run}"], ["format"], NO_NAME),
     ("glue.py", PREDICT, ["name"], OUTSIDE),
-    ("lab.pairs", ["{run}"], ["data", "paradigms", "device", "compare"], NO_NAME),
-    ("lab.bench", ["lengths", "--max_length", "64", "--rounds", "1"], ["variant"], NO_NAME),
+    ("lab.pairs", READ_PAIRS[1], ["data", "paradigms", "device", "compare"], NO_NAME),
+    ("lab.bench", LENGTHS, ["variant"], NO_NAME),
 ]
 
 # commands without an option: (program, arguments)
@@ -290,14 +322,17 @@ def changed_checkpoint(name, change):
 
 
 def bare_tensor(value):
+    """Instead of the checkpoint, a tensor."""
     return torch.zeros(3)
 
 
 def empty_dict(value):
+    """Instead of the checkpoint, a dictionary without anything."""
     return {}
 
 
 def own_class(value):
+    """Instead of the checkpoint, an object that torch.load refuses."""
     return {"x": Path("x")}
 
 
@@ -328,7 +363,7 @@ def sparse(tensor):
     return tensor.to_sparse()
 
 
-def whole_numbers(tensor):
+def integers(tensor):
     return tensor.to(torch.int64)
 
 
@@ -340,7 +375,7 @@ def text(tensor):
     return "weights"
 
 
-TENSORS = [not_finite, complex_numbers, meta, sparse, whole_numbers, other_shape, text]
+TENSORS = [not_finite, complex_numbers, meta, sparse, integers, other_shape, text]
 
 
 def without(key):
@@ -363,54 +398,65 @@ def with_value(key, value):
     return change
 
 
+KEYS = ("settings", "step", "losses", "tokens", "seconds", "records", "result")
 STATES = [bare_tensor, empty_dict, own_class]
-for _key in ("settings", "step", "losses", "tokens", "seconds", "records", "result"):
-    STATES += [without(_key), with_value(_key, "x"), with_value(_key, float("nan"))]
+STATES += [without(key) for key in KEYS]
+STATES += [with_value(key, "x") for key in KEYS]
+STATES += [with_value(key, float("nan")) for key in KEYS]
 STATES += [with_value("step", 10**30), with_value("records", []), with_value("result", {})]
 
 
 def damaged_files():
     """Every damaged file, with commands that read it."""
-    model, finetune, table, predict, pairs, _, fixed, loss, collect = READERS
     inputs = []
 
     def add(readers, name, prepare):
         for program, arguments in readers:
             inputs.append(WrongInput(program, arguments, name, prepare))
 
-    # files that are read by all programs
-    for content in NO_JSON:
-        add([model, finetune, table, predict, pairs, fixed], f"config.json {content[:9]}",
-            text_file("config.json", content))  # fmt: skip
-        add([model, finetune, fixed], f"tokenizer.json {content[:9]}",
-            text_file("tokenizer.json", content))  # fmt: skip
-        add([loss, collect, table], f"log.jsonl {content[:9]}", text_file("log.jsonl", content))
-        add([model, finetune], f"model.pt {content[:9]}", text_file("model.pt", content))
-    for values in CONFIGS:
-        add([model, finetune, fixed], f"config.json {values}", changed_config(values))
+    # files with a content that is not what they should hold
+    readers_of_file = {
+        "config.json": [
+            READ_MODEL,
+            READ_FINETUNE,
+            READ_TABLE,
+            READ_PREDICT,
+            READ_PAIRS,
+            READ_FIXED,
+        ],
+        "tokenizer.json": [READ_MODEL, READ_FINETUNE, READ_FIXED],
+        "log.jsonl": [READ_LOSS, READ_COLLECT, READ_TABLE],
+        "model.pt": [READ_MODEL, READ_FINETUNE],
+    }
+    for file, readers in readers_of_file.items():
+        for content in NO_JSON:
+            add(readers, f"{file} {content[:9]}", text_file(file, content))
 
-    # weights
-    for function in TENSORS:
-        change = first_tensor(function)
-        add([model, finetune], f"model.pt {change.__name__}",
-            changed_checkpoint("model.pt", change))  # fmt: skip
-    for change in (bare_tensor, empty_dict, own_class):
-        add([model, finetune], f"model.pt {change.__name__}",
-            changed_checkpoint("model.pt", change))  # fmt: skip
+    # values in config.json
+    for values in CONFIGS:
+        readers = [READ_MODEL, READ_FINETUNE, READ_FIXED]
+        add(readers, f"config.json {values}", changed_config(values))
+
+    # weights and states
+    for change in [*map(first_tensor, TENSORS), bare_tensor, empty_dict, own_class]:
+        prepare = changed_checkpoint("model.pt", change)
+        add([READ_MODEL, READ_FINETUNE], f"model.pt {change.__name__}", prepare)
     for change in STATES:
-        add([("pretrain.py", RESUME)], f"train_state.pt {change.__name__}",
-            changed_checkpoint("train_state.pt", change))  # fmt: skip
+        prepare = changed_checkpoint("train_state.pt", change)
+        add([("pretrain.py", RESUME)], f"train_state.pt {change.__name__}", prepare)
 
     # results of fine-tuning
     for values in RESULTS:
-        add([finetune, table, predict], f"results.jsonl {values}", changed_result(values))
+        readers = [READ_FINETUNE, READ_TABLE, READ_PREDICT]
+        add(readers, f"results.jsonl {values}", changed_result(values))
     for score in SCORES:
-        add([finetune, table], f"results.jsonl score {score[:9]}", changed_score(score))
+        name = f"results.jsonl score {score[:9]}"
+        add([READ_FINETUNE, READ_TABLE], name, changed_score(score))
     return inputs
 
 
 def wrong_inputs():
-    """All wrong inputs, in an order in which every part of the list has inputs of each kind."""
+    """All wrong inputs, in a random order, so that the first ones are of many kinds."""
     inputs = [*wrong_values(), *wrong_paths(), *damaged_files()]
     Random(0).shuffle(inputs)
     return inputs

@@ -12,35 +12,55 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from tqdm import tqdm
+
 from support.commands import run_command
 
 ROOT = Path(__file__).resolve().parent.parent
-TIMEOUT = 120  # seconds after which a victim hangs; the longest of them takes about ten
+TIMEOUT = 90  # seconds after which a victim hangs; the longest of them takes about ten
+POLL_SECONDS = 0.002  # between two looks at a victim
 
 # What can come out of an attack.
 REFUSED = "refused"  # it ended with one line of message
 EQUAL = "equal"  # the files or the run were repaired: equal to the bit to those without the attack
-HARMLESS = "harmless"  # nothing changed
-LOST = "lost"  # a program refuses to continue after a kill, or something of it is left
+HARMLESS = "harmless"  # the attack changed nothing that anybody reads
+LOST = "lost"  # a program refuses to continue after a kill, or leaves temporary files
 SILENT = "silent"  # another result, and no message
 CRASH = "crash"  # a traceback, an abort, or more than one line of message
 HANG = "hang"  # it does not end
 VERDICTS = (REFUSED, EQUAL, HARMLESS, LOST, SILENT, CRASH, HANG)
 FAULTS = (LOST, SILENT, CRASH, HANG)
 
-STOPPED = (130, 143)  # the exit codes after SIGINT and SIGTERM; what was done is on standard output
+STOPPED = (130, 143)  # exit codes after SIGINT and SIGTERM; the message is on standard output
 
 
 class Result(NamedTuple):
-    """What came out: one of VERDICTS, and a line about it."""
+    """What came out of an attack: one of VERDICTS, and a line about it."""
 
     verdict: str
     note: str = ""
+
+
+# --- Before the first victim ----------------------------------------------------------------------
+
+
+def prepare_to_fork():
+    """Make this process one that can be copied at any time. Call it before the first victim."""
+    # A copy has only one of the threads of this process. So there must be only one.
+    torch.set_num_threads(1)
+    tqdm.monitor_interval = 0
+
+    # All copies of a process share the lock of tqdm. If a victim was killed while it had the lock,
+    # then this process and all later victims would wait for it without end. The copies of this
+    # other kind of lock are independent.
+    tqdm.set_lock(threading.RLock())
 
 
 # --- Victims --------------------------------------------------------------------------------------
@@ -55,18 +75,25 @@ class Outcome(NamedTuple):
     hung: bool  # it did not end in time, and was killed
 
     def fault(self):
-        """The fault of a program that should have ended by itself, or None: (verdict, note)."""
+        """The fault of a program that should have ended by itself: a Result, or None."""
+        # no end, or a signal of the operating system
         if self.hung:
-            return HANG, f"no end after {TIMEOUT} s"
+            return Result(HANG, "it did not end in time")
         if self.code < 0:
-            return CRASH, f"ended by {signal.Signals(-self.code).name}: {self.last_line()}"
+            name = signal.Signals(-self.code).name
+            return Result(CRASH, f"ended by {name}: {self.last_line()}")
+
+        # an error that nobody expected
         for sign in ("Traceback", "panicked at", "Exception ignored", "Fatal Python error"):
             if sign in self.error:
-                return CRASH, f"{sign}: {self.last_line()}"
-        if self.code != 0 and len(self.messages()) > 1:
-            return CRASH, f"{len(self.messages())} lines of message: {self.messages()}"
-        if self.code not in (0, *STOPPED) and not self.messages():
-            return CRASH, f"exit code {self.code} without a message"
+                return Result(CRASH, f"{sign}: {self.last_line()}")
+
+        # an expected error has one line of message
+        messages = self.messages()
+        if self.code != 0 and len(messages) > 1:
+            return Result(CRASH, f"{len(messages)} lines of message: {messages}")
+        if self.code not in (0, *STOPPED) and not messages:
+            return Result(CRASH, f"exit code {self.code} without a message")
         return None
 
     def messages(self):
@@ -80,9 +107,8 @@ class Outcome(NamedTuple):
         return lines
 
     def last_line(self):
-        """The last line of standard error."""
-        lines = self.error.splitlines() or [""]
-        return lines[-1]
+        """The last line of standard error, or ""."""
+        return self.error.rstrip("\n").rpartition("\n")[2]
 
 
 class Victim:
@@ -98,6 +124,7 @@ class Victim:
     """
 
     numbers = itertools.count()
+    running = set()  # all Victims that have not ended, as far as this process knows
 
     def __init__(self, folder, program, arguments, hook=None):
         # files for what it prints
@@ -114,6 +141,7 @@ class Victim:
         self.pid = os.fork()
         if self.pid == 0:
             self.become(folder, program, arguments, hook)
+        self.running.add(self)
 
     def become(self, folder, program, arguments, hook):
         """In the new process: run the program, and end with its exit code."""
@@ -136,17 +164,21 @@ class Victim:
             code = exit_code(program, arguments)
         except BaseException:
             traceback.print_exc()
-        finally:
+
+        # Whatever happens, the copy must not go on with the code of the process that it copies.
+        try:
             sys.stdout.flush()
             sys.stderr.flush()
+        finally:
             os._exit(code)
 
     def is_running(self):
-        """Whether it has not ended."""
+        """Whether it has not ended yet."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid != 0:
                 self.code = os.waitstatus_to_exitcode(status)
+                self.running.discard(self)
         return self.code is None
 
     def kill(self):
@@ -155,23 +187,25 @@ class Victim:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, seconds=TIMEOUT):
-        """Wait until it has ended: its Outcome. It is killed if it takes too long."""
+        """Wait until it has ended: its Outcome. It is killed if it takes longer than `seconds`."""
         end = time.perf_counter() + seconds
         hung = False
         while self.is_running():
-            time.sleep(0.002)
+            time.sleep(POLL_SECONDS)
             if time.perf_counter() > end and not hung:
                 hung = True
                 self.kill()
+
+        # what it printed
         out = self.out.read_text(encoding="utf-8", errors="replace")
         error = self.error.read_text(encoding="utf-8", errors="replace")
         return Outcome(self.code, out, error, hung)
 
     def kill_after(self, seconds):
-        """Kill it after so many seconds, if it has not ended before: its Outcome."""
+        """Kill it after this time, unless it has ended before: its Outcome."""
         end = time.perf_counter() + seconds
         while self.is_running() and time.perf_counter() < end:
-            time.sleep(0.002)
+            time.sleep(POLL_SECONDS)
         self.kill()
         return self.wait()
 
@@ -187,24 +221,40 @@ def exit_code(program, arguments):
         else:
             runpy.run_module(program, run_name="__main__", alter_sys=True)
     except SystemExit as stop:
-        return stop.code or 0
+        if isinstance(stop.code, int):
+            return stop.code
     return 0
 
 
-def run(folder, program, arguments, hook=None):
-    """Run a program to its end: its Outcome."""
-    return Victim(folder, program, arguments, hook).wait()
+def kill_victims():
+    """Kill the victims that are still running: of an attack that was interrupted."""
+    for victim in list(Victim.running):
+        victim.kill()
+        victim.wait()
+
+
+def run(folder, program, arguments, hook=None, seconds=TIMEOUT):
+    """Run a program to its end: its Outcome. It hangs if it takes longer than `seconds`."""
+    return Victim(folder, program, arguments, hook).wait(seconds)
 
 
 def start_python(folder, program, arguments, stdout, closed=False):
-    """Start a program in a new Python: a Popen. closed: without a standard output."""
+    """Start a program in a new Python.
+
+    Args:
+        folder, program, arguments: as of a Victim.
+        stdout: its standard output, as of a Popen.
+        closed: it has no standard output at all.
+    Returns:
+        A Popen.
+    """
     # python pretrain.py ..., or python -m lab.pairs ...
     words = [sys.executable, "-m", program]
     if program.endswith(".py"):
         words = [sys.executable, str(ROOT / program)]
     words += [str(argument) for argument in arguments]
 
-    # the shell closes the output and then becomes this Python
+    # the shell closes the output and then turns into this Python
     if closed:
         words = ["sh", "-c", 'exec "$@" >&-', "sh", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -222,29 +272,32 @@ def start_python(folder, program, arguments, stdout, closed=False):
 
 def communicate(process):
     """Wait until a Popen has ended: its Outcome."""
+    hung = False
     try:
         out, error = process.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
+        hung = True
         process.kill()
         out, error = process.communicate()
-        return Outcome(process.returncode, out or "", error, True)
-    return Outcome(process.returncode, out or "", error, False)
+
+    # without a pipe for its standard output, `out` is None
+    return Outcome(process.returncode, out or "", error, hung)
 
 
 # --- Moments --------------------------------------------------------------------------------------
 
-# The functions by which Python programs change the disk, or make sure that it is changed.
+# The functions by which Python programs change the disk or wait until the change is there.
 DISK_CALLS = ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir", "rmdir")
 
 
 class AtCall:
-    """Calls action() right before or after the n-th call of one of DISK_CALLS.
+    """Calls action() right before or after the n-th call of the functions in DISK_CALLS.
 
     Args:
         number: n, from 1; 0 for never.
         action: a function without arguments.
-        after: call it after the call, not before.
-        tally: a file that gets one byte per call, so that they can be counted.
+        after: do the action after the call, not before it.
+        tally: a file that gets one byte per call, so that the calls can be counted.
     """
 
     def __init__(self, number, action=None, after=False, tally=None):
@@ -261,7 +314,7 @@ class AtCall:
             setattr(os, name, self.watched(getattr(os, name)))
 
     def watched(self, function):
-        """The function, which now also counts its calls and does the action at its moment."""
+        """A function that does the same, counts its calls and does the action at its moment."""
 
         def call(*arguments, **options):
             self.count += 1
@@ -279,7 +332,7 @@ class AtCall:
 
 
 class FullAt:
-    """No file can get longer than so many bytes: the process is killed in the middle of a write."""
+    """Kills a process in the middle of a write: when a file gets longer than `size` bytes."""
 
     def __init__(self, size):
         self.size = size
@@ -293,13 +346,14 @@ class FullAt:
 
 
 def kill_me():
+    """End this process as a power failure would: without any clean-up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def start_and_kill(random, folder, program, arguments, usual):
     """Start a program and kill it at a random moment. Returns whether it was killed.
 
-    The moment is one of three: any time; a call that changes the disk; the middle of a write.
+    The moment is a random time, a call that changes the disk, or the middle of a write.
 
     Args:
         usual: the Usual of this program without an attack.
@@ -328,17 +382,18 @@ class Usual(NamedTuple):
 
     outcome: Outcome
     seconds: float  # how long it takes
-    calls: int  # how many of DISK_CALLS it makes
+    calls: int  # how many calls of DISK_CALLS it makes
 
 
-def usual_run(folder, program, arguments):
+def usual_run(folder, program, arguments, seconds=TIMEOUT):
     """Run a program without an attack: a Usual. RuntimeError if it does not work."""
+    # count its calls, and measure its time
     tally = Path(folder, "calls")
     started = time.perf_counter()
-    outcome = run(folder, program, arguments, AtCall(0, tally=tally))
-    seconds = time.perf_counter() - started
+    outcome = run(folder, program, arguments, AtCall(0, tally=tally), seconds)
+    taken = time.perf_counter() - started
     if outcome.code != 0:
         raise RuntimeError(f"{program} does not work without an attack:\n{outcome.error}")
     calls = tally.stat().st_size
     tally.unlink()
-    return Usual(outcome, seconds, calls)
+    return Usual(outcome, taken, calls)

@@ -34,6 +34,7 @@ import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below q
 import argparse
 import itertools
 import math
+import os
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -357,7 +358,7 @@ def data_name(data):
     """
     if data in BUILT_IN:
         return data
-    name = Path(data).resolve().name
+    name = Path(os.path.realpath(data)).name
     if name == "toy":
         raise ValueError(
             f"{data}: results on toy are those of the built-in pairs; give the folder another name"

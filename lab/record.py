@@ -61,10 +61,11 @@ class Record:
         settings: a dictionary of everything that the result depends on.
         device: torch.device.
         out: Path of the file; None if there is to be no file.
+        program: what was run.
     """
 
-    def __init__(self, arguments, settings, device, out):
-        words = ["python -m lab.bench"]
+    def __init__(self, arguments, settings, device, out, program="lab.bench"):
+        words = [f"python -m {program}"]
         words += [without_folder(argument) for argument in arguments]
         self.content = {
             "command": " ".join(words),

@@ -668,6 +668,29 @@ def lengths_table(record):
     return markdown(["N", *variants], rows)
 
 
+# --- Attacks --------------------------------------------------------------------------------------
+
+UNHARMED = ("refused", "equal", "harmless")  # the results of an attack that are no fault
+
+
+def attacks_table(record):
+    """What came out of each attack, from `python -m lab.attacks`."""
+    rows = []
+    for attack in record.values():
+        verdicts = attack["verdicts"]
+        faults = attack["tried"] - sum(verdicts[verdict] for verdict in UNHARMED)
+        counts = [attack["tried"], *(verdicts[verdict] for verdict in UNHARMED), faults]
+        rows.append([attack["what"], *(f"{count:,}" for count in counts)])
+
+    # when, where and how long
+    minutes = sum(attack["seconds"] for attack in record.values()) / 60
+    dates = sorted({attack["made_by"]["date"] for attack in record.values()})
+    machines = sorted({attack["made_by"]["device"] for attack in record.values()})
+    note = f"{', '.join(dates)}, {minutes:,.0f} minutes, on {', '.join(machines)}."
+    header = ["attack", "tried", *UNHARMED, "faults"]
+    return [*markdown(header, rows), "", note]
+
+
 # --- All tables -----------------------------------------------------------------------------------
 
 
@@ -720,6 +743,8 @@ TABLES = {
                                      padding_table),
     "speed-attention":         Table(("bench-attention.json",), attention_table),
     "speed-lengths":           Table(("bench-lengths.json",), lengths_table),
+    # docs/robustness.md
+    "attacks":                 Table(("attacks.json",), attacks_table),
 }
 # fmt: on
 
@@ -752,7 +777,9 @@ def read_records(path):
     if path.suffix == ".jsonl":
         return read_run_records(path)
     if not path.is_file():
-        raise ValueError(f"{path} is not there: python -m lab.bench ... --out {path} makes it")
+        raise ValueError(
+            f"{path} is not there: lab.bench or lab.attacks with --out {path} makes it"
+        )
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

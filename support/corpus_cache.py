@@ -28,7 +28,14 @@ import numpy as np
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from support.files import PART, sha256_of, write_folder_to_disk, write_to_disk
+from support.files import (
+    PART,
+    delete,
+    make_folder,
+    sha256_of,
+    write_folder_to_disk,
+    write_to_disk,
+)
 from support.locks import InUse, lock
 
 # Each array file and the type of its numbers ("<" means: the lowest byte comes first).
@@ -88,7 +95,7 @@ def load_or_prepare(folder, title, prepare, log):
 @contextmanager
 def corpus_lock(folder, title, log):
     """Hold the lock of a corpus during a `with` block. Wait, with a line, if it is in use."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     path = folder.with_name(f"{folder.name}.lock")
     name = f"corpus {title}"
     with ExitStack() as stack:
@@ -126,14 +133,6 @@ def remove(folder):
     delete(temporary)
     os.replace(folder, temporary)
     delete(temporary)
-
-
-def delete(path):
-    """Delete a folder and its files, or a file, or a link. It may be missing."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def temporary_name(folder):
@@ -343,13 +342,29 @@ def load_checked(folder):
     if checksum != checksum_of(meta):
         raise ValueError("wrong checksum of meta.json")
 
-    # Read the other files. Only the token ids stay on disk: they may be larger than the memory.
-    tokenizer_json = (folder / "tokenizer.json").read_bytes()
+    # Only the token ids stay on disk: they may be larger than the memory. If the folder is damaged,
+    # their file is closed, because Windows cannot delete an open file.
     token_file = TokenFile(folder / "tokens.bin")
+    try:
+        corpus = read_corpus(folder, meta, token_file)
+        check_consistency(corpus)
+    except BaseException:
+        token_file.close()
+        raise
+    return corpus
+
+
+def read_corpus(folder, meta, token_file):
+    """The PreparedCorpus of a folder. Raises ValueError if its files are not what was written.
+
+    Args:
+        folder: of the corpus.
+        meta: what meta.json holds.
+        token_file: the TokenFile.
+    """
+    tokenizer_json = (folder / "tokenizer.json").read_bytes()
     sentences = (folder / "sentences.bin").read_bytes()
     documents = (folder / "documents.bin").read_bytes()
-
-    # They are what was written, too.
     digests = [
         hashlib.sha256(tokenizer_json).hexdigest(),
         token_file.digest,
@@ -360,7 +375,7 @@ def load_checked(folder):
         raise ValueError("its files do not have the fingerprint in meta.json")
 
     # Only now the library may read the tokenizer: a damaged one can make it panic.
-    corpus = PreparedCorpus(
+    return PreparedCorpus(
         counts=meta["counts"],
         fingerprint=meta["fingerprint"],
         tokenizer=Tokenizer.from_str(tokenizer_json.decode()),
@@ -368,8 +383,6 @@ def load_checked(folder):
         sentence_starts=np.frombuffer(sentences, ARRAYS["sentences.bin"]),
         document_starts=np.frombuffer(documents, ARRAYS["documents.bin"]),
     )
-    check_consistency(corpus)
-    return corpus
 
 
 def check_consistency(corpus):
@@ -423,11 +436,18 @@ class TokenFile:
         # The file stays open: its size is checked before each use.
         self.path = path
         self.file = open(path, "rb", buffering=0)  # noqa: SIM115
-        self.state = self.current_state()
-        self.digest = self.current_digest()
+        self.mapped = None  # the array, from the first use on
+        try:
+            self.state = self.current_state()
+            self.digest = self.current_digest()
+        except BaseException:
+            self.close()
+            raise
 
-        # An ordinary array over the same memory: slices are made faster than those of np.memmap.
-        self.mapped = np.asarray(np.memmap(self.file, ARRAYS["tokens.bin"], mode="r"))
+    def close(self):
+        """Close the file. The array must not be used any more."""
+        self.mapped = None
+        self.file.close()
 
     def array(self):
         """(tokens,) the token ids, to be used at once.
@@ -443,6 +463,10 @@ class TokenFile:
                     f"and the corpus is prepared again"
                 )
             self.state = state
+
+        # An ordinary array over the same memory: slices are made faster than those of np.memmap.
+        if self.mapped is None:
+            self.mapped = np.asarray(np.memmap(self.file, ARRAYS["tokens.bin"], mode="r"))
         return self.mapped
 
     def current_state(self):

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from support.signals import delayed_signals
 
 PART = ".part"  # how the temporary names end
-OWN_PART = re.compile(r".+\.[0-9]+\.part")  # "model.pt.4711.part": the number is the process
+OWN_PART = re.compile(r"(.+)\.([0-9]+)\.part")  # "model.pt.4711.part": the number is the process
 
 
 def write_atomically(path, write):
@@ -26,6 +27,7 @@ def write_atomically(path, write):
     # Two processes never write to the same temporary file.
     temporary = path.with_name(f"{path.name}.{os.getpid()}{PART}")
     with delayed_signals():
+        remove_parts_of(path)
         try:
             write(temporary)
             write_to_disk(temporary)
@@ -34,6 +36,29 @@ def write_atomically(path, write):
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def remove_parts_of(path):
+    """Delete the temporary files of one file whose processes were killed."""
+    for other in path.parent.glob(f"*{PART}"):
+        match = OWN_PART.fullmatch(other.name)
+        if match is not None and match[1] == path.name and not is_running(int(match[2])):
+            with suppress(OSError):
+                other.unlink()
+
+
+def is_running(number):
+    """Whether there is a process with this number on this machine. On Windows: True."""
+    # On Windows, this call would not ask but end the process.
+    if os.name == "nt":
+        return True
+    try:
+        os.kill(number, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # it is another user's
+    return True
 
 
 def write_to_disk(path):
@@ -63,6 +88,31 @@ def remove_parts(folder):
         # Other programs use the ending, too: a browser for half a download, for example.
         if OWN_PART.fullmatch(path.name) and path.is_file():
             path.unlink(missing_ok=True)
+
+
+def make_folder(folder):
+    """Make a folder, and the folders around it, unless they are there.
+
+    Raises OSError with the name of what is in the way, such as a file.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        for path in (folder, *folder.parents):
+            if os.path.lexists(path) and not path.is_dir():
+                raise OSError(
+                    f"{path} is not a folder: delete it, or name another folder"
+                ) from None
+        raise
+
+
+def delete(path):
+    """Delete a folder and its files, or a file, or a link. It may be missing."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_text(path, text):

@@ -2,9 +2,16 @@
 
 import json
 import os
-import shutil
+from contextlib import suppress
 
-from support.files import PART, sha256_of, write_folder_to_disk, write_to_disk
+from support.files import (
+    PART,
+    delete,
+    make_folder,
+    sha256_of,
+    write_folder_to_disk,
+    write_to_disk,
+)
 from support.locks import lock
 
 DIGESTS = "sha256.json"  # {file of the folder: its SHA-256}
@@ -19,23 +26,25 @@ def build_once(folder, build, log=print):
         folder: Path; the folder in which it is (the cache) is made, too.
         build: function of a path: it makes a folder there and writes files into it.
         log: gets a line if the folder was damaged.
+    Raises:
+        OSError: something that is not a folder is in the place of the cache, or the disk is full.
     """
     if is_intact(folder):
         return
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     with lock(folder.with_name(f"{folder.name}.lock"), str(folder), wait=True):
         # another process may have made it meanwhile
         if is_intact(folder):
             return
-        if folder.exists():
+        # a broken link is damaged, too
+        if os.path.lexists(folder):
             log(f"{folder} is damaged or from an earlier version: it is made again")
-            shutil.rmtree(folder)
+            delete(folder)
 
         # a killed process may have left this folder
         new = folder.with_name(folder.name + PART)
-        if new.exists():
-            shutil.rmtree(new)
+        delete(new)
 
         # The folder gets its name when it is complete and on the disk.
         try:
@@ -43,7 +52,8 @@ def build_once(folder, build, log=print):
             write_digests(new)
             os.replace(new, folder)
         except BaseException:
-            shutil.rmtree(new, ignore_errors=True)
+            with suppress(OSError):
+                delete(new)
             raise
         write_folder_to_disk(folder.parent)
 

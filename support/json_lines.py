@@ -6,6 +6,9 @@ with a mark, and readers leave it out, with a message:
     {"task": "cola", "seed": 42, "result": {...}}
     {"task": "cola", "seed": 97, "resu (interrupted)
     {"task": "cola", "seed": 97, "result": {...}}
+
+An empty line is refused like any other damaged line: the programs write none, so somebody has
+edited the file.
 """
 
 import json

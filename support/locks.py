@@ -41,13 +41,14 @@ class InUse(ValueError):
 
 
 @contextmanager
-def lock(path, name, wait=False):
+def lock(path, name, wait=False, advice=None):
     """Hold a lock during a `with` block.
 
     Args:
         path: the file of the lock. Its folder must exist.
         name: what is locked, for the message.
         wait: wait until the lock is free.
+        advice: what the user can do if it is not free, for the message.
     Raises:
         InUse: another process holds it, and `wait` is False. The message says which process.
     """
@@ -57,7 +58,10 @@ def lock(path, name, wait=False):
         time.sleep(POLL_SECONDS)
         file = open_locked(path)
     if file is None:
-        raise InUse(f"{name} is in use by {owner_of(path)}")
+        message = f"{name} is in use by {owner_of(path)}"
+        if advice is not None:
+            message += f"; {advice}"
+        raise InUse(message)
 
     try:
         yield

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from support.files import write_text
+from support.files import remove_parts_of, write_text
 from support.json_lines import append_json_line, read_json_lines
 from support.locks import lock
 
@@ -145,15 +145,17 @@ def keep_results(folder, data, paradigms):
 
     paradigms: names.
     """
+    path = results_path(folder, data)
+    remove_parts_of(path)
     records = read_results(folder, data)
     kept = [record for name, record in records.items() if name in paradigms]
     if len(kept) < len(records):
         lines = [json.dumps(record) + "\n" for record in kept]
-        write_text(results_path(folder, data), "".join(lines))
+        write_text(path, "".join(lines))
 
 
 def results_lock(folder, data):
     """The lock that a process holds while it scores a run on some data."""
     path = results_path(folder, data).with_suffix(".lock")
     path.parent.mkdir(exist_ok=True)
-    return lock(path, f"{folder} on {data}")
+    return lock(path, f"{folder} on {data}", advice="wait until it has finished")

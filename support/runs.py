@@ -56,7 +56,7 @@ def each_run_once(folders):
     """The folders without those that are the same as an earlier one by another path or a link."""
     different = {}
     for folder in folders:
-        different.setdefault(Path(folder).resolve(), folder)
+        different.setdefault(os.path.realpath(folder), folder)
     return list(different.values())
 
 

@@ -8,13 +8,16 @@ Fixtures:
 
     small_text     a text of 80 short documents, and a folder for its token ids
     run_program    calls a main() in this process: (exit code, standard output, standard error)
+    start_program  starts a program in another process, without importing torch again
     serve          a web server of this machine
 """
 
 import http.server
+import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -24,6 +27,11 @@ import pytest
 
 # Read when torch is first imported, here and in the programs that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A shell starts background jobs so that they ignore Ctrl-C, and their children ignore it, too. But
+# some tests send it to this process or to programs that they start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -90,6 +98,76 @@ def run_program(capsys):
     yield call
     # run_command installs a handler that ends the program.
     signal.signal(signal.SIGTERM, before)
+
+
+# --- A program in another process -----------------------------------------------------------------
+
+
+class ForkServer:
+    """Sends requests to tests/fork_server.py. It is started with the first request."""
+
+    def __init__(self):
+        self.server = None
+
+    def ask(self, *request):
+        """Send a request, and return the answer."""
+        if self.server is None:
+            self.server = subprocess.Popen(
+                [sys.executable, str(TESTS / "fork_server.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+            )
+        print(json.dumps(request), file=self.server.stdin, flush=True)
+        return json.loads(self.server.stdout.readline())
+
+    def close(self):
+        """End the server: it ends when its input ends."""
+        if self.server is not None:
+            self.server.communicate(timeout=60)
+
+
+class Program:
+    """A program that was started by `start_program`."""
+
+    def __init__(self, server, pid):
+        self.server = server
+        self.pid = pid
+
+    def is_running(self):
+        return self.server.ask("is running", self.pid)
+
+    def send_signal(self, number):
+        """Send it a signal. If it has ended already, nothing happens."""
+        # Its number is not given to another process before is_running() or wait() was called.
+        os.kill(self.pid, number)
+
+    def wait(self):
+        """Wait until it ends: its Outcome."""
+        return Outcome(*self.server.ask("wait", self.pid))
+
+
+@pytest.fixture(scope="session")
+def fork_server():
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def start_program(fork_server, tmp_path_factory):
+    """start_program("pretrain.py", "--steps", 5) -> Program, which is running.
+
+    The program may also be the path of a Python file of the test. Only for systems with os.fork.
+    """
+    folder = tmp_path_factory.mktemp("printed")
+
+    def start(program, *arguments):
+        words = [str(argument) for argument in arguments]
+        return Program(fork_server, fork_server.ask("start", str(folder), str(program), words))
+
+    return start
 
 
 # --- A web server ---------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The short form of lab/attacks.py, and whether it would notice a fault."""
 
+import json
 import os
 import re
 import signal
@@ -12,8 +13,24 @@ import pytest
 import torch
 
 from conftest import ROOT
-from lab import attack_files, attack_inputs, attacks
-from lab.attack_tools import CRASH, FAULTS, HANG, VERDICTS, AtCall, FullAt, Outcome, Victim, run
+from lab import attack_files, attack_inputs, attacks, report
+from lab.attack_tools import (
+    CRASH,
+    EQUAL,
+    FAULTS,
+    HANG,
+    LOST,
+    REFUSED,
+    SILENT,
+    VERDICTS,
+    AtCall,
+    FullAt,
+    Outcome,
+    Result,
+    Victim,
+    kill_victims,
+    run,
+)
 from support.files import save_checkpoint
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the attacks need forks")
@@ -76,12 +93,55 @@ def test_a_program_that_ends_well_or_with_one_line_has_no_fault():
     ],
 )
 def test_a_crash_is_noticed(code, error):
-    assert Outcome(code, "", error, hung=False).fault()[0] == CRASH
+    assert Outcome(code, "", error, hung=False).fault().verdict == CRASH
 
 
 def test_a_hang_is_noticed(tmp_path):
     outcome = Victim(tmp_path, time.sleep, [60]).wait(seconds=0.1)
-    assert outcome.hung and outcome.fault()[0] == HANG
+    assert outcome.hung and outcome.fault().verdict == HANG
+
+
+def test_victims_of_an_interrupted_attack_are_killed(tmp_path):
+    victims = [Victim(tmp_path, time.sleep, [60]) for _ in range(2)]
+    kill_victims()
+    assert [victim.code for victim in victims] == 2 * [-signal.SIGKILL]
+    assert not Victim.running
+
+
+# A victim that is killed while it has the lock of tqdm. Afterwards, another victim and this process
+# need the lock.
+KILLED_WITH_LOCK = """
+import os, signal, sys
+from tqdm import tqdm
+from lab.attack_tools import Victim, prepare_to_fork, run
+
+prepare_to_fork()
+with tqdm(total=1, disable=None):
+    pass
+
+def take_lock_and_die():
+    tqdm.get_lock().acquire()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def show_bar():
+    with tqdm(total=1, disable=None):
+        return 0
+
+print(run(sys.argv[1], take_lock_and_die, []).code)
+print(Victim(sys.argv[1], show_bar, []).wait(20).code)
+print(show_bar())
+"""
+
+
+def test_a_victim_killed_with_the_lock_of_a_progress_bar_stops_nobody(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_WITH_LOCK, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == [str(-signal.SIGKILL), "0", "0"], done.stderr
 
 
 def test_a_victim_prints_to_its_own_files_and_ends_with_its_own_exit_code(tmp_path):
@@ -154,6 +214,125 @@ def test_a_damage_is_a_function_of_its_random_numbers_and_changes_bytes(damage):
     assert any(result != content for result in results)
 
 
+def test_a_fault_counts_without_a_kill_and_every_kill_counts():
+    equal = Result(EQUAL)
+    silent = Result(SILENT, "differ: model.pt")
+    assert attacks.one_per_kill(equal, 3) == [equal, equal, equal]
+    assert attacks.one_per_kill(silent, 2) == [silent, silent]
+    assert attacks.one_per_kill(equal, 0) == []
+    assert attacks.one_per_kill(silent, 0) == [silent]
+
+
+def test_two_processes_share_seeds_in_three_ways():
+    seeds = [1, 2, 3, 4, 5]
+    assert attacks.divide_seeds(seeds, 0) == ([1, 2], [3, 4, 5])
+    assert attacks.divide_seeds(seeds, 1) == (seeds, seeds)
+    assert attacks.divide_seeds(seeds, 5) == (seeds, [5, 4, 3, 2, 1])
+
+
+def test_a_lost_or_doubled_result_of_two_processes_is_noticed(tmp_path):
+    def outcomes(*texts):
+        return [Outcome(0, text, "", hung=False) for text in texts]
+
+    one = "sst-2  seed 1000  50.0\n"
+    other = "sst-2  seed 1001  50.0\n"
+    for texts in ((one, ""), (one, one), (one + other, other)):
+        result = attacks.after_sharing(outcomes(*texts), [1000, 1001], tmp_path, tmp_path)
+        assert result.verdict == SILENT and "results of" in result.note
+
+    refused = [Outcome(0, one, "", hung=False), Outcome(2, "", "glue.py: no\n", hung=False)]
+    result = attacks.after_sharing(refused, [1000], tmp_path, tmp_path)
+    assert result == Result(LOST, "glue.py: no")
+
+
+def with_results(monkeypatch, *results):
+    """Make "flips" an attack that has these results in turn, each a list, and then no more."""
+    waiting = list(results)
+
+    def function(trial):
+        if waiting:
+            return waiting.pop(0)
+        return []
+
+    attack = attacks.Attack("flipped bits", function, full=4, short=2)
+    monkeypatch.setitem(attacks.ATTACKS, "flips", attack)
+
+
+def test_a_fault_is_printed_with_its_trial_and_gives_exit_code_1(monkeypatch, run_program):
+    silent = Result(SILENT, "another loss")
+    with_results(monkeypatch, [Result(REFUSED)], [silent, silent])
+    outcome = run_program("lab.attacks", attacks.main, "flips", "--count", 3)
+    assert outcome.code == 1
+    assert outcome.out.count("flips --trial 1: silent: another loss") == 1
+    assert re.search(r"^flips +3 +1 +0 +0 +0 +2 +0 +0$", outcome.out, re.MULTILINE)
+
+
+def test_trials_without_results_do_not_go_on_without_end(monkeypatch, run_program):
+    with_results(monkeypatch, [Result(REFUSED)])
+    with pytest.raises(RuntimeError, match="flips: 50 trials in a row have no result"):
+        attacks.main(["flips", "--count", "2"])
+
+
+def test_the_counts_are_kept_in_a_file_attack_by_attack(monkeypatch, tmp_path, run_program):
+    path = tmp_path / "results" / "attacks.json"
+    other = {"what": "damages", "tried": 9, "verdicts": {}, "seconds": 1.0, "made_by": {}}
+    path.parent.mkdir()
+    path.write_text(json.dumps({"cache": other}), encoding="utf-8")
+
+    # the other attack keeps what it has
+    with_results(monkeypatch, [Result(REFUSED), Result(EQUAL)])
+    arguments = ["flips", "--short", "--out", path]
+    assert run_program("lab.attacks", attacks.main, *arguments).code == 0
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert list(record) == ["flips", "cache"]
+    assert record["cache"] == other
+    assert record["flips"]["tried"] == 2
+    assert record["flips"]["verdicts"] == {
+        **dict.fromkeys(VERDICTS, 0),
+        REFUSED: 1,
+        EQUAL: 1,
+    }
+    assert record["flips"]["made_by"].keys() >= {"date", "device", "code"}
+
+    # what is no such file is refused before the work
+    for text in ("{", "[]", '{"x": 1}'):
+        path.write_text(text, encoding="utf-8")
+        outcome = run_program("lab.attacks", attacks.main, *arguments)
+        assert outcome.code == 2 and outcome.error.startswith(f"lab.attacks: {path} is ")
+
+
+def test_the_table_of_attacks_counts_faults_and_says_when_and_where():
+    none = dict.fromkeys(VERDICTS, 0)
+    made_by = {"date": "2026-11-22", "device": "cpu (model)"}
+    record = {
+        "flips": {
+            "what": "flipped bits",
+            "tried": 1200,
+            "verdicts": none | {REFUSED: 1190, SILENT: 3, HANG: 7},
+            "seconds": 240.0,
+            "made_by": made_by,
+        },
+        "cache": {
+            "what": "damages",
+            "tried": 5,
+            "verdicts": none | {EQUAL: 5},
+            "seconds": 60.0,
+            "made_by": made_by,
+        },
+    }
+    head, _, *rows, empty, note = report.attacks_table(record)
+    assert head == "| attack | tried | refused | equal | harmless | faults |"
+    assert rows == [
+        "| flipped bits | 1,200 | 1,190 | 0 | 0 | 10 |",
+        "| damages | 5 | 0 | 5 | 0 | 0 |",
+    ]
+    assert (empty, note) == ("", "2026-11-22, 5 minutes, on cpu (model).")
+
+
+def test_what_is_no_fault_in_the_table_is_none_for_the_exit_code():
+    assert sorted([*report.UNHARMED, *FAULTS]) == sorted(VERDICTS)
+
+
 def test_there_are_wrong_inputs_for_every_command():
     inputs = attack_inputs.wrong_inputs()
     assert len(inputs) >= attacks.ATTACKS["inputs"].full >= 300
@@ -167,7 +346,26 @@ def test_there_are_wrong_inputs_for_every_command():
     }
     assert {"finetune", "table", "predict", "check", "download", "data"} <= words
 
+    # the largest number that the command line accepts, and a larger one
+    values = {argument.partition("=")[2] for wrong in inputs for argument in wrong.arguments}
+    assert {str(2**31 - 1), str(10**30)} <= values
 
-def test_an_unknown_attack_is_refused(run_program):
-    outcome = run_program("lab.attacks", attacks.main, "x")
-    assert outcome.code == 2 and "unknown attack 'x'" in outcome.error
+
+def test_every_reader_of_a_run_also_gets_an_undamaged_one():
+    """Except two commands: see WORKING, and pairs that were not scored yet have no table."""
+    without = [attack_inputs.READ_PREDICT, attack_inputs.READ_PAIRS_TABLE]
+    for reader in attack_inputs.READERS:
+        assert (reader in attack_inputs.WORKING) == (reader not in without)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["x"], "unknown attack 'x'"),
+        (["--trial", 3], "--trial needs the NAME of one attack"),
+        (["flips", "--trial", 3, "--out", "x.json"], "--out keeps the counts of attacks"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(run_program, arguments, message):
+    outcome = run_program("lab.attacks", attacks.main, *arguments)
+    assert outcome.code == 2 and message in outcome.error

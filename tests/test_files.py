@@ -5,6 +5,8 @@ import io
 import os
 import pickle
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 from support import files
 from support.files import (
     load_checkpoint,
+    make_folder,
     remove_parts,
     save_checkpoint,
     sha256_of,
@@ -98,6 +101,40 @@ def test_parts_that_other_processes_left_are_removed_on_request(tmp_path):
     (tmp_path / "model.pt.7.part").write_text("half")
     remove_parts(tmp_path)
     assert names_in(tmp_path) == ["notes.txt"]
+
+
+def number_of_a_dead_process():
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not say whether a process is running")
+def test_parts_of_killed_processes_are_removed_when_the_same_file_is_written(tmp_path):
+    dead = number_of_a_dead_process()
+    kept = [f"table.md.{os.getppid()}.part", f"other.md.{dead}.part", "table.md.part"]
+    for name in [*kept, f"table.md.{dead}.part", f"table.md.{10**30}.part"]:
+        (tmp_path / name).write_text("half")
+    write_text(tmp_path / "table.md", "complete")
+    assert names_in(tmp_path) == sorted([*kept, "table.md"])
+    assert (tmp_path / "table.md").read_text() == "complete"
+
+
+def test_a_folder_is_made_with_those_around_it_and_may_be_there(tmp_path):
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    make_folder(tmp_path / "link" / "c")
+    assert names_in(tmp_path / "a") == ["b", "c"]
+
+
+def test_what_is_in_the_place_of_a_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
+    for folder, wrong in (("file", "file"), ("file/a/b", "file"), ("link", "link")):
+        with pytest.raises(OSError, match=f"{wrong} is not a folder: delete it, or name another"):
+            make_folder(tmp_path / folder)
 
 
 def test_files_of_other_programs_that_end_in_part_are_kept(tmp_path):

@@ -843,21 +843,20 @@ def test_a_record_has_task_seed_scores_settings_maker_and_seconds(run, small_toy
     assert record["settings"]["epochs"] == 1
 
 
-# The arguments: the project's folder, the small tasks' folder, their rows; then those of glue.py.
+# The arguments: the folder of the small tasks and their rows; then those of glue.py.
 PROGRAM = """
 import shutil, sys
-sys.path.insert(0, sys.argv[1])
 import glue
 from support.commands import run_command
 from toy import glue as toy_glue
 
 def copy_small_glue(folder):
-    shutil.copytree(sys.argv[2], folder)
+    shutil.copytree(sys.argv[1], folder)
 
 toy_glue.write_glue = copy_small_glue
-rows = int(sys.argv[3])
+rows = int(sys.argv[2])
 toy_glue.GLUE_ROWS = {name: dict.fromkeys(old, rows) for name, old in toy_glue.GLUE_ROWS.items()}
-run_command("glue.py", glue.main, sys.argv[4:])
+run_command("glue.py", glue.main, sys.argv[3:])
 """
 
 
@@ -868,29 +867,29 @@ def count_best(run):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM or SIGKILL to send")
 def test_killed_at_random_and_started_again_it_ends_with_the_results_of_an_uninterrupted_run(
-    run, small_glue, small_toy, run_program
+    run, small_glue, small_toy, run_program, start_program, tmp_path
 ):
     """SIGKILL and SIGTERM in turn, each soon after another result was written."""
     uninterrupted = run.with_name("uninterrupted")
     shutil.copytree(run, uninterrupted)
     tune(run_program, uninterrupted, "--seeds", 1, "--epochs", 8)
 
-    project = Path(glue.__file__).parent
     options = [*toy_options(run), "--seeds", 1, "--epochs", 8, "--batch_size", 8]
-    command = [sys.executable, "-c", PROGRAM, project, small_glue, ROWS, run, *options]
-    command = [str(word) for word in command]
+    script = tmp_path / "small_glue.py"
+    script.write_text(PROGRAM, encoding="utf-8")
     rng = random.Random(0)
     kills = 0
     seen = 0
     for _ in range(20):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = start_program(script, small_glue, ROWS, run, *options)
         if kills < 3:
             # wait for the next result, and a short time more
-            while process.poll() is None and count_best(run) == seen:
+            while process.is_running() and count_best(run) == seen:
                 time.sleep(0.005)
             time.sleep(rng.random() / 20)
-            process.send_signal([signal.SIGKILL, signal.SIGTERM][kills % 2])
-        code = process.wait(300)
+            if process.is_running():
+                process.send_signal([signal.SIGKILL, signal.SIGTERM][kills % 2])
+        code = process.wait().code
         seen = count_best(run)
         if code == 0:
             break
@@ -994,21 +993,22 @@ def test_a_signal_ends_the_waiting(run, small_toy, run_program, monkeypatch, num
 
 
 @pytest.mark.skipif(os.name == "nt", reason="it reads signals and locks of other systems")
-def test_two_processes_share_the_jobs_of_a_run_and_each_result_is_there_once(run, small_glue):
+def test_two_processes_share_the_jobs_of_a_run_and_each_result_is_there_once(
+    run, small_glue, start_program, tmp_path
+):
     """Three tasks, eight seeds; RTE starts from MNLI."""
-    project = Path(glue.__file__).parent
     options = [*toy_options(run), "--epochs", 1, "--batch_size", 8, "--task", "rte", "cola"]
     options += ["--seeds", *range(101, 109)]
-    command = [sys.executable, "-c", PROGRAM, project, small_glue, ROWS, run, *options]
-    command = [str(word) for word in command]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    outputs = [process.communicate(timeout=300)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
+    script = tmp_path / "small_glue.py"
+    script.write_text(PROGRAM, encoding="utf-8")
+    processes = [start_program(script, small_glue, ROWS, run, *options) for _ in range(2)]
+    outcomes = [process.wait() for process in processes]
+    assert [outcome.code for outcome in outcomes] == [0, 0]
 
     # what both announced together is what the file has
     announced = []
-    for output in outputs:
-        announced += re.findall(r"^(\S+) +seed (\d+) +-?\d", output, re.MULTILINE)
+    for outcome in outcomes:
+        announced += re.findall(r"^(\S+) +seed (\d+) +-?\d", outcome.out, re.MULTILINE)
     found = [(record["task"], str(record["seed"])) for record in results(run)]
     assert len(found) == len(set(found)) == 24
     assert sorted(announced) == sorted(found)

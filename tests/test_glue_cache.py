@@ -1,5 +1,7 @@
 """support/glue_cache.py: a folder in the cache is made once, and again if it is damaged."""
 
+import re
+
 import pytest
 
 from support.glue_cache import build_once
@@ -59,8 +61,41 @@ def test_a_damaged_folder_is_made_again_with_a_line(tmp_path, name, content):
     build_once(folder, build, no_line)
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
-    (tmp_path / "toy.part" / "CoLA").mkdir(parents=True)
+@pytest.mark.parametrize("kind", ["file", "broken link", "link to a file"])
+def test_what_is_in_the_place_of_the_folder_is_replaced_with_a_line(tmp_path, kind):
+    folder = tmp_path / "cache" / "toy"
+    folder.parent.mkdir()
+    (tmp_path / "other").write_text("mine", encoding="utf-8")
+    if kind == "file":
+        folder.write_text("", encoding="utf-8")
+    elif kind == "broken link":
+        folder.symlink_to("nowhere")
+    else:
+        folder.symlink_to(tmp_path / "other")
+
+    lines = []
+    build_once(folder, Builder(), lines.append)
+    assert len(lines) == 1 and lines[0].endswith("it is made again")
+    assert folder.is_dir() and not folder.is_symlink()
+    assert [path.name for path in folder.parent.iterdir()] == ["toy"]
+    assert (tmp_path / "other").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_file_in_the_place_of_the_cache_is_named_in_one_line(tmp_path):
+    (tmp_path / "cache").write_text("mine", encoding="utf-8")
+    message = f"^{re.escape(str(tmp_path / 'cache'))} is not a folder: delete it, or name another"
+    for folder in (tmp_path / "cache" / "toy", tmp_path / "cache" / "a" / "toy"):
+        with pytest.raises(OSError, match=message):
+            build_once(folder, Builder(), no_line)
+    assert (tmp_path / "cache").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_a_killed_process_left_is_removed(tmp_path, kind):
+    if kind == "folder":
+        (tmp_path / "toy.part" / "CoLA").mkdir(parents=True)
+    else:
+        (tmp_path / "toy.part").write_text("", encoding="utf-8")
     build_once(tmp_path / "toy", Builder(), no_line)
     assert [path.name for path in tmp_path.iterdir()] == ["toy"]
 

@@ -35,6 +35,19 @@ def test_a_damaged_line_is_named_in_one_line(tmp_path, line):
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    "text, line", [('\n{"name": "a"}\n', 1), ('{"name": "a"}\n  \n{"name": "b"}\n', 2)]
+)
+def test_an_empty_line_is_refused_and_a_record_added_after_one_is_kept(tmp_path, text, line):
+    """The programs write none, so somebody has edited the file, and perhaps deleted more."""
+    path = tmp_path / "records.jsonl"
+    path.write_text(text, encoding="utf-8")
+    append_json_line(path, {"name": "c"})
+    assert path.read_text(encoding="utf-8") == text + '{"name": "c"}\n'
+    with pytest.raises(ValueError, match=rf"is damaged \(line {line}: .*\): delete the line"):
+        read_json_lines(path, check_has_a_name, "delete the line")
+
+
 def test_a_file_that_is_no_text_is_refused_in_one_line(tmp_path):
     path = tmp_path / "records.jsonl"
     path.write_bytes(b"\xff\n")

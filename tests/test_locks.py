@@ -44,6 +44,8 @@ def test_another_process_is_refused_in_one_line_that_names_the_owner(tmp_path):
         refusal = f"^RUN is in use by process {other.pid} on "
         with pytest.raises(InUse, match=refusal), lock(path, "RUN"):
             pytest.fail("two processes hold the lock")
+        with pytest.raises(InUse, match="; come back$"), lock(path, "RUN", advice="come back"):
+            pytest.fail("two processes hold the lock")
         other.kill()
 
 

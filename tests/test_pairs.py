@@ -4,6 +4,7 @@ import hashlib
 import http.server
 import io
 import json
+import os
 import zipfile
 
 import numpy as np
@@ -332,7 +333,11 @@ def test_results_are_added_replaced_and_those_of_another_model_removed(tmp_path)
 def test_results_of_paradigms_that_the_data_do_not_have_are_removed(tmp_path):
     for name in ("a", "b", "c"):
         pair_results.add_result(tmp_path, make_record(name, [1, 0]))
+    # what a killed process left is removed; the number is that of no process
+    left = tmp_path / "pairs" / f"toy.jsonl.{10**30}.part"
+    left.touch()
     pair_results.keep_results(tmp_path, "toy", ["c", "a", "d"])
+    assert left.exists() == (os.name == "nt")
     assert list(pair_results.read_results(tmp_path, "toy")) == ["a", "c"]
     pair_results.keep_results(tmp_path, "blimp", ["a"])
     assert not pair_results.results_path(tmp_path, "blimp").exists()
@@ -830,4 +835,5 @@ def test_a_run_that_another_process_is_scoring_is_refused_in_one_line(runs, run_
         outcome = call(run_program, run)
     assert outcome.code == 2
     assert "on toy is in use by process" in outcome.error and outcome.error.count("\n") == 1
+    assert outcome.error.endswith("; wait until it has finished\n") and "--" not in outcome.error
     assert pair_results.read_results(run, "toy") == {}

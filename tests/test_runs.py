@@ -484,6 +484,14 @@ def test_a_run_that_is_given_by_several_paths_is_used_once(tmp_path):
     assert each_run_once([run, other, again, run]) == [run, other]
 
 
+def test_a_link_to_itself_among_the_runs_is_left_to_the_check_of_runs(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    assert each_run_once([loop]) == [loop]
+    with pytest.raises(ValueError, match="loop is not a run"):
+        runs.read_config(loop)
+
+
 def test_the_tokens_that_a_run_must_have_are_those_of_the_data():
     assert runs.SPECIAL_TOKENS == SPECIAL_TOKENS
 

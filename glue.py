@@ -12,8 +12,13 @@ RUN is a folder that pretrain.py wrote. `--data_dir toy` means the toy tasks: th
 need no download. Without the word "finetune", a RUN is fine-tuned.
 
 A finished task and seed is one line of RUN/glue/results.jsonl. The same command does only what is
-missing there; started twice at the same time, the two share the work. Columns, downloads, metrics,
-submissions, the table and the files of results are in support/glue_*.py.
+missing there; started twice at the same time, the two share the work. So do the processes that
+torchrun starts (docs/distributed.md), each on its own GPU:
+
+    torchrun --standalone --nproc_per_node 8 glue.py runs/*-seed? --data_dir toy
+
+Columns, downloads, metrics, submissions, the table and the files of results are in
+support/glue_*.py.
 
 Which seeds? Ten fine-tuning seeds of one pre-trained model, as in [C], say how much fine-tuning
 varies. Whether one variant is better than another depends on the noise of pre-training, too. So
@@ -60,6 +65,7 @@ from pretrain import ADAM_BETAS, ADAM_EPS, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
 from support.commands import fraction, positive_int, run_command
 from support.devices import autocast, choose_device
+from support.distributed import meet, print_from_any, run_together
 from support.files import remove_parts, sha256_of, write_text
 from support.glue_cache import build_once
 from support.glue_downloads import download_tasks
@@ -748,7 +754,7 @@ def print_result(trainer):
         line += "   PARTIAL"
     if result["constant_prediction"]:
         line += "   the same answer for all rows"
-    tqdm.write(line)
+    print_from_any(line)
 
 
 # --- The test files -------------------------------------------------------------------------------
@@ -778,7 +784,7 @@ def predict_tests(folder, formats, data_dir, args, device):
 
     submission = out / "submission"
     submission.mkdir(exist_ok=True)
-    with lock(out / "submission.lock", str(submission)):
+    with lock(out / "submission.lock", str(submission), advice="wait until it has finished"):
         remove_parts(submission)
         for file, (name, test_split) in SUBMISSION.items():
             # the best run of the task; another process may be adding runs
@@ -957,6 +963,9 @@ def finetune_command(args):
         f"{progress.total} jobs (one task and one seed of one run), {progress.done} of them done "
         f"before; results go to RUN/{results_path(args.name)}"
     )
+
+    # everything is checked: of several processes, the others begin
+    meet()
 
     with progress.bar:
         stopped = fine_tune_jobs(jobs, tasks, device, progress)
@@ -1297,4 +1306,4 @@ def published_settings_text():
 
 
 if __name__ == "__main__":
-    run_command("glue.py", main)
+    run_command("glue.py", run_together, main)

@@ -3,6 +3,7 @@
     python pretrain.py --variant composite                     a tiny model on the toy language
     python pretrain.py --variant none composite --seed 0 1 2   six runs, and a table at the end
     python pretrain.py --size small --corpus my_texts/         the paper's BERT-small on your text
+    torchrun --standalone --nproc_per_node 8 pretrain.py ...   the same on eight GPUs
 
 The batch, the masks and the dropout of a step are functions of (seed, step) alone. A run that was
 stopped and resumed therefore equals an uninterrupted run, on a CPU to the bit. The folder of a run
@@ -12,6 +13,10 @@ log.jsonl.
 From top to bottom: the settings; Trainer (one step of the optimizer, the log, the checkpoint);
 the training loop; saving and resuming; the runs of a command line; main. One training step goes
 main -> train -> train_step -> Bert -> Layer -> SelfAttention -> attention.
+
+A step computes its batch in parts (own_parts): each process takes its own rows, and with
+--micro_batch it computes only so many of them at a time. The gradients of the parts add up to
+those of the batch (docs/distributed.md).
 
 [C] is Chang, Xu, Xu, Tu 2021.
 """
@@ -24,13 +29,17 @@ import json
 import math
 import signal
 import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from attention import VARIANTS
@@ -49,8 +58,20 @@ from model import (
 from support.checkpoints import damaged, is_number, load_optimizer, read_state
 from support.commands import LARGEST_INT, TrainingFailed, positive_int, run_command
 from support.devices import autocast, choose_device, compile_encoder
-from support.files import save_checkpoint, write_text
-from support.limits import check_memory
+from support.distributed import (
+    is_first,
+    largest,
+    meet,
+    own_share,
+    process_count,
+    rank,
+    run_together,
+    sums,
+    value_of_first,
+    wait_for_all,
+)
+from support.files import save_checkpoint, sha256_of, write_text
+from support.limits import check_memory, free_memory, memory_for, memory_line, peak_memory
 from support.provenance import made_by
 from support.runs import added_to_errors, check_not_in_use, holds_files, load_weights, own_folder
 from support.signals import StopSignals
@@ -137,8 +158,14 @@ def make_optimizer(model, weight_decay):
     """AdamW. Biases and LayerNorm weights do not decay; all other parameters do."""
     decayed = []
     not_decayed = []
+    seen = set()
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
+            # A parameter that several modules share is updated once.
+            if parameter in seen:
+                continue
+            seen.add(parameter)
+
             if name == "bias" or isinstance(module, nn.LayerNorm):
                 not_decayed.append(parameter)
             else:
@@ -172,6 +199,8 @@ class Trainer:
         self.settings = settings
         self.path = Path(path)
         self.option = None  # the command line's option that names another folder (resume)
+        self.micro_batch = None  # rows that are computed at once, at most; None: all
+        self.parallel = None  # with several processes: what adds up their gradients (connect)
         self.device = device
         self.dtype = dtype
         self.optimizer = make_optimizer(self.model, settings["weight_decay"])
@@ -188,7 +217,10 @@ class Trainer:
         self.records = [{"settings": settings, "made_by": made_by(device)}]
 
     def update(self, loss):
-        """One step of the optimizer from the loss of this step's batch."""
+        """One step of the optimizer from the loss of this step's batch.
+
+        If the batch has several parts, the gradients of the earlier ones are already there.
+        """
         settings = self.settings
         lr = learning_rate(self.step, settings["steps"], settings["warmup_steps"], settings["lr"])
         for group in self.optimizer.param_groups:
@@ -211,9 +243,17 @@ class Trainer:
         or if the weights are not finite.
         """
         # reading waits for the device
-        self.losses = [float(loss) for loss in self.losses]
+        losses = [float(loss) for loss in self.losses]
         norms = [float(norm) for norm in self.gradient_norms]
         self.gradient_norms = []
+
+        # Each process knows the losses of its own rows: those of the batches are the means over
+        # the processes. The losses before the last check are means already.
+        if self.parallel is not None:
+            checked = len(losses) - len(norms)
+            total = sums(losses[checked:])
+            losses[checked:] = [loss / process_count() for loss in total]
+        self.losses = losses
 
         # the losses, of which the last one belongs to self.step
         for step, loss in enumerate(self.losses, self.step - len(self.losses) + 1):
@@ -344,7 +384,7 @@ def train(trainer, corpus, folder, save_every, eval_every):
             # Log, evaluate and save every so many steps, and after the last step. Save also after
             # a signal.
             is_last = trainer.step == steps
-            is_stopped = stop.number != 0
+            is_stopped = largest(stop.number) != 0  # a signal to one process stops all of them
             log_is_due = is_last or trainer.step % log_every == 0
             evaluation_is_due = is_last or trainer.step % eval_every == 0
             save_is_due = is_last or is_stopped or trainer.step % save_every == 0
@@ -371,11 +411,14 @@ def train(trainer, corpus, folder, save_every, eval_every):
             started = time.perf_counter()
             if is_stopped:
                 break
-    return stop.number
+    return largest(stop.number)
 
 
 def train_step(trainer, corpus):
-    """One step: batch, masks, loss, update."""
+    """One step: batch, masks, loss, update.
+
+    The batch may have several parts, whose gradients add up (own_parts). Usually there is one.
+    """
     model = trainer.model
     settings = trainer.settings
     device = trainer.device
@@ -391,23 +434,129 @@ def train_step(trainer, corpus):
     generator.manual_seed(step_seed(settings["seed"], trainer.step, "masks"))
     masked_ids, labels = mask_tokens(input_ids, corpus.vocab_size, generator)  # (B, N) each
 
-    # dropout: a function of (seed, step)
-    torch.manual_seed(step_seed(settings["seed"], trainer.step, "dropout"))
+    # dropout: a function of (seed, step), and another one in each process
+    torch.manual_seed(step_seed(settings["seed"], trainer.step, "dropout") + rank())
 
-    # loss: the encoder, then the head at the masked tokens only. On CUDA their number is fixed, so
-    # that the CPU does not wait until they are counted.
-    max_predictions = None
-    if device.type == "cuda":
-        max_predictions = predictions_at_most(input_ids.numel())
-    with autocast(device, trainer.dtype):
-        hidden = model.bert(masked_ids, attention_mask)  # (B, N, C)
-        logits, targets = model.masked_logits(
+    # parts: the rows of this process, at most micro_batch of them at a time
+    parts = own_parts(masked_ids, attention_mask, labels, trainer.micro_batch)
+    loss_so_far = 0.0
+    for number, (masked_ids, attention_mask, labels, weight) in enumerate(parts, 1):
+        is_last = number == len(parts)
+
+        # loss: the encoder, then the head at the masked tokens only. On CUDA their number is fixed,
+        # so that the CPU does not wait until they are counted.
+        max_predictions = None
+        if device.type == "cuda":
+            max_predictions = predictions_at_most(labels.numel())
+        with autocast(device, trainer.dtype):
+            if trainer.parallel is None:
+                hidden = model.bert(masked_ids, attention_mask)  # (b, N, C)
+                logits, targets = model.masked_logits(
+                    hidden, labels, pad_to_multiple_of=64, max_predictions=max_predictions
+                )  # (M, V), (M,)
+            else:
+                logits, targets = logits_of_part(
+                    trainer.parallel, is_last, masked_ids, attention_mask, labels, max_predictions
+                )  # (M, V), (M,)
+            loss = loss_so_far + weight * masked_lm_loss(logits, targets)
+
+        # The gradients of the parts add up.
+        if not is_last:
+            loss.backward()
+            loss_so_far = loss.detach()
+            del logits  # the largest tensor of a small model: its memory is for the next part
+
+    # update: backward pass of the last part, clipped gradients, optimizer
+    trainer.update(loss)
+
+
+class Part(NamedTuple):
+    """Rows of a batch that are computed at once.
+
+    Attributes:
+        masked_ids, attention_mask, labels: (b, N).
+        weight: a tensor of one number; the mean loss of the part's tokens is multiplied by it.
+    """
+
+    masked_ids: torch.Tensor
+    attention_mask: torch.Tensor
+    labels: torch.Tensor
+    weight: torch.Tensor
+
+
+def own_parts(masked_ids, attention_mask, labels, micro_batch=None):
+    """The rows of a batch that this process computes, in parts of at most micro_batch rows.
+
+    The loss of a batch is the mean over its masked tokens. So the mean over a part is multiplied by
+    the share of the masked tokens that are in this part. With several processes it is also
+    multiplied by their number, because DistributedDataParallel takes the mean of their gradients.
+    If there is only one part, its weight is exactly 1.
+
+    Example: 5 rows, 2 processes, at most 2 rows at a time. The batch has 20 masked tokens.
+
+        process           0    0  |  1    1       1
+        row               0    1  |  2    3       4
+        masked tokens     4    2  |  5    6       3
+        part              first   |  first        second
+        weight          2 * 6/20  |  2 * 11/20    2 * 3/20
+
+    Args:
+        masked_ids, attention_mask, labels: (B, N), the same in all processes.
+        micro_batch: None for no limit.
+    Returns:
+        A list of Part, not empty.
+    """
+    B = len(labels)
+    predicted = (labels != IGNORED).sum().clamp(min=1)
+    first = B * rank() // process_count()
+    end = B * (rank() + 1) // process_count()
+
+    # In a batch with fewer rows than processes, this one may have no row. It must send gradients
+    # all the same: it takes a row in which there is nothing to predict, so they are 0.
+    if first == end:
+        first = 0
+        end = 1
+        labels = torch.full_like(labels, IGNORED)
+
+    parts = []
+    for start in range(first, end, micro_batch or B):
+        rows = slice(start, min(start + (micro_batch or B), end))
+        weight = process_count() * (labels[rows] != IGNORED).sum() / predicted
+        parts.append(Part(masked_ids[rows], attention_mask[rows], labels[rows], weight))
+    return parts
+
+
+class MaskedLogits(nn.Module):
+    """Encoder and head in one forward pass, which is what DistributedDataParallel needs."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, masked_ids, attention_mask, labels, max_predictions):
+        hidden = self.model.bert(masked_ids, attention_mask)  # (b, N, C)
+        return self.model.masked_logits(
             hidden, labels, pad_to_multiple_of=64, max_predictions=max_predictions
         )  # (M, V), (M,)
-        loss = masked_lm_loss(logits, targets)
 
-    # update: backward pass, clipped gradients, optimizer
-    trainer.update(loss)
+
+def connect(trainer):
+    """Let several processes take the mean of their gradients in the backward pass of each step.
+
+    The gradients of the last layer are sent while those of the layers below are computed.
+    """
+    if process_count() > 1:
+        trainer.parallel = DistributedDataParallel(
+            MaskedLogits(trainer.model), gradient_as_bucket_view=True
+        )
+
+
+def logits_of_part(parallel, is_last, *inputs):
+    """The forward pass of one of several processes. Only the last part sends the gradients."""
+    if is_last:
+        return parallel(*inputs)
+    with parallel.no_sync():
+        return parallel(*inputs)
 
 
 def predictions_at_most(tokens):
@@ -431,7 +580,7 @@ def evaluate(model, corpus, batch_size, device, dtype):
     loss = 0.0
     correct = 0
     count = 0
-    for masked_ids, labels in corpus.held_out_batches(batch_size):
+    for masked_ids, labels in own_share(corpus.held_out_batches(batch_size)):
         masked_ids = masked_ids.to(device)  # (B, N)
         labels = labels.to(device)  # (B, N)
         with autocast(device, dtype):
@@ -441,6 +590,9 @@ def evaluate(model, corpus, batch_size, device, dtype):
         correct += (logits.argmax(dim=-1) == targets).sum().item()
         count += len(targets)
     model.train()
+
+    # each process has its own share of the batches
+    loss, correct, count = sums([loss, correct, count])
     return loss / count, correct / count
 
 
@@ -492,27 +644,63 @@ def record_evaluation(trainer, corpus):
 
 
 def save_run_and_checkpoint(trainer, corpus, folder):
-    """Write the model for use, its log, and the checkpoint.
+    """Write the model for use, its log, and the checkpoint. Only the first process writes.
 
     The order matters if the program is killed in between. The checkpoint of a running training is
     complete by itself and goes first. The checkpoint of a finished training says "finished", so it
     goes last.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if trainer.result is None:
-        trainer.save()
-    save_run(folder, trainer.model, corpus.tokenizer)
-    lines = [json.dumps(record) + "\n" for record in trainer.records]
-    write_text(folder / "log.jsonl", "".join(lines))
-    if trainer.result is not None:
-        trainer.save()
+    if is_first():
+        folder.mkdir(parents=True, exist_ok=True)
+        if trainer.result is None:
+            trainer.save()
+        save_run(folder, trainer.model, corpus.tokenizer)
+        lines = [json.dumps(record) + "\n" for record in trainer.records]
+        write_text(folder / "log.jsonl", "".join(lines))
+        if trainer.result is not None:
+            # the result belongs to these weights
+            trainer.result["model_sha256"] = sha256_of(folder / "model.pt")
+            trainer.save()
+
+    # the others go on when the files are complete
+    wait_for_all()
+    trainer.saved_step = trainer.step
 
 
-def new_trainer(config, settings, folder, device, dtype):
+def new_trainer(config, settings, folder, device, dtype, micro_batch=None):
     """A Trainer of a model whose weights are drawn from the seed."""
     torch.manual_seed(step_seed(settings["seed"], 0, "weights"))
     model = BertForMaskedLM(config)
-    return Trainer(model, settings, folder / "train_state.pt", device, dtype)
+    trainer = Trainer(model, settings, folder / "train_state.pt", device, dtype)
+
+    # How the work is divided is no setting: the result is the same up to rounding and dropout.
+    trainer.micro_batch = micro_batch
+    if micro_batch is not None or process_count() > 1:
+        divided = {"processes": process_count(), "micro_batch": micro_batch}
+        trainer.records[0]["made_by"].update(divided)
+    return trainer
+
+
+@contextmanager
+def own_run(trainer, folder):
+    """Lock the folder of a run during a `with` block, and continue from its checkpoint.
+
+    Of several processes, the first one holds the lock, and all read the checkpoint.
+    """
+    with ExitStack() as stack:
+        if is_first():
+            stack.enter_context(own_folder(folder, "--out_dir"))
+        resume_run(trainer, folder)
+
+        # Nobody goes on before all have read it. On other machines there may be other files.
+        start = [trainer.settings, trainer.step, trainer.result is not None]
+        if value_of_first(start) != start:
+            raise ValueError(
+                f"process {rank()} sees another {folder}, or another text, than the first process: "
+                "--out_dir and --corpus must be on a disk that all machines share"
+            )
+        wait_for_all()
+        yield
 
 
 def resume_run(trainer, folder):
@@ -534,25 +722,26 @@ def resume_run(trainer, folder):
         model, _ = load_run(folder)
         if model.config != trainer.model.config:
             raise ValueError(f"{folder} holds another model")
+        if sha256_of(folder / "model.pt") != trainer.result.get("model_sha256"):
+            raise ValueError(f"{folder}/model.pt holds the weights of another run")
 
 
 def dry_run(trainer, corpus, steps=20):
-    """Time a few steps and write nothing, to know the cost of the run before it starts."""
+    """Measure the memory and time of a few steps and write nothing: what would the run cost?"""
     steps = min(steps, trainer.settings["steps"])
 
+    # The memory of a step. If so many pairs at a time cannot fit, end before it runs out.
+    line, fits = measure_memory(trainer, corpus, steps)
+    print(f"dry run: {line}")
+    if not fits:
+        print("dry run: too many pairs at a time; nothing was written")
+        return
+
     # The first time, these steps allocate memory and compile each width of a batch.
-    for _ in range(steps):
-        train_step(trainer, corpus)
-    trainer.check_finite()
+    seconds_of_steps(trainer, corpus, steps)
 
     # The second time, the same batches are timed.
-    trainer.step = 0
-    trainer.tokens = 0
-    started = time.perf_counter()
-    for _ in range(steps):
-        train_step(trainer, corpus)
-    trainer.check_finite()
-    seconds = time.perf_counter() - started
+    seconds = seconds_of_steps(trainer, corpus, steps)
 
     all_steps = trainer.settings["steps"]
     per_step = seconds / steps
@@ -561,6 +750,74 @@ def dry_run(trainer, corpus, steps=20):
         f"dry run: {1000 * per_step:.0f} ms per step, {trainer.tokens / seconds:,.0f} tokens/s; "
         f"all {all_steps:,} steps would take {duration}; nothing was written"
     )
+
+
+def seconds_of_steps(trainer, corpus, steps):
+    """The time of the first steps, in seconds. trainer.tokens counts their tokens."""
+    trainer.step = 0
+    trainer.tokens = 0
+    trainer.losses = []
+    started = time.perf_counter()
+    for _ in range(steps):
+        train_step(trainer, corpus)
+    trainer.check_finite()
+    return time.perf_counter() - started
+
+
+def measure_memory(trainer, corpus, steps):
+    """Measure the memory of a step with a quarter, a half and all of the pairs at a time.
+
+    It is that one of the first steps whose rows are the widest, and two parts of it: they need as
+    much memory as all parts. All pairs at a time are left out if they would not fit, by what was
+    measured before.
+
+    Returns:
+        (a line that says what was found, whether so many pairs at a time as were asked for fit)
+    """
+    memory = free_memory(trainer.device)
+    if memory is None:
+        return "the memory of this machine is not known", True
+    memory = -largest(-memory)  # the smallest of all processes
+
+    # the widest batch, and how many of its pairs this process computes at a time
+    widest = torch.empty(0, 0)
+    for step in range(steps):
+        batch = corpus.batch(trainer.settings["seed"], step, trainer.settings["batch_size"])
+        if batch.shape[1] > widest.shape[1]:
+            widest = batch
+    own_pairs = math.ceil(len(widest) / process_count())
+    limit = trainer.micro_batch
+    asked = min(limit or own_pairs, own_pairs)
+
+    peaks = {}
+    for pairs in sorted({max(1, asked // 4), max(1, asked // 2), asked}):
+        # from two measurements on it is known whether more pairs fit
+        if len(peaks) == 2 and memory_for(pairs, peaks) > memory:
+            break
+
+        # The first step of a size allocates memory, or compiles; the second one is measured.
+        trainer.step = 0
+        trainer.micro_batch = pairs
+        rows = FirstRows(corpus, widest[: 2 * pairs * process_count()])
+        train_step(trainer, rows)
+        peak = peak_memory(trainer.device, partial(train_step, trainer, rows))
+        trainer.check_finite()
+        if peak is None:
+            return "its memory cannot be measured on this system", True
+        peaks[pairs] = largest(peak)
+    trainer.micro_batch = limit
+    return memory_line(peaks, own_pairs, memory), asked in peaks
+
+
+class FirstRows:
+    """Some rows of a corpus as the batch of every step."""
+
+    def __init__(self, corpus, rows):
+        self.vocab_size = corpus.vocab_size
+        self.rows = rows
+
+    def batch(self, seed, step, batch_size):
+        return self.rows
 
 
 # --- The runs of a command line -------------------------------------------------------------------
@@ -732,7 +989,7 @@ def main(arguments=None):
     recipe = recipe_for(args)
     configs = {variant: config_for(args, recipe, variant) for variant in args.variant}
     folders = run_folders(args)
-    if not args.dry_run:
+    if is_first() and not args.dry_run:
         check_folders(folders.values(), args.resume)
     listed = ", ".join(f"{name} {value:,}" for name, value in asdict(recipe).items())
     print(f"{args.size}: {listed}")
@@ -745,29 +1002,40 @@ def main(arguments=None):
     lengths = corpus.lengths[corpus.train]  # (training pairs,)
     for variant, config in configs.items():
         config = replace(config, vocab_size=corpus.vocab_size)
-        batch_size = recipe.batch_size
-        check_memory(BertForMaskedLM, config, batch_size, lengths, MASK_PROBABILITY, device, dtype)
+        check_memory(
+            BertForMaskedLM,
+            config,
+            recipe.batch_size,
+            lengths,
+            MASK_PROBABILITY,
+            device,
+            dtype,
+            args.micro_batch,
+        )
         configs[variant] = config
     if recipe.batch_size > len(lengths):
         print(f"--batch_size is above the {len(lengths):,} training pairs: a step repeats them")
+
+    # everything is checked: of several processes, the others begin
+    meet()
 
     results = {}
     for (variant, seed), folder in folders.items():
         # a model with weights drawn from the seed
         config = configs[variant]
         settings = settings_for(config, recipe, args.size, seed, corpus, dtype)
-        trainer = new_trainer(config, settings, folder, device, dtype)
+        trainer = new_trainer(config, settings, folder, device, dtype, args.micro_batch)
         print_start(trainer, config, folder, guess_accuracy)
 
         # only time some steps
         if args.dry_run:
             compile_for(trainer, args.compile, int(lengths.max()))
+            connect(trainer)
             dry_run(trainer, corpus)
             continue
 
         # no other process works on this folder meanwhile
-        with own_folder(folder, "--out_dir"):
-            resume_run(trainer, folder)
+        with own_run(trainer, folder):
             if trainer.result is not None:
                 loss, percent = trainer.result["loss"], 100 * trainer.result["accuracy"]
                 print(f"  finished before: held-out loss {loss:.3f}, accuracy {percent:.1f} %")
@@ -776,6 +1044,7 @@ def main(arguments=None):
             if trainer.step > 0:
                 print(f"  resumed at step {trainer.step:,} of {recipe.steps:,}")
             compile_for(trainer, args.compile, int(lengths.max()))
+            connect(trainer)
 
             # A first save before training: an error in writing shows now.
             if trainer.step == 0:
@@ -791,6 +1060,7 @@ def main(arguments=None):
                 f"stopped by {name} at step {trainer.step:,}, saved; "
                 "the same command continues from there"
             )
+            wait_for_all()
             return 128 + stopped  # the usual exit code after a signal
         results[variant, seed] = trainer.result
 
@@ -807,7 +1077,11 @@ def compile_for(trainer, wanted, longest):
     """
     if wanted is False or (wanted is None and trainer.device.type != "cuda"):
         return
-    B, N = trainer.settings["batch_size"], min(trainer.settings["seq_len"], longest)
+    # as many rows as are computed at once
+    B = math.ceil(trainer.settings["batch_size"] / process_count())
+    if trainer.micro_batch is not None:
+        B = min(B, trainer.micro_batch)
+    N = min(trainer.settings["seq_len"], longest)
     input_ids = torch.full((B, N), PAD + 1, device=trainer.device)
     precision = autocast(trainer.device, trainer.dtype)
     compile_encoder(trainer.model.bert, input_ids, precision)
@@ -859,8 +1133,13 @@ def parse_arguments(arguments=None):
     # on what machine
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
+    add(
+        "--micro_batch",
+        type=positive_int,
+        help="pairs that are computed at once, at most: less memory, same result (default: all)",
+    )
     add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile (default: on CUDA)")
-    add("--dry_run", action="store_true", help="time twenty steps and write no run")
+    add("--dry_run", action="store_true", help="memory and time of some steps; write no run")
 
     args = parser.parse_args(arguments)
     for name in args.variant:
@@ -877,4 +1156,4 @@ def parse_arguments(arguments=None):
 
 
 if __name__ == "__main__":
-    run_command("pretrain.py", main)
+    run_command("pretrain.py", run_together, main)

@@ -59,7 +59,8 @@ def run_command(program, function, *arguments):
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
         message = (
-            "out of memory; smaller batches or shorter rows need less (--batch_size, --seq_len)"
+            "out of memory; smaller batches or shorter rows need less (--batch_size, --seq_len; "
+            "in pretrain.py also --micro_batch, with the same result)"
         )
         code = 1
 

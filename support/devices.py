@@ -5,6 +5,8 @@ import time
 
 import torch
 
+from support.distributed import local_count, local_rank, process_count
+
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -13,6 +15,7 @@ def choose_device(device=None, precision=None):
 
     Args:
         device: "cpu", "cuda", "cuda:1", "mps"; None or "auto" chooses the first of CUDA, MPS, CPU.
+            Of several processes, each one gets its own GPU.
         precision: "fp32", "bf16"; None or "auto" chooses bf16 if the hardware multiplies it
             (CUDA from compute capability 8.0, CPUs with AVX512-BF16 or AMX), otherwise fp32.
     Returns:
@@ -29,6 +32,8 @@ def choose_device(device=None, precision=None):
     else:
         chosen = existing_device(device, available)
         why = "as given"
+    if process_count() > 1:
+        chosen = device_of_process(chosen)
 
     # the precision
     if precision not in (None, "auto"):
@@ -45,6 +50,8 @@ def choose_device(device=None, precision=None):
     else:
         name = f"threads: {torch.get_num_threads()}"
     line = f"device {chosen} ({why}; {name}), precision {precision} ({reason})"
+    if process_count() > 1:
+        line = f"{process_count()} processes; in the first one: {line}"
     return chosen, PRECISIONS[precision], line
 
 
@@ -53,7 +60,8 @@ def available_devices():
     kinds = []
     if torch.cuda.is_available():
         kinds.append("cuda")
-    if torch.backends.mps.is_available():
+    # torch connects several processes on CUDA and on CPUs alone
+    if torch.backends.mps.is_available() and process_count() == 1:
         kinds.append("mps")
     kinds.append("cpu")
     return kinds
@@ -73,6 +81,26 @@ def existing_device(name, available):
     if device.type not in available or (device.index or 0) >= count:
         raise ValueError(f"this machine has no device {name!r} that torch can use")
     return device
+
+
+def device_of_process(device):
+    """The device of one of several processes: each one has a GPU of its own; all share the CPU."""
+    if device.type != "cuda":
+        return device
+
+    # cuda:1 would be the same GPU for all
+    if device.index is not None:
+        raise ValueError(
+            f"--device {device} is one GPU for all {process_count()} processes: give --device cuda"
+        )
+    gpus = torch.cuda.device_count()
+    if local_count() > gpus:
+        raise ValueError(
+            f"torchrun started {local_count()} processes on this machine, which has {gpus} GPUs: "
+            f"give --nproc_per_node {gpus}"
+        )
+    torch.cuda.set_device(local_rank())
+    return torch.device("cuda", local_rank())
 
 
 def has_fast_bf16(device):
@@ -129,6 +157,9 @@ def compile_encoder(encoder, input_ids, precision):
         # dynamic=True: the shape of a batch is a variable of the compiled code.
         torch._dynamo.reset()
         torch._dynamo.config.recompile_limit = 128
+        # With several processes, torch would cut the graphs where the gradients are sent. It cannot
+        # cut graphs with an autograd function such as that of kernels.py.
+        torch._dynamo.config.optimize_ddp = False
         for part in parts:
             part.compile(dynamic=True)
 

@@ -1,12 +1,14 @@
-"""What cannot fit into the memory of the machine is refused before any work.
+"""The memory of the machine: what cannot fit into it is refused before any work.
 
-From the second one on, a training step needs at least
+A step computes its batch in parts: all rows at once, or with --micro_batch at most so many rows at
+a time. From the second step on, it needs at least
 
     12 bytes per parameter while it computes the loss: the weight and AdamW's two moments, float32;
-    16 bytes per parameter while it updates the weights: the gradient in addition;
+    16 bytes per parameter while it updates the weights: the gradient in addition. With several
+       parts or several processes the gradient is there all the time;
 
-and, at the end of its forward pass, what the backward pass cannot do without. For every token, in
-each layer:
+and, at the end of the forward pass of a part, what the backward pass cannot do without. For every
+token of the part, in each layer:
 
     C numbers    that enter the feed-forward network, for the gradient of its first weights
     F numbers    that leave these weights, for the gradient of GELU
@@ -18,18 +20,26 @@ in the precision of the matrix products, 4 bytes or 2. And for every masked toke
 
 This is a lower bound: LayerNorms, mixers, maps of attention and the text itself come on top of it,
 and a step can need five times as much. So a run that is not refused may still be too large. But a
-run that is refused cannot fit.
+run that is refused cannot fit. What a step really needs, `python pretrain.py --dry_run` measures.
 
-Tokens are counted without padding. A step of B pairs has B times the mean length of a pair.
+Tokens are counted without padding. A step of B pairs has B times the mean length of a pair. The
+batch itself needs 24 bytes per token: its ids, the masked ids and the labels, 8 bytes each.
 """
 
+import math
 import os
+import re
+from pathlib import Path
 
 import torch
 
+from support.distributed import local_count, process_count
+
+MIB = 2**20
 GIB = 2**30
 BYTES_TO_UPDATE = 16  # per parameter
 BYTES_TO_COMPUTE = 12  # per parameter
+BYTES_OF_IDS = 24  # per token of a batch
 
 
 def memory_of(device):
@@ -43,7 +53,94 @@ def memory_of(device):
         return None
 
 
-def check_memory(make_model, config, batch_size, lengths, masked_share, device, dtype):
+def memory_of_process(device):
+    """The memory in bytes that a process can have; None if it cannot be found out.
+
+    Each process has its own GPU, but all processes of a machine share its memory.
+    """
+    memory = memory_of(device)
+    if device.type == "cpu" and memory is not None:
+        memory //= local_count()
+    return memory
+
+
+def free_memory(device):
+    """The memory in bytes that this process could use on a device, with what it uses now.
+
+    None if it cannot be found out. On a CPU other programs may need some of it.
+    """
+    if device.type != "cuda":
+        return memory_of_process(device)
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device)
+
+
+def peak_memory(device, run):
+    """The most memory in bytes that this process uses while it calls run(); None if unknown.
+
+    On CUDA: the memory of its tensors. Otherwise: all that the process has had in the memory of the
+    machine since it started.
+    """
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        run()
+        return torch.cuda.max_memory_allocated(device)
+
+    run()
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:  # not Linux
+        return None
+    kibibytes = re.search(r"VmHWM:\s+([0-9]+) kB", status)[1]
+    return 1024 * int(kibibytes)
+
+
+def measured_line(peaks):
+    """The straight line through the measurements with the fewest and the most pairs at a time.
+
+    Args:
+        peaks: {pairs at a time: bytes}.
+    Returns:
+        (bytes without any pair, bytes per pair)
+    """
+    few = min(peaks)
+    many = max(peaks)
+    per_pair = 0.0
+    if few < many:
+        per_pair = (peaks[many] - peaks[few]) / (many - few)
+    return peaks[many] - many * per_pair, per_pair
+
+
+def memory_for(pairs, peaks):
+    """The bytes that so many pairs at a time need, by the line through the measurements."""
+    fixed, per_pair = measured_line(peaks)
+    return fixed + pairs * per_pair
+
+
+def memory_line(peaks, own_pairs, memory):
+    """What a dry run says about the memory.
+
+    Args:
+        peaks: {pairs at a time: bytes}, measured.
+        own_pairs: the pairs of a step that this process computes.
+        memory: bytes that there are.
+    """
+    measured = [f"{mib(peak)} with {pairs:,} pairs at a time" for pairs, peak in peaks.items()]
+    found = ", ".join(measured)
+
+    advice = f"all {own_pairs:,} pairs of a step fit at once"
+    if memory_for(own_pairs, peaks) > memory:
+        fixed, per_pair = measured_line(peaks)
+        fits = 1
+        if per_pair > 0:
+            fits = max(1, int((memory - fixed) / per_pair))
+        advice = f"--micro_batch {fits:,} would fit"
+    return f"a step took {found}; there are {mib(memory)}, so by a straight line {advice}"
+
+
+def check_memory(
+    make_model, config, batch_size, lengths, masked_share, device, dtype, micro_batch=None
+):
     """ValueError if a training step cannot fit into the memory of a device.
 
     Args:
@@ -53,8 +150,9 @@ def check_memory(make_model, config, batch_size, lengths, masked_share, device, 
         lengths: (training pairs,) the tokens of each pair.
         masked_share: the share of the tokens that the model predicts.
         device, dtype: where the model is trained, and the precision of the matrix products.
+        micro_batch: pairs that are computed at once, at most; None: all pairs of this process.
     """
-    memory = memory_of(device)
+    memory = memory_of_process(device)
     if memory is None:
         return
 
@@ -63,22 +161,36 @@ def check_memory(make_model, config, batch_size, lengths, masked_share, device, 
         model = make_model(config)
     parameters = sum(parameter.numel() for parameter in model.parameters())
 
-    # what a step needs at least
+    # the pairs that are computed at once
+    own_pairs = math.ceil(batch_size / process_count())
+    pairs = own_pairs
+    if micro_batch is not None:
+        pairs = min(micro_batch, own_pairs)
+
+    # what a step needs at least: for the parameters, for the ids of the batch, for each pair
     to_update = BYTES_TO_UPDATE * parameters
     to_compute = BYTES_TO_COMPUTE * parameters
+    if pairs < batch_size:
+        to_compute = to_update
+    ids = BYTES_OF_IDS * float(lengths.mean())
     pair = bytes_per_pair(config, lengths.mean(), masked_share, dtype)
-    needed = max(to_update, to_compute + batch_size * pair)
+    needed = max(to_update, to_compute + batch_size * ids + pairs * pair)
     if needed <= memory:
         return
 
-    # what would fit
-    largest = int((memory - to_compute) / pair)
-    advice = f"--batch_size {largest:,} is the largest that could fit"
-    if to_update > memory or largest < 1:
+    # what would fit: with fewer pairs at a time, or in a smaller batch, or not at all
+    room = memory - to_update - pair  # for the ids, if one pair is computed at a time
+    largest = int((memory - to_update - batch_size * ids) / pair)
+    advice = f"--micro_batch {largest:,} is the largest that could fit"
+    if batch_size * ids > room:
+        largest = int(room / ids)
+        advice = f"--batch_size {largest:,} is the largest that could fit, with --micro_batch 1"
+    if largest < 1:
         advice = "choose a smaller --size or --seq_len"
     raise ValueError(
-        f"{config.variant} with {parameters:,} parameters and --batch_size {batch_size:,} needs "
-        f"more than {gib(needed)} of memory, and there are {gib(memory)}; {advice}"
+        f"{config.variant} with {parameters:,} parameters and --batch_size {batch_size:,}, "
+        f"{pairs:,} pairs at a time, needs more than {gib(needed)} of memory, and there are "
+        f"{gib(memory)}; {advice}"
     )
 
 
@@ -88,6 +200,11 @@ def bytes_per_pair(config, tokens, masked_share, dtype):
     head = 2 * config.vocab_size * torch.float32.itemsize
     masked = masked_share * (tokens - 3)  # [CLS] and two [SEP] are never masked
     return float(tokens * layers + masked * head)
+
+
+def mib(count):
+    """Bytes as text: "512 MiB"."""
+    return f"{count / MIB:,.0f} MiB"
 
 
 def gib(count):

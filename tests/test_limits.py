@@ -17,37 +17,118 @@ GIB = 2**30
 LENGTHS = np.array([10, 20, 30])
 
 
-def check(batch_size, config=None, dtype=torch.float32):
+def check(batch_size, config=None, dtype=torch.float32, micro_batch=None):
     config = config or small_config()
-    limits.check_memory(BertForMaskedLM, config, batch_size, LENGTHS, 0.15, CPU, dtype)
+    limits.check_memory(BertForMaskedLM, config, batch_size, LENGTHS, 0.15, CPU, dtype, micro_batch)
 
 
 def have(monkeypatch, memory):
     monkeypatch.setattr(limits, "memory_of", lambda device: memory)
 
 
-def largest_batch(config, memory, dtype=torch.float32):
+def bytes_of_a_pair(config, dtype=torch.float32):
     """The formula of the module's docstring, written out. A pair has 20 tokens on average."""
     itemsize = 2 if dtype == torch.bfloat16 else 4
     encoder = 20 * config.layers * (config.hidden_size + config.ffn_size) * itemsize
     head = 0.15 * 17 * 2 * config.vocab_size * 4
-    parameters = parameter_count(BertForMaskedLM(config))
-    return int((memory - 12 * parameters) / (encoder + head))
+    return encoder + head
+
+
+def number_in(error, option):
+    """The number that the message of an error advises for an option."""
+    message = str(error.value)
+    assert "\n" not in message and "1.0 GiB" in message
+    return int(re.search(f"; {option} ([0-9,]+) is", message)[1].replace(",", ""))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_largest_batch_that_could_fit_is_named_and_is_accepted(monkeypatch, dtype):
+def test_the_largest_micro_batch_that_could_fit_is_named_and_is_accepted(monkeypatch, dtype):
     have(monkeypatch, GIB)
     with pytest.raises(ValueError, match="the largest that could fit") as error:
-        check(2**31 - 1, dtype=dtype)
-    message = str(error.value)
-    assert "\n" not in message and "1.0 GiB" in message
+        check(200_000, dtype=dtype)
 
-    largest = int(re.search(r"; --batch_size ([0-9,]+) is", message)[1].replace(",", ""))
-    assert largest == largest_batch(small_config(), GIB, dtype)
-    check(largest, dtype=dtype)
+    config = small_config()
+    fixed = 16 * parameter_count(BertForMaskedLM(config)) + 200_000 * 24 * 20
+    largest = number_in(error, "--micro_batch")
+    assert largest == int((GIB - fixed) / bytes_of_a_pair(config, dtype))
+    check(200_000, dtype=dtype, micro_batch=largest)
     with pytest.raises(ValueError, match="the largest that could fit"):
-        check(largest + 1, dtype=dtype)
+        check(200_000, dtype=dtype, micro_batch=largest + 1)
+
+
+def test_the_largest_batch_whose_ids_could_fit_is_named_and_is_accepted(monkeypatch):
+    have(monkeypatch, GIB)
+    with pytest.raises(
+        ValueError, match="the largest that could fit, with --micro_batch 1"
+    ) as error:
+        check(2**31 - 1, micro_batch=1)
+    largest = number_in(error, "--batch_size")
+    check(largest, micro_batch=1)
+    with pytest.raises(ValueError, match="the largest that could fit"):
+        check(largest + 1, micro_batch=1)
+
+
+def test_a_batch_in_one_part_has_no_gradients_while_its_loss_is_computed(monkeypatch):
+    """12 bytes per parameter, not 16: a batch that just fits is not refused."""
+    config = small_config()
+    pair = bytes_of_a_pair(config) + 24 * 20
+    have(monkeypatch, int(12 * parameter_count(BertForMaskedLM(config)) + 90_000 * pair) + 1)
+    check(90_000)
+    with pytest.raises(ValueError, match="the largest that could fit"):
+        check(90_001)
+
+
+def test_the_processes_of_a_machine_share_its_memory_and_the_batch(monkeypatch):
+    """There is room for 20,000 pairs at a time of 60,000."""
+    config = small_config()
+    fixed = 16 * parameter_count(BertForMaskedLM(config)) + 60_000 * 24 * 20
+    memory = int(fixed + 20_000 * bytes_of_a_pair(config))
+    have(monkeypatch, memory)
+    for count, pairs in ((1, "60,000"), (2, "30,000")):
+        monkeypatch.setattr(limits, "process_count", lambda count=count: count)
+        with pytest.raises(ValueError, match=f"{pairs} pairs at a time"):
+            check(60_000)
+    monkeypatch.setattr(limits, "process_count", lambda: 3)
+    check(60_000)
+
+    monkeypatch.setattr(limits, "local_count", lambda: 3)
+    assert limits.memory_of_process(CPU) == memory // 3
+    with pytest.raises(ValueError, match="20,000 pairs at a time"):
+        check(60_000)
+
+
+# --- What a dry run measures ----------------------------------------------------------------------
+
+
+def test_the_memory_of_more_pairs_is_on_the_line_through_the_measurements():
+    peaks = {2: 300, 4: 400, 10: 700}
+    assert limits.memory_for(10, peaks) == 700 and limits.memory_for(20, peaks) == 1200
+    assert limits.memory_for(20, {5: 100}) == 100
+
+
+def test_a_dry_run_says_which_micro_batch_fits():
+    mib = 2**20
+    peaks = {2: 300 * mib, 4: 400 * mib}
+    assert limits.memory_line(peaks, 16, 1000 * mib) == (
+        "a step took 300 MiB with 2 pairs at a time, 400 MiB with 4 pairs at a time; "
+        "there are 1,000 MiB, so by a straight line all 16 pairs of a step fit at once"
+    )
+    assert limits.memory_line(peaks, 17, 1000 * mib).endswith("line --micro_batch 16 would fit")
+    assert limits.memory_line(peaks, 17, 100 * mib).endswith("line --micro_batch 1 would fit")
+    assert limits.memory_line({1: 300 * mib}, 1, mib).endswith("line --micro_batch 1 would fit")
+
+
+def test_the_peak_memory_of_this_process_is_measured_on_linux(monkeypatch):
+    def take(size=1 << 25):
+        return torch.ones(size // 4).sum()
+
+    peak = limits.peak_memory(CPU, take)
+    assert peak is None or 1 << 25 < peak < 64 * GIB
+    have(monkeypatch, 5 * GIB)
+    assert limits.free_memory(CPU) == 5 * GIB
+
+
+# --- What is refused ------------------------------------------------------------------------------
 
 
 def test_a_model_that_cannot_fit_alone_is_refused_with_other_advice(monkeypatch):
@@ -96,6 +177,28 @@ def main(small_text, run_program, monkeypatch):
         return run_program("pretrain.py", pretrain.main, *first, *arguments)
 
     return call
+
+
+def test_a_dry_run_of_too_many_pairs_at_a_time_ends_before_they_are_computed(main, monkeypatch):
+    """A step takes 100 MiB per pair, and there are 500 MiB."""
+    computed = []
+
+    def peak_memory(device, run):
+        run()
+        trainer = run.args[0]
+        computed.append(trainer.micro_batch)
+        return trainer.micro_batch * 100 * 2**20
+
+    monkeypatch.setattr(pretrain, "peak_memory", peak_memory)
+    monkeypatch.setattr(pretrain, "free_memory", lambda device: 500 * 2**20)
+    arguments = ["--dry_run", "--steps", 2, "--batch_size", 8, "--micro_batch"]
+    code, out, _ = main(*arguments, 8)
+    assert code == 0 and computed[:2] == [2, 4] and len(computed) == 2
+    assert "--micro_batch 5 would fit" in out and "too many pairs at a time" in out
+
+    code, out, _ = main(*arguments, 3)
+    assert code == 0 and computed[2:] == [1, 3]
+    assert "--micro_batch 5 would fit" in out and "would take" in out
 
 
 @pytest.mark.parametrize("option", [[], ["--dry_run"]])

@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,10 +17,9 @@ from torch import nn
 
 import pretrain
 from attention import VARIANTS, Mixer, Variant
-from conftest import ROOT
 from data import PAD, prepare_corpus
 from model import SIZES, BertConfig, BertForMaskedLM, load_run
-from support.files import load_checkpoint
+from support.files import load_checkpoint, save_checkpoint, sha256_of
 from support.runs import own_folder
 from support.tables import mean_and_standard_error
 
@@ -442,6 +439,12 @@ def weights_not_finite(folder):
     torch.save(weights, folder / "model.pt")
 
 
+def weights_of_another_run(folder):
+    weights = load_checkpoint(folder / "model.pt")
+    weights["bias"][0] += 1
+    save_checkpoint(folder / "model.pt", weights)
+
+
 def config_gone(folder):
     (folder / "config.json").unlink()
 
@@ -462,6 +465,7 @@ def another_tokenizer(folder):
         (weights_gone, "no model.pt"),
         (weights_cut, "model.pt is damaged"),
         (weights_not_finite, "model.pt is damaged"),
+        (weights_of_another_run, "model.pt holds the weights of another run"),
         (config_gone, "no config.json"),
         (config_of_another_model, "holds another model"),
         (another_tokenizer, "tokenizer.json is damaged or is not the tokenizer of this run"),
@@ -535,7 +539,9 @@ def test_a_finished_checkpoint_has_no_copy_of_the_weights(main, tmp_path):
         "parameters",
         "tokens_per_second",
         "seconds",
+        "model_sha256",
     }
+    assert state["result"]["model_sha256"] == sha256_of(tmp_path / "model.pt")
 
 
 def test_a_run_in_bf16_is_trained_evaluated_and_noted_as_such(main, tmp_path):
@@ -718,36 +724,36 @@ def test_a_run_stopped_inside_a_log_interval_equals_an_uninterrupted_one_to_the_
     assert_same_outcome(tmp_path / "broken", uninterrupted)
 
 
-INTERRUPTED = ["--steps", 120, "--save_every", 5, "--eval_every", 60, "--out_dir"]
+INTERRUPTED = ["--steps", 60, "--save_every", 5, "--eval_every", 30, "--out_dir"]
 
 
 @no_signals
 def test_a_run_stopped_by_sigkill_sigint_and_sigterm_equals_one_that_was_not_to_the_bit(
-    real_main, complete, tmp_path
+    real_main, complete, start_program, tmp_path
 ):
     uninterrupted = tmp_path / "uninterrupted"
     broken = tmp_path / "broken"
     assert real_main(*INTERRUPTED, uninterrupted)[0] == 0
 
     state = broken / "train_state.pt"
-    command = [sys.executable, "pretrain.py", *complete([*INTERRUPTED, broken])]
     step = 0
     moments = []  # shown if the test fails
     for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
-        run = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        run = start_program("pretrain.py", *complete([*INTERRUPTED, broken]))
         # wait until it has trained on from where it was, and then for a random time
-        while run.poll() is None and (not state.exists() or load_checkpoint(state)["step"] == step):
+        while run.is_running() and (not state.exists() or load_checkpoint(state)["step"] == step):
             time.sleep(0.02)
-        moments.append((number.name, random.uniform(0, 0.3)))
+        moments.append((number.name, random.uniform(0, 0.1)))
         time.sleep(moments[-1][1])
-        run.send_signal(number)
-        out, error = run.communicate(timeout=60)
+        if run.is_running():
+            run.send_signal(number)
+        code, out, error = run.wait()
 
         # exit code 0: it had finished before the signal came
-        if number != signal.SIGKILL and run.returncode != 0:
-            assert run.returncode == 128 + number, (out, error)
+        if number == signal.SIGKILL:
+            assert code in (0, -number), (out, error)
+        elif code != 0:
+            assert code == 128 + number, (out, error)
             assert "saved" in out and not error, (out, error)
         step = load_checkpoint(state)["step"]  # complete at any moment
         assert step > 0
@@ -1054,6 +1060,13 @@ def test_a_file_in_place_of_the_folder_is_refused_before_any_work(main, tmp_path
     code, out, error = main("--out_dir", path, "--steps", 2)
     assert code == 2 and is_one_line(error) and "is a file, not a folder" in error
     assert "corpus" not in out and path.read_text(encoding="utf-8") == "mine"
+
+
+def test_a_file_in_place_of_the_cache_is_refused_in_one_line(main, tmp_path):
+    (tmp_path / "cache").write_text("mine", encoding="utf-8")
+    code, _, error = main("--cache_dir", tmp_path / "cache", "--out_dir", tmp_path / "run")
+    assert code == 2 and is_one_line(error)
+    assert f"{tmp_path / 'cache'} is not a folder: delete it, or name another folder" in error
 
 
 def test_a_folder_with_somebody_s_files_is_refused(main, tmp_path):

@@ -1,0 +1,236 @@
+"""Several processes that work together, as torchrun starts them.
+
+    torchrun --standalone --nproc_per_node 2 pretrain.py --variant composite
+
+torchrun starts the command twice and gives each process a number, its rank: 0 and 1. The process of
+rank 0 is the first one. It writes the files and prints.
+
+    first process    its checks, meet() ... together ... the end
+    other processes  wait for meet(), then run the same code without printing
+
+So a mistake in the command line is answered once, and a text is prepared by one process. Without
+torchrun there is one process. Then all functions here return at once, and torch.distributed is not
+used. docs/distributed.md describes how the processes share a training step.
+"""
+
+import itertools
+import os
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from datetime import timedelta
+
+import torch
+from torch import distributed
+from tqdm import tqdm
+
+TIMEOUT = timedelta(minutes=10)  # a process that waits longer for the others ends the run
+POLL_SECONDS = 0.1  # between two looks at whether the first process has come to meet()
+
+# What the processes write into the store, a table of short texts that all of them can read.
+OTHERS = "others"  # what the other processes do: RUN, or END without having begun
+RUN, END = b"run", b"end"
+FAILURES = "failures"  # how many processes have failed
+
+_store = None  # the store, while several processes work together
+
+
+# --- Which process this is ------------------------------------------------------------------------
+
+
+def rank():
+    """The number of this process, from 0."""
+    if _store is None:
+        return 0
+    return distributed.get_rank()
+
+
+def process_count():
+    """The number of processes, on all machines."""
+    if _store is None:
+        return 1
+    return distributed.get_world_size()
+
+
+def is_first():
+    """Whether this process is the one that writes and prints."""
+    return rank() == 0
+
+
+def local_rank():
+    """The number of this process among those of its machine, from 0."""
+    if _store is None:
+        return 0
+    return int(os.environ["LOCAL_RANK"])
+
+
+def local_count():
+    """The number of processes on this machine."""
+    if _store is None:
+        return 1
+    return int(os.environ["LOCAL_WORLD_SIZE"])
+
+
+# --- From start to end ----------------------------------------------------------------------------
+
+
+def run_together(function, *arguments):
+    """Call function(*arguments) in each process that torchrun has started.
+
+    The other processes begin when the first one has come to `meet`. They do not begin if the first
+    one ends before. If a process fails, its error is raised. Then all others fail, too, because the
+    connection to it is lost: they end without a message.
+
+    Returns:
+        What the function returns; 0 in a process that did not begin.
+    Raises:
+        ConnectionError: another process has ended, and has not said why.
+    """
+    started_by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    if not started_by_torchrun or os.environ["WORLD_SIZE"] == "1":
+        return function(*arguments)
+
+    connect()
+    try:
+        if is_first():
+            result = run_first(function, *arguments)
+        else:
+            result = run_after_first(function, *arguments)
+    except Exception as error:
+        # Only the first process that fails says why.
+        if not is_first_failure():
+            sys.exit(1)
+        if is_lost_connection(error):
+            raise ConnectionError(
+                "another process of this run has ended, or cannot be reached: so all end; the same "
+                "command continues from the last checkpoint"
+            ) from error
+        raise
+    disconnect()
+    return result
+
+
+def connect():
+    """Connect the processes: by NCCL between tensors on GPUs, by gloo between those on CPUs."""
+    global _store
+    backend = "gloo"
+    if torch.cuda.is_available():
+        backend = "cpu:gloo,cuda:nccl"
+
+    # torchrun says in environment variables where the store is
+    store, number, count = next(distributed.rendezvous("env://", timeout=TIMEOUT))
+    distributed.init_process_group(
+        backend, store=store, rank=number, world_size=count, timeout=TIMEOUT
+    )
+    _store = store
+
+
+def disconnect():
+    """End the connection."""
+    global _store
+    distributed.destroy_process_group()
+    _store = None
+
+
+def run_first(function, *arguments):
+    """Call the function in the first process."""
+    try:
+        result = function(*arguments)
+        sys.stdout.flush()
+        return result
+    finally:
+        # It may end before meet(), for example after --help: then the others end, too.
+        if not _store.check([OTHERS]):
+            _store.set(OTHERS, END)
+
+
+def run_after_first(function, *arguments):
+    """Call the function in another process, after the first one has come to `meet`."""
+    # a loop, and not one long call, so that a signal ends it
+    while not _store.check([OTHERS]):
+        time.sleep(POLL_SECONDS)
+    if _store.get(OTHERS) == END:
+        return 0
+
+    # what it prints is lost, and it has no terminal, so it shows no progress bars
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+    ):
+        return function(*arguments)
+
+
+def meet():
+    """The first process has checked everything: the others begin."""
+    if _store is not None and is_first():
+        _store.set(OTHERS, RUN)
+
+
+def is_first_failure():
+    """Whether no other process has failed before this one."""
+    try:
+        return _store.add(FAILURES, 1) == 1
+    except RuntimeError:  # torchrun has ended, and the store with it
+        return True
+
+
+def is_lost_connection(error):
+    """Whether an error says that another process cannot be reached."""
+    text = str(error).lower()
+    if "out of memory" in text:
+        return False
+    return isinstance(error, distributed.DistError) or "gloo" in text or "nccl" in text
+
+
+def print_from_any(line):
+    """Print a line from this process, even if it is not the first one."""
+    if is_first():
+        tqdm.write(line)
+        return
+
+    # the first process may have drawn a bar into this line of the terminal: delete it
+    output = sys.__stdout__
+    if output.isatty():
+        line = "\r\033[K" + line
+    print(line, file=output, flush=True)
+
+
+# --- What the processes give to each other --------------------------------------------------------
+
+
+def wait_for_all():
+    """Wait until all processes have called this."""
+    largest(0)
+
+
+def largest(number):
+    """The largest of the numbers (integers) that the processes give."""
+    if _store is None:
+        return number
+    number = torch.tensor(number)
+    distributed.all_reduce(number, distributed.ReduceOp.MAX)
+    return int(number)
+
+
+def sums(numbers):
+    """The sums of the numbers that the processes give: a list, one sum for each of the numbers."""
+    if _store is None:
+        return numbers
+    numbers = torch.tensor(numbers, dtype=torch.float64)
+    distributed.all_reduce(numbers)
+    return numbers.tolist()
+
+
+def value_of_first(value):
+    """The value that the first process gives, such as a number or a list of texts."""
+    if _store is None:
+        return value
+    values = [value]
+    distributed.broadcast_object_list(values)
+    return values[0]
+
+
+def own_share(values):
+    """Those of the values that this process does: of two processes, every other one."""
+    return itertools.islice(values, rank(), None, process_count())

@@ -19,7 +19,9 @@ The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
     key_dynamic         +  k_j . u_(i-j) / sqrt(d)         Huang et al. 2020
 
 plus the places where convolutions are added. Or a variant is another mixer: ConvBERT, or a
-convolution in place of attention (Wu et al. 2019; Tay et al. 2021).
+convolution in place of attention (Wu et al. 2019; Tay et al. 2021). Further schemes of relative
+positions are more terms of the same sum: T5's buckets, ALiBi, FIRE, Transformer-XL and rotary
+embeddings. Two are mixers: DeBERTa and Canon layers. docs/family.md compares them.
 
 Why relative positions are convolutions: take the fixed term alone, and only the keys within k
 positions. Then z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values v whose kernel
@@ -27,8 +29,9 @@ is softmax(beta). This holds if the whole window is in the sequence; within k po
 attention divides the weight among fewer keys. tests/science/test_equivalence.py shows this argument
 step by step, in code.
 
-This file, from top to bottom: attention itself; the position terms; convolutions; the mixers, each
-with its equation; and the table VARIANTS. A new entry in VARIANTS is a new variant.
+This file, from top to bottom: attention itself; the position terms; further relative positions;
+convolutions; the mixers, each with its equation; and the table VARIANTS. A new entry in VARIANTS is
+a new variant.
 """
 
 import math
@@ -38,7 +41,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kernels import add_band, attention_in_blocks, band_sums, convolve, key_scores
+from kernels import add_band, attention_in_blocks, band_sums, convolve, key_scores, widen
 
 # More queries than this are computed in blocks. At least kernels.BLOCK: otherwise a block
 # would be divided into blocks again, without end.
@@ -75,8 +78,9 @@ def attention(
         key, value: (B, H, N, d).
         attention_mask: (B, N) bool, True at real tokens, of which there must be at least one.
             Padding gets no attention.
-        query_rows: (B, H, n, K) or (H, n, K), what query i adds to the scores of the keys around
-            it; None for no such term.
+        query_rows: (B, H, n, K), what query i adds to the scores of the keys around it; (H, n, K)
+            or (H, 1, K) if all sequences, or all queries, too, have the same; None for no such
+            term.
         key_rows: (B, H, N, K) or (H, N, K), what key j adds to the scores of the queries around it.
         relative_value: (d, K), what is added to a value at each relative position.
         beyond: what lies beyond k positions: the end weight of the row ("clip") or 0 ("zero").
@@ -173,14 +177,23 @@ class Term(nn.Module):
 
     The rows of a term belong to the queries or to the keys, and its forward takes these,
     (B, H, N, d). It returns one row for each: (B, H, N, K), or (H, N, K) if all sequences have the
-    same rows. SelfAttention adds the rows of all terms.
+    same rows. (H, 1, K) is one row for all queries. SelfAttention adds the rows of all terms.
+
+    A term without a window says something about every r from -(N - 1) to N - 1: its rows have
+    2N - 1 columns in place of K.
     """
 
-    belongs_to = "query"  # "query" or "key"; "value": no rows, but a table() added to the values
+    # "query" or "key"; "value": no rows, but a table() added to the values; "content": no rows,
+    # but a content() of its own
+    belongs_to = "query"
     uses_kernel_size = True  # a row has K columns
 
     def __init__(self, config=None):
         super().__init__()  # a term without parameters ignores the config
+
+    def content(self, q, k):
+        """The queries and keys of the content term q_i . k_j, (B, H, N, d) each."""
+        return q, k
 
     def fixed_kernel(self):
         """(H, K): the row if it does not depend on the text, for figures; otherwise None."""
@@ -198,9 +211,8 @@ class Fixed(Term):
         self.beta = nn.Parameter(torch.zeros(config.heads, config.kernel_size))  # (H, K)
 
     def forward(self, q):
-        # (H, N, K): the same row for every sequence and query
-        N = q.shape[-2]
-        return self.beta[:, None, :].expand(-1, N, -1)  # (H, K) -> (H, N, K)
+        # (H, 1, K): the same row for every sequence and query
+        return self.beta[:, None, :]  # (H, K) -> (H, 1, K)
 
     def fixed_kernel(self):
         return self.beta
@@ -265,12 +277,206 @@ def relative_table(config):
     return nn.Parameter(nn.init.kaiming_uniform_(table, a=math.sqrt(5)))
 
 
+# --- Further relative positions -------------------------------------------------------------------
+
+
+class T5(Term):
+    """t5: + beta_bucket(r), one scalar per head and bucket, not scaled. Raffel et al. 2020
+
+    Near tokens have a bucket each, and farther ones share buckets that grow with the distance. Of
+    the 32 buckets, 16 are for r <= 0 and 16 for r > 0:
+
+        bucket   0 .. 7   8      9       10      11      12      13      14      15
+        abs(r)   0 .. 7   8-11   12-15   16-22   23-31   32-45   46-63   64-90   91 and more
+
+    Bucket 8 + m begins at 8 * 2^(m/2): eight steps would lead from 8 to 128, and the last bucket
+    takes all that is beyond. beta is one table per layer and starts at 0; T5 has one table for all
+    layers.
+    """
+
+    STARTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)  # of the buckets 1, 2, ..., 15
+    uses_kernel_size = False
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.beta = nn.Parameter(torch.zeros(config.heads, 32))  # (H, 32)
+
+    def forward(self, q):
+        # how many buckets begin at abs(r) or before; 16 more on the right
+        r = every_r(q)  # (2N - 1,)
+        bucket = torch.where(r > 0, 16, 0)  # (2N - 1,)
+        for start in self.STARTS:
+            bucket += r.abs() >= start
+        return self.beta[:, None, bucket]  # (H, 32) -> (H, 1, 2N - 1)
+
+
+class Alibi(Term):
+    """alibi: - m_h abs(r), a fixed slope per head. Press et al. 2022
+
+    m_h = 2^(-8 (h + 1) / H) for the heads h = 0 .. H - 1: with 4 heads 1/4, 1/16, 1/64 and 1/256.
+    There is nothing to learn. ALiBi looks to the left only; this is its symmetric form.
+    """
+
+    uses_kernel_size = False
+
+    def forward(self, q):
+        H = q.shape[1]
+        h = torch.arange(H, device=q.device, dtype=exact_dtype(q))
+        slopes = 2 ** (-8 * (h + 1) / H)  # (H,)
+        return -slopes[:, None, None] * every_r(q).abs()  # (H, 1, 2N - 1)
+
+
+class Fire(Term):
+    """fire: + mlp_h(x_r), a learned function of the distance. Li et al. 2024
+
+        x_r = sign(r) log(1 + c abs(r)) / log(1 + c max(N, L))        in [-1, 1]
+        mlp = Linear 1 -> 32, ReLU, Linear 32 -> H
+
+    c says how much finer near distances are than far ones. A sequence of up to L tokens is measured
+    by L, and a longer one by its own length N, with its padding. c and L are learned as factors of
+    the paper's starts, 0.1 and 512, and exp keeps them positive (the authors take the absolute
+    value). The sign lets one function serve both directions; FIRE looks to the left only.
+
+    Both linear layers start as torch's do.
+    """
+
+    uses_kernel_size = False
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.hidden = nn.Linear(1, 32)
+        self.output = nn.Linear(32, config.heads)
+        self.log_c = nn.Parameter(torch.zeros(()))
+        self.log_L = nn.Parameter(torch.zeros(()))
+
+    def forward(self, q):
+        N = q.shape[-2]
+        c = 0.1 * self.log_c.exp()
+        L = 512 * self.log_L.exp()
+
+        # the distance, between -1 and 1
+        r = every_r(q).to(c.dtype)  # (2N - 1,)
+        farthest = torch.log(1 + c * L.clamp(min=N))
+        x = r.sign() * torch.log(1 + c * r.abs()) / farthest  # (2N - 1,)
+
+        # the first layer as plain products: a matrix product would round x to bf16 under autocast
+        hidden = F.relu(x[:, None] * self.hidden.weight[:, 0] + self.hidden.bias)  # (2N - 1, 32)
+        row = self.output(hidden)  # (2N - 1, H)
+        return row.t()[:, None, :]  # (H, 1, 2N - 1)
+
+
+class TransformerXL(Term):
+    """xl: content (q_i + u) . k_j, and + (q_i + v) . W R_r, both / sqrt(d). Dai et al. 2019
+
+    R_r is a vector of sinusoids (C,), as those of Vaswani et al. 2017, and W: C -> C makes keys of
+    it. So the row of query i is a dynamic term whose table w_r = W R_r is computed, not learned
+    entry by entry, and covers every r. u and v are one vector per head and start at 0; the authors
+    draw them from normal(0, 0.02) and share them between the layers. W starts as BERT's linear
+    layers do. There are 2N - 1 weights for each of the N queries: this memory grows with N^2.
+    """
+
+    uses_kernel_size = False
+
+    def __init__(self, config):
+        super().__init__(config)
+        C = config.hidden_size
+        H = config.heads
+        if C % 2:
+            raise ValueError(f"xl has as many sines as cosines: hidden_size cannot be {C}")
+        self.W = nn.Linear(C, C, bias=False)
+        initialise_linear(self)
+        self.u = nn.Parameter(torch.zeros(H, C // H))  # (H, d)
+        self.v = nn.Parameter(torch.zeros(H, C // H))  # (H, d)
+
+    def content(self, q, k):
+        return q + self.u[:, None, :].to(q.dtype), k
+
+    def forward(self, q):
+        H, _, d = q.shape[1:]
+        R = sinusoids(every_r(q), H * d, exact_dtype(q))  # (2N - 1, C)
+        w = split_heads(self.W(R)[None], H)[0] / math.sqrt(d)  # (2N - 1, C) -> (H, 2N - 1, d)
+
+        # one matrix product per head, for all sequences together
+        q = q + self.v[:, None, :].to(q.dtype)  # (B, H, N, d)
+        return torch.einsum("bhid,hrd->bhir", q, w)  # (B, H, N, 2N - 1)
+
+
+class Rotary(Term):
+    """rotary: content (R_i q_i) . (R_j k_j) / sqrt(d), without rows. Su et al. 2021
+
+    R_i turns each pair of neighbouring channels (2m, 2m + 1) by the angle i * 10000^(-2m/d):
+
+        a, b  ->  a cos - b sin,  a sin + b cos
+
+    The product of two turned pairs depends on the difference of their angles alone, so the score
+    depends on j - i. There is nothing to learn.
+    """
+
+    belongs_to = "content"
+    uses_kernel_size = False
+
+    def __init__(self, config):
+        super().__init__(config)
+        d = config.hidden_size // config.heads
+        if d % 2:
+            raise ValueError(f"rotary turns pairs of channels: a head cannot have {d} of them")
+
+    def content(self, q, k):
+        N, d = q.shape[-2:]
+        i = torch.arange(N, device=q.device)
+        angles = i[:, None] * frequencies(d, q.device, exact_dtype(q))  # (N, d/2)
+        return turn(q, angles), turn(k, angles)
+
+
+def turn(x, angles):
+    """Turn each pair of neighbouring channels of x (B, H, N, d) by its angle, (N, d/2).
+
+    A pair a, b is the complex number a + ib, and turning multiplies it by e^(i angle): one product
+    instead of four. It is computed in float32 or better, and returned in the dtype of x.
+    """
+    pairs = x.to(angles.dtype).unflatten(-1, (-1, 2)).contiguous()  # (B, H, N, d/2, 2)
+    turns = torch.polar(torch.ones_like(angles), angles)  # e^(i angle), (N, d/2) complex
+    turned = torch.view_as_complex(pairs) * turns  # (B, H, N, d/2) complex
+    return torch.view_as_real(turned).flatten(-2).to(x.dtype)  # (B, H, N, d)
+
+
+def every_r(q):
+    """-(N - 1) .. N - 1, all relative positions of N queries (B, H, N, d): (2N - 1,) integers."""
+    N = q.shape[-2]
+    return torch.arange(1 - N, N, device=q.device)
+
+
+def exact_dtype(q):
+    """float32, or float64 if q has it: angles and distances would be wrong in bf16."""
+    return torch.promote_types(q.dtype, torch.float32)
+
+
+def frequencies(channels, device, dtype):
+    """10000^(-2m/channels) for m = 0, 1, ..., channels/2 - 1."""
+    m = torch.arange(channels // 2, device=device, dtype=dtype)
+    return 10000 ** (-2 * m / channels)
+
+
+def sinusoids(r, channels, dtype):
+    """R_r for positions r (n,): (n, channels), first all sines and then all cosines.
+
+    Channel m holds sin(r * 10000^(-2m/channels)), and channel m + channels/2 the cosine.
+    """
+    angles = r[:, None] * frequencies(channels, r.device, dtype)  # (n, channels/2)
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)  # (n, channels)
+
+
 # Rows are added in this order, in whatever order a variant names its terms.
 TERMS = {
     "fixed": Fixed,
     "dynamic": Dynamic,
     "key_dynamic": KeyDynamic,
     "relative_value": RelativeValue,
+    "t5": T5,
+    "alibi": Alibi,
+    "fire": Fire,
+    "xl": TransformerXL,
+    "rotary": Rotary,
 }
 
 
@@ -380,6 +586,9 @@ class Mixer(nn.Module):
     def initialise(self):
         """Called once, when the model is complete. Without it the modules keep their own start."""
 
+    def share(self, earlier):
+        """Take parameters that belong to all layers from the mixers of the layers before."""
+
     def kernels(self):
         """{name: weights} of the kernels that do not depend on the text, for figures.
 
@@ -411,6 +620,7 @@ class SelfAttention(Mixer):
         q, k, v = linear(x), or half convolution and half linear
         a_ij    = q_i . k_j / sqrt(d)
                   [+ beta_r]  [+ q_i . w_r / sqrt(d)]  [+ k_j . u_(i-j) / sqrt(d)]
+                  [+ a further term; rotary and xl change q_i . k_j, too]
         z_i     = sum_j softmax_j(a_ij) (v_j [+ s_r])  [+ depthwise(v)_i]
         y_i     = output(z_i)
 
@@ -447,19 +657,18 @@ class SelfAttention(Mixer):
         self.output = nn.Linear(C, C)
 
     def forward(self, x, attention_mask):
-        # A convolutional projection must not see what is at padding.
-        if self.has_convolutional_projection:
-            x = zero_padding(x, attention_mask)
-
         # project, and split into heads
-        value = self.value(x)  # (B, N, C)
-        q = split_heads(self.query(x), self.heads)  # (B, H, N, d)
-        k = split_heads(self.key(x), self.heads)  # (B, H, N, d)
+        query, key, value = self.project(x, attention_mask)  # (B, N, C) each
+        q = split_heads(query, self.heads)  # (B, H, N, d)
+        k = split_heads(key, self.heads)  # (B, H, N, d)
         v = split_heads(value, self.heads)  # (B, H, N, d)
 
         # the position terms, as rows of weights: what a query, or a key, adds at each r
-        query_rows = self.sum_of_rows("query", q)  # (B, H, N, K), (H, N, K) or None
+        query_rows = self.sum_of_rows("query", q)  # (B, H, N, K), (H, 1, K) or None
         key_rows = self.sum_of_rows("key", k)  # (B, H, N, K) or None
+
+        # the content term, which some variants change
+        q, k = self.content(q, k)  # (B, H, N, d) each
 
         # a_ij = q_i . k_j / sqrt(d) + query_rows[i, j - i] + key_rows[j, i - j]
         # z_i  = sum_j softmax_j(a_ij) (v_j + relative_value[j - i])
@@ -481,24 +690,41 @@ class SelfAttention(Mixer):
             z = z + self.depthwise(zero_padding(value, attention_mask))
         return self.output(z)
 
+    def project(self, x, attention_mask):
+        """x (B, N, C) -> query, key, value, (B, N, C) each."""
+        # A convolutional projection must not see what is at padding.
+        if self.has_convolutional_projection:
+            x = zero_padding(x, attention_mask)
+
+        value = self.value(x)
+        query = self.query(x)
+        key = self.key(x)
+        return query, key, value
+
     def sum_of_rows(self, belongs_to, x):
         """The sum of the rows that belong to the queries ("query") or to the keys ("key").
 
         With the fixed and the dynamic term, query_rows[i, r] = beta_r + q_i . w_r / sqrt(d): the
-        composite attention of [C] eq. 6.
+        composite attention of [C] eq. 6. If a term covers every r, the sum has 2N - 1 columns.
 
         Args:
             belongs_to: "query" or "key".
             x: (B, H, N, d), the queries or the keys.
         Returns:
-            (B, H, N, K), or (H, N, K), or None if there is no such term.
+            (B, H, N, K), (H, N, K) or (H, 1, K), or None if there is no such term.
         """
         total = None
         for term in self.terms.values():
             if term.belongs_to == belongs_to:
-                rows = term(x)  # (B, H, N, K) or (H, N, K)
-                total = rows if total is None else total + rows
+                rows = term(x)  # (B, H, N, K) or (H, 1, K)
+                total = rows if total is None else add_rows(total, rows, self.beyond)
         return total
+
+    def content(self, q, k):
+        """The queries and keys of the content term, (B, H, N, d) each."""
+        for term in self.terms.values():
+            q, k = term.content(q, k)
+        return q, k
 
     def sum_of_tables(self):
         """The sum (d, K) of the tables that are added to the values; None if there are none.
@@ -513,7 +739,10 @@ class SelfAttention(Mixer):
         return total
 
     def initialise(self):
-        initialise_linear(self)  # the tables of the terms keep their own start
+        # the terms keep their own start
+        for name, part in self.named_children():
+            if name != "terms":
+                initialise_linear(part)
 
     def kernels(self):
         # the rows that do not depend on the text
@@ -533,9 +762,8 @@ class SelfAttention(Mixer):
         return found
 
     def token_kernels(self, x, attention_mask):
-        if self.has_convolutional_projection:
-            x = zero_padding(x, attention_mask)
-        q = split_heads(self.query(x), self.heads)  # (B, H, N, d)
+        query, _, _ = self.project(x, attention_mask)
+        q = split_heads(query, self.heads)  # (B, H, N, d)
 
         # the rows that depend on the query
         total = None
@@ -547,11 +775,83 @@ class SelfAttention(Mixer):
         return total
 
 
+def add_rows(one, other, beyond):
+    """The sum of the rows of two terms, which may differ in the numbers of rows and columns."""
+    # one row for all queries becomes N rows, by a view
+    N = max(one.shape[-2], other.shape[-2])
+    one = one.expand(*one.shape[:-2], N, -1)  # (..., 1 or N, K) -> (..., N, K)
+    other = other.expand(*other.shape[:-2], N, -1)
+
+    # if only one of them covers every r, the other one must do so, too
+    width = max(one.shape[-1], other.shape[-1])
+    return widen(one, width, beyond) + widen(other, width, beyond)
+
+
 def make_projection(name, config, variant):
     """The query, key or value projection: half convolutional if the variant says so."""
     if name in variant.convolutional:
         return HalfConvolution(config)
     return nn.Linear(config.hidden_size, config.hidden_size)
+
+
+class Canon(SelfAttention):
+    """Self-attention that reads x + depthwise(x) in place of x. Allen-Zhu 2025 (Canon-A)
+
+        x_i  <-  x_i + sum_r w_r * x_(i+r)  + b        K weights and a bias per channel
+
+    The convolution is next to a residual connection, so it may stay small: attention still reads
+    each token, and some of its neighbours. Here the kernel is centred, K = 5; in a model that reads
+    from left to right it covers the token and the three tokens before it.
+    """
+
+    def __init__(self, config, variant, layer):
+        super().__init__(config, variant, layer)
+        self.canon = DepthwiseConvolution(config.hidden_size, config.kernel_size)
+
+    def project(self, x, attention_mask):
+        x = zero_padding(x, attention_mask)  # the convolution must not see what is at padding
+        return super().project(x + self.canon(x), attention_mask)
+
+    def kernels(self):
+        own = {"depthwise, of the input": self.canon.weight[:, 0]}  # (C, 1, K) -> (C, K)
+        return super().kernels() | own
+
+
+class Deberta(SelfAttention):
+    """Disentangled attention: content and position look at each other. He et al. 2021
+
+        a_ij = (q_i . k_j  +  q_i . (W_k P_r)  +  k_j . (W_q P_(i-j))) / sqrt(3d)
+
+    P (K, C) has one vector per relative position and is shared by all layers. W_k and W_q are the
+    layer's own key and query projections, with their biases, so a position is a token that every
+    query can read, and that can read every key. Far positions take the end vector of their side.
+
+    The first release of DeBERTa has two more matrices in place of W_k and W_q; later ones can share
+    these, biases included. Dropout of P, and a LayerNorm of P in later releases, are left out here.
+    """
+
+    uses = ()
+
+    def __init__(self, config, variant, layer):
+        super().__init__(config, variant, layer)
+        self.P = nn.Parameter(torch.empty(config.kernel_size, config.hidden_size))  # (K, C)
+        nn.init.normal_(self.P, std=0.02)  # as BERT's embeddings
+
+    def share(self, earlier):
+        for mixer in earlier:
+            if isinstance(mixer, Deberta):
+                self.P = mixer.P
+                return
+
+    def content(self, q, k):
+        return q / math.sqrt(3), k  # attention itself divides by sqrt(d)
+
+    def sum_of_rows(self, belongs_to, x):
+        # content to position: q_i . (W_k P_r); position to content: k_j . (W_q P_(i-j))
+        projection = self.key if belongs_to == "query" else self.query
+        w = split_heads(projection(self.P)[None], self.heads)[0]  # (K, C) -> (H, K, d)
+        d = x.shape[-1]
+        return x @ (w / math.sqrt(3 * d)).transpose(-1, -2)  # (B, H, N, d) -> (B, H, N, K)
 
 
 class ConvBert(Mixer):
@@ -795,6 +1095,7 @@ dynamicconv = "z_i = sum_r softmax_r(kernel(g_i)) g_(i+r),  g = glu(input(x))"
 dilated = "z_i = sum_r softmax_r(weight) g_(i+D*r),  g = glu(input(x)),  D = 1, 2, 4, 8 by layer"
 convbert = f"H/2 heads: {content};  H/2 heads: z_i = sum_r softmax_r(kernel(c_i * q_i)) v_(i+r)"
 hybrid = ";  one layer: " + content
+debertas = "a_ij = (q_i.k_j + q_i.(W_k P_r) + k_j.(W_q P_(i-j)))/sqrt(3d)"
 added_convolution = ",  z_i = sum_j p_ij v_j + sum_r weight_r * v_(i+r)"
 
 VARIANTS = {
@@ -822,12 +1123,23 @@ VARIANTS = {
     "composite-conv-qkv": Variant(
         composite + ",  half of q, k, v = conv(x)", terms=COMPOSITE, convolutional=QKV
     ),
-    # other papers: Jiang et al. 2020, Shaw et al. 2018, Wu et al. 2019, Tay et al. 2021
+    # other papers: Jiang et al. 2020, Shaw et al. 2018
     "convbert": Variant(convbert, absolute=True, mixer=ConvBert, kernel_size=9),
     "shaw": Variant(
         content + " + q_i.w_r/sqrt(d),  z_i = sum_j p_ij (v_j + s_r)",
         terms=("dynamic", "relative_value"),
     ),
+    # further relative positions: docs/family.md
+    "t5": Variant(content + " + beta_bucket(r)", terms=("t5",)),
+    "alibi": Variant(content + " - m_h abs(r),  m_h = 2^(-8(h+1)/H)", terms=("alibi",)),
+    "fire": Variant(
+        content + " + mlp_h(sign(r) log(1 + c abs(r)) / log(1 + c max(N, L)))", terms=("fire",)
+    ),
+    "xl": Variant("a_ij = ((q_i + u).k_j + (q_i + v).(W R_r))/sqrt(d)", terms=("xl",)),
+    "rotary": Variant("a_ij = (R_i q_i).(R_j k_j)/sqrt(d)", terms=("rotary",)),
+    "deberta": Variant(debertas, mixer=Deberta),
+    "canon": Variant(content + ",  x = x + conv(x)", mixer=Canon, kernel_size=5),
+    # convolutions in place of attention: Wu et al. 2019, Tay et al. 2021
     "lightconv": Variant(lightconv, mixer=LightConv),
     "dynamicconv": Variant(dynamicconv, mixer=DynamicConv),
     "dilated": Variant(dilated, mixer=LightConv, dilations=DILATIONS),
@@ -847,3 +1159,18 @@ def make_mixer(config, layer):
     if variant.hybrid and layer == config.attention_layer - 1:
         variant = VARIANTS["none"]
     return variant.mixer(config, variant, layer)
+
+
+def make_mixers(config):
+    """Yield the mixers of the layers 0, 1, ... of a model; config.layers says how many.
+
+    A mixer may take parameters of an earlier one (Mixer.share). They are made one by one, so that
+    a model can make the rest of a layer before the next mixer: the random numbers of its start
+    then come in the order of the layers.
+    """
+    mixers = []
+    for layer in range(config.layers):
+        mixer = make_mixer(config, layer)
+        mixer.share(mixers)
+        mixers.append(mixer)
+        yield mixer

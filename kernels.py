@@ -21,6 +21,10 @@ against relative_scores:
     relative_scores      no index: the rows are shifted into place by a view
     band_scores          the same, with a backward pass of its own
     add_band             the same, added to a map in place: what attention uses
+    widen                rows with more columns, for terms that see farther than others
+
+Rows that cover every r need no extension, and no sums on the way back: scores_of_covering_rows and
+bands_of_strip are the shorter ways for them.
 
 The band: the diagonals of the map from r = -k to r = k. From the map back to rows:
 
@@ -150,6 +154,31 @@ def extra_columns(n, N, K, first):
     return (first + n - 1) - k, (N - 1 - first) - k
 
 
+def covers_every_r(n, N, K, first):
+    """Whether a row has a column for every relative position that a query can meet."""
+    left, right = extra_columns(n, N, K, first)
+    return left <= 0 and right <= 0 and K > 1
+
+
+def scores_of_covering_rows(rows, length, first=0):
+    """`relative_scores` of rows that cover every r. Nothing is extended, so nothing is copied.
+
+    Example: N = n = 3 and K = 5. In memory the rows follow each other, and the starts are one less
+    than a row apart, so the rows themselves hold the map:
+
+        r:  -2 -1  0  1  2
+            a0 b0 c0 d0 e0      query 0 reads c0 d0 e0,
+            a1 b1 c1 d1 e1      query 1 reads b1 c1 d1,
+            a2 b2 c2 d2 e2      query 2 reads a2 b2 c2
+    """
+    n, K = rows.shape[-2:]
+    k = K // 2
+
+    # query i reads r = -(first + i), ..., from column k - (first + i) on
+    flat = rows.flatten(-2)[..., k - first :]
+    return flat.unfold(-1, length, K - 1)[..., :n, :]  # (B, H, n, N)
+
+
 def band_scores(rows, length, beyond="clip", first=0):
     """Same arguments and result as `relative_scores`, with the backward pass `sum_bands`."""
     return BandScores.apply(rows, length, beyond, first)
@@ -176,12 +205,16 @@ def add_band(scores, rows, beyond="clip", first=0):
 
     Args:
         scores: (B, H, n, N).
-        rows: (B, H, n, K), or (H, n, K) if all sequences have the same rows.
+        rows: (B, H, n, K); (H, n, K) if all sequences have the same rows; (H, 1, K) if all queries
+            have the same row, too.
         beyond, first: as in `relative_scores`.
     Returns:
         (B, H, n, N).
     """
-    return AddBand.apply(scores, rows.to(scores.dtype), beyond, first)
+    # one row for all queries becomes n rows, by a view
+    n = scores.shape[-2]
+    rows = rows.expand(*rows.shape[:-2], n, -1)  # (..., 1 or n, K) -> (..., n, K)
+    return AddBand.apply(scores, rows, beyond, first)
 
 
 class AddBand(torch.autograd.Function):
@@ -194,7 +227,7 @@ class AddBand(torch.autograd.Function):
 
         # A compiler merges the map and the sum into one loop by itself.
         if torch.compiler.is_compiling():
-            return scores + relative_scores(rows, N, beyond, first)
+            return scores + relative_scores(rows.to(scores.dtype), N, beyond, first)
 
         # A strip of queries at a time: its map is still in the CPU cache when it is added.
         # mark_dirty tells autograd that `scores` is changed in place.
@@ -202,14 +235,64 @@ class AddBand(torch.autograd.Function):
         score_strips = scores.split(STRIP, dim=-2)
         row_strips = rows.split(STRIP, dim=-2)
         for i, (score_strip, row_strip) in enumerate(zip(score_strips, row_strips, strict=True)):
-            score_strip += relative_scores(row_strip, N, beyond, first + i * STRIP)
+            row_strip = row_strip.to(scores.dtype)
+            score_strip += scores_of_strip(row_strip, N, beyond, first + i * STRIP)
         return scores
 
     @staticmethod
     def backward(ctx, gradient):
-        # (B, H, n, K); if the rows were (H, n, K), autograd sums this over B.
+        # The rows of ALiBi learn nothing.
+        if not ctx.needs_input_grad[1]:
+            return gradient, None, None, None
+
+        # (B, H, n, K); if the rows were (H, n, K), autograd sums this over B. It also converts the
+        # sums to the dtype of the rows.
         row_gradient = sum_bands(gradient, *ctx.settings)
         return gradient, row_gradient, None, None
+
+
+def scores_of_strip(rows, length, beyond, first):
+    """`relative_scores`, without a copy where none is needed."""
+    # One row for all queries, a view with a step of 0 in memory, must be copied: relative_scores
+    # copies only the columns that the strip needs.
+    n, K = rows.shape[-2:]
+    is_one_row = rows.stride(-2) == 0
+    if covers_every_r(n, length, K, first) and not is_one_row:
+        return scores_of_covering_rows(rows, length, first)
+    return relative_scores(rows, length, beyond, first)
+
+
+def widen(rows, width, beyond="clip"):
+    """Rows of `width` columns that say the same at every relative position as rows of K columns.
+
+    Example: K = 3, so r = -1, 0, 1, and a width of 5, so r = -2 .. 2. The new columns take the end
+    weight of their side, or 0:
+
+        rows            "clip"            "zero"
+        a0 b0 c0        a0 a0 b0 c0 c0    0 a0 b0 c0 0
+        a1 b1 c1        a1 a1 b1 c1 c1    0 a1 b1 c1 0
+
+    Args:
+        rows: (..., K), K odd.
+        width: the number of columns of the result, odd and at least K.
+        beyond: what lies beyond k positions, "clip" or "zero".
+    Returns:
+        (..., width).
+    """
+    # columns to add on each side
+    extra = (width - rows.shape[-1]) // 2
+    if extra == 0:
+        return rows
+
+    # what the new columns hold
+    left = rows[..., :1]  # (..., 1)
+    right = rows[..., -1:]  # (..., 1)
+    if beyond == "zero":
+        left = torch.zeros_like(left)
+        right = torch.zeros_like(right)
+    left = left.expand(*rows.shape[:-1], extra)
+    right = right.expand(*rows.shape[:-1], extra)
+    return torch.cat([left, rows, right], dim=-1)  # (..., extra + K + extra)
 
 
 # --- And back: from the map to sums per relative position -----------------------------------------
@@ -237,8 +320,29 @@ def sum_bands(scores, K, beyond="clip", first=0):
     sums = []
     for i, score_strip in enumerate(scores.split(queries_per_strip, dim=-2)):
         first_of_strip = first + i * queries_per_strip
-        sums.append(sum_bands_of_strip(score_strip, K, beyond, first_of_strip))
+        n, N = score_strip.shape[-2:]
+        if covers_every_r(n, N, K, first_of_strip):
+            sums.append(bands_of_strip(score_strip, K, first_of_strip))
+        else:
+            sums.append(sum_bands_of_strip(score_strip, K, beyond, first_of_strip))
     return torch.cat(sums, dim=-2)
+
+
+def bands_of_strip(scores, K, first):
+    """`sum_bands` of a strip in which every score has a column of its own: nothing is summed.
+
+    Example: N = n = 3, K = 5. Each row is padded on both sides, here with k = 2 zeros. Then row i
+    is read from its column i on, 5 numbers:
+
+        0 0 s00 s01 s02 0 0        r:   -2  -1   0   1   2
+        0 0 s10 s11 s12 0 0              0   0 s00 s01 s02
+        0 0 s20 s21 s22 0 0              0 s10 s11 s12   0
+                                       s20 s21 s22   0   0
+    """
+    n, N = scores.shape[-2:]
+    k = K // 2
+    padded = F.pad(scores, (k - first, n + k - N + first))  # (B, H, n, n + K - 1)
+    return padded.flatten(-2).unfold(-1, K, n + K)  # (B, H, n, K)
 
 
 def sum_bands_of_strip(scores, K, beyond, first):
@@ -340,7 +444,9 @@ def key_scores(rows, n, beyond="clip", first=0):
     before = before.expand(*before.shape[:-1], n)
     after = after.expand(*after.shape[:-1], n)
 
-    by_key = torch.cat([before, near, after], dim=-2)  # (B, H, N, n)
+    by_key = near
+    if start > 0 or stop < N:
+        by_key = torch.cat([before, near, after], dim=-2)  # (B, H, N, n)
     return by_key.transpose(-1, -2)  # (B, H, n, N)
 
 
@@ -515,7 +621,8 @@ class AttentionInBlocks(torch.autograd.Function):
             given = [x for x in parts if x is not None]
             gradients = iter(torch.autograd.grad(z, given, block_of(gradient, first)))
 
-            # Add the gradients to their sums: those of queries and rows only at this block.
+            # Add the gradients to their sums: those of queries and rows only at this block. If all
+            # queries have the same row, its gradients of all blocks are added.
             query_sum, key_sum, value_sum, query_rows_sum, key_rows_sum, table_sum = sums
             targets = [
                 block_of(query_sum, first),
@@ -572,9 +679,12 @@ def attend_block(
 
 
 def block_of(x, first):
-    """The queries first .. first + BLOCK - 1 of x (..., N, columns); None if x is None."""
-    if x is None:
-        return None
+    """The queries first .. first + BLOCK - 1 of x (..., N, columns); None if x is None.
+
+    One row for all queries, (..., 1, columns), belongs to every block.
+    """
+    if x is None or x.shape[-2] == 1:
+        return x
     return x[..., first : first + BLOCK, :]
 
 

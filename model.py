@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attention import VARIANTS, Mixer, make_mixer
+from attention import VARIANTS, Mixer, make_mixers
 from kernels import BEYOND
 from support.commands import LARGEST_INT, run_command
 from support.runs import load_weights, read_config, read_tokenizer, read_weights, write_run
@@ -197,10 +197,10 @@ class Layer(nn.Module):
     with dropout of mixer(x) and of W2 gelu(W1 x).
     """
 
-    def __init__(self, config, layer):
+    def __init__(self, config, mixer):
         super().__init__()
         C = config.hidden_size
-        self.mixer = make_mixer(config, layer)
+        self.mixer = mixer
         self.mixer_norm = nn.LayerNorm(C, eps=1e-12)
         self.ffn = nn.Sequential(
             nn.Linear(C, config.ffn_size),
@@ -230,7 +230,7 @@ class Bert(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.layers))
+        self.layers = nn.ModuleList(Layer(config, mixer) for mixer in make_mixers(config))
 
     def forward(self, input_ids, attention_mask=None, token_type_ids=None):
         if attention_mask is None:
@@ -242,6 +242,15 @@ class Bert(nn.Module):
         for layer in self.layers:
             x = layer(x, attention_mask)  # (B, N, C)
         return x
+
+    def share(self):
+        """Let all layers hold the same shared parameters again, those of the first layer.
+
+        Needed if every layer was given tensors of its own.
+        """
+        mixers = [layer.mixer for layer in self.layers]
+        for layer, mixer in enumerate(mixers):
+            mixer.share(mixers[:layer])
 
 
 def initialise(module):
@@ -428,6 +437,7 @@ def load_run(folder):
         raise ValueError(f"{folder}/config.json describes a model that is too large") from None
 
     load_weights(model, read_weights(folder), f"{folder}/model.pt", assign=True)
+    model.bert.share()  # the file has a copy of a shared parameter for each layer
     tokenizer = read_tokenizer(folder, config.vocab_size)
     return model.eval(), tokenizer
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attention import VARIANTS, ConvBert, SelfAttention, split_heads
+from attention import VARIANTS, ConvBert, Deberta, SelfAttention, split_heads
 from lab.figures import describe, encode, input_of_mixer, is_clipped, mixer_of
 from model import load_run
 from support.commands import run_command
@@ -43,6 +43,12 @@ SYMBOLS = {
     "fixed": "\u03b2_r",
     "dynamic": "q_i\u00b7w_r/\u221ad",
     "key_dynamic": "k_j\u00b7u_(i\u2212j)/\u221ad",
+    "t5": "\u03b2_bucket(r)",
+    "alibi": "\u2212m_h|r|",
+    "fire": "mlp_h(r)",
+    "xl": "(q_i+v)\u00b7(W R_r)/\u221ad",
+    "content_to_position": "q_i\u00b7(W_k P_r)/\u221a(3d)",
+    "position_to_content": "k_j\u00b7(W_q P_(i\u2212j))/\u221a(3d)",
 }
 
 # The logits of the kernels of convolutions, by the name of their class.
@@ -89,30 +95,56 @@ def describe_layer(model, ids, layer):
     # ConvBERT has heads of both kinds.
     heads = []
     if isinstance(mixer, (SelfAttention, ConvBert)):
-        heads += attention_heads(mixer, x, is_clipped(model))
+        heads += attention_heads(mixer, x, attention_mask, is_clipped(model))
     if not isinstance(mixer, SelfAttention):
         heads += convolution_heads(mixer, x, attention_mask)
     return {"heads": heads, "notes": notes_on(model, mixer, layer, heads)}
 
 
-def attention_heads(mixer, x, clipped):
+def attention_heads(mixer, x, attention_mask, clipped):
     """For each attention head: the content scores, and the rows of its position terms."""
-    q = split_heads(mixer.query(x), mixer.heads)[0]  # (H, N, d)
-    k = split_heads(mixer.key(x), mixer.heads)[0]  # (H, N, d)
-    content = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # (H, N, N)
-    heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
+    # ConvBERT's attention has no position terms
+    if isinstance(mixer, ConvBert):
+        q = split_heads(mixer.query(x), mixer.heads)  # (1, H/2, N, d)
+        k = split_heads(mixer.key(x), mixer.heads)  # (1, H/2, N, d)
+        terms = []
+    else:
+        query, key, _ = mixer.project(x, attention_mask)  # (1, N, C) each
+        q = split_heads(query, mixer.heads)  # (1, H, N, d)
+        k = split_heads(key, mixer.heads)  # (1, H, N, d)
+        terms = rows_of_terms(mixer, q, k)
+        q, k = mixer.content(q, k)
 
-    # ConvBERT's attention has no position terms. A term that adds to the values has no score.
-    terms = getattr(mixer, "terms", {})
-    for name, term in terms.items():
-        if term.belongs_to == "value":
-            continue
-        owner = k if term.belongs_to == "key" else q
-        rows = rows_of_term(term, owner)  # (H, N, K) or (H, 1, K)
+    content = q[0] @ k[0].transpose(-1, -2) / math.sqrt(q.shape[-1])  # (H, N, N)
+    heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
+    for name, belongs_to, rows in terms:
         for head, head_rows in zip(heads, rows, strict=True):
             symbol = SYMBOLS.get(name, "")
-            head["terms"].append(describe_term(name, symbol, term.belongs_to, head_rows, clipped))
+            head["terms"].append(describe_term(name, symbol, belongs_to, head_rows, clipped))
     return heads
+
+
+def rows_of_terms(mixer, q, k):
+    """The position terms of SelfAttention: [(name, "query" or "key", rows (H, N or 1, K)), ...].
+
+    q, k: (1, H, N, d). What is not a row, an addition to the values or to the content, is left out.
+    """
+    # DeBERTa makes its rows itself
+    if isinstance(mixer, Deberta):
+        to_position = mixer.sum_of_rows("query", q)  # (1, H, N, K)
+        to_content = mixer.sum_of_rows("key", k)  # (1, H, N, K)
+        return [
+            ("content_to_position", "query", to_position[0]),
+            ("position_to_content", "key", to_content[0]),
+        ]
+
+    owners = {"query": q, "key": k}
+    found = []
+    for name, term in mixer.terms.items():
+        if term.belongs_to in owners:
+            rows = rows_of_term(term, owners[term.belongs_to][0])  # (H, N, K) or (H, 1, K)
+            found.append((name, term.belongs_to, rows))
+    return found
 
 
 def rows_of_term(term, owner):

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attention import VARIANTS, SelfAttention, attention, split_heads
+from attention import TERMS, VARIANTS, Deberta, SelfAttention, attention, split_heads
 from kernels import key_scores, relative_scores
 from lab.idea import draw_idea
 from lab.pairs import groups_of, mean_accuracy
@@ -105,10 +105,12 @@ def attention_maps(model, ids, layer, head):
 
     # the queries, the keys and their rows of weights, as the mixer computes them
     x, attention_mask = input_of_mixer(model, ids, layer)
-    q = split_heads(mixer.query(x), mixer.heads)  # (1, H, N, d)
-    k = split_heads(mixer.key(x), mixer.heads)  # (1, H, N, d)
-    query_rows = mixer.sum_of_rows("query", q)  # (1, H, N, K), (H, N, K) or None
+    query, key, _ = mixer.project(x, attention_mask)  # (1, N, C) each
+    q = split_heads(query, mixer.heads)  # (1, H, N, d)
+    k = split_heads(key, mixer.heads)  # (1, H, N, d)
+    query_rows = mixer.sum_of_rows("query", q)  # (1, H, N, K), (H, 1, K) or None
     key_rows = mixer.sum_of_rows("key", k)  # (1, H, N, K) or None
+    q, k = mixer.content(q, k)  # (1, H, N, d) each
     if query_rows is None and key_rows is None:
         raise ValueError(f"{variant} has no position terms in layer {layer}, so no kernel to draw")
 
@@ -120,6 +122,7 @@ def attention_maps(model, ids, layer, head):
     # the position terms alone
     scores = torch.zeros(1, mixer.heads, N, N)
     if query_rows is not None:
+        query_rows = query_rows.expand(*query_rows.shape[:-2], N, -1)  # 1 row or N rows -> N rows
         scores = scores + relative_scores(query_rows, N, mixer.beyond)
     if key_rows is not None:
         scores = scores + key_scores(key_rows, N, mixer.beyond)
@@ -339,10 +342,13 @@ def draw_attention(model, ids, pieces, layer, head):
 def is_clipped(model):
     """Whether the end weights of the kernels also hold for all tokens farther away.
 
-    This is so for position terms with --beyond clip. A convolution ends with its kernel.
+    This is so for position terms with --beyond clip. A convolution ends with its kernel, and some
+    terms have no end.
     """
-    has_terms = bool(VARIANTS[model.config.variant].terms)
-    return has_terms and model.config.beyond == "clip"
+    variant = VARIANTS[model.config.variant]
+    has_window = any(TERMS[name].uses_kernel_size for name in variant.terms)
+    has_window |= variant.mixer is Deberta
+    return has_window and model.config.beyond == "clip"
 
 
 def relative_axis(axis, K, clipped=False):

@@ -106,7 +106,7 @@ def content_score(q_i, k_j):
     return q_i @ k_j / math.sqrt(d)
 
 
-def fixed_score(weights, q_i, k_j, i, j, h, config):
+def fixed_score(weights, q_i, k_j, i, j, h, config, N):
     """beta_(j-i), one scalar per head, not scaled. [C] eq. 4"""
     beta = weights["terms.fixed.beta"]  # (H, K)
     t = column(j - i, config.kernel_size, config.beyond)
@@ -115,7 +115,7 @@ def fixed_score(weights, q_i, k_j, i, j, h, config):
     return beta[h, t]
 
 
-def dynamic_score(weights, q_i, k_j, i, j, h, config):
+def dynamic_score(weights, q_i, k_j, i, j, h, config, N):
     """q_i . w_(j-i) / sqrt(d), one table for all heads. [C] eq. 5; Shaw et al. 2018"""
     w = weights["terms.dynamic.w"]  # (d, K)
     t = column(j - i, config.kernel_size, config.beyond)
@@ -125,7 +125,7 @@ def dynamic_score(weights, q_i, k_j, i, j, h, config):
     return q_i @ w[:, t] / math.sqrt(d)
 
 
-def key_dynamic_score(weights, q_i, k_j, i, j, h, config):
+def key_dynamic_score(weights, q_i, k_j, i, j, h, config, N):
     """k_j . u_(i-j) / sqrt(d): the key's kernel, read at the query. Huang et al. 2020"""
     u = weights["terms.key_dynamic.u"]  # (d, K)
     t = column(i - j, config.kernel_size, config.beyond)
@@ -135,7 +135,7 @@ def key_dynamic_score(weights, q_i, k_j, i, j, h, config):
     return k_j @ u[:, t] / math.sqrt(d)
 
 
-def relative_value(weights, q_i, k_j, i, j, h, config):
+def relative_value(weights, q_i, k_j, i, j, h, config, N):
     """s_(j-i), a vector (d,) that is added to the value of key j. Shaw et al. 2018"""
     s = weights["terms.relative_value.s"]  # (d, K)
     t = column(j - i, config.kernel_size, config.beyond)
@@ -144,11 +144,123 @@ def relative_value(weights, q_i, k_j, i, j, h, config):
     return s[:, t]
 
 
-# Every function: (weights, q_i, k_j, i, j, h, config) -> what the term adds to the score.
+# --- Further relative positions, without a window -------------------------------------------------
+
+
+def t5_bucket(r):
+    """Exact below 8, then 8 buckets up to 128 in equal steps of log(abs(r)). Raffel et al. 2020
+
+    8 + m for the largest m with 8 * 2^(m/2) <= abs(r), as whole numbers: 64 * 2^m <= abs(r)^2.
+    """
+    bucket = abs(r)
+    if bucket >= 8:
+        bucket = max(8 + m for m in range(40) if 64 * 2**m <= r * r)
+    bucket = min(bucket, 15)
+    if r > 0:
+        return 16 + bucket
+    return bucket
+
+
+def t5_score(weights, q_i, k_j, i, j, h, config, N):
+    """beta_bucket(j-i), one scalar per head and bucket."""
+    return weights["terms.t5.beta"][h, t5_bucket(j - i)]
+
+
+def alibi_score(weights, q_i, k_j, i, j, h, config, N):
+    """- 2^(-8 (h + 1) / H) abs(j - i). Press et al. 2022"""
+    return -(2.0 ** (-8 * (h + 1) / config.heads)) * abs(j - i)
+
+
+def fire_score(weights, q_i, k_j, i, j, h, config, N):
+    """mlp_h(sign(r) log(1 + c abs(r)) / log(1 + c max(N, L))). Li et al. 2024"""
+    c = 0.1 * torch.exp(weights["terms.fire.log_c"])
+    L = 512 * torch.exp(weights["terms.fire.log_L"])
+    farthest = L
+    if N > L:
+        farthest = torch.full_like(L, N)
+    x = torch.log(1 + c * abs(j - i)) / torch.log(1 + c * farthest)
+    if j < i:
+        x = -x
+
+    # the two layers
+    hidden = weights["terms.fire.hidden.weight"][:, 0] * x + weights["terms.fire.hidden.bias"]
+    hidden = hidden * (hidden > 0)  # (32,)
+    return weights["terms.fire.output.weight"][h] @ hidden + weights["terms.fire.output.bias"][h]
+
+
+def sinusoid(r, C):
+    """(C,): sin(r * 10000^(-2m/C)) for m = 0 .. C/2 - 1, then the cosines."""
+    angles = [r * 10000 ** (-2 * m / C) for m in range(C // 2)]
+    numbers = [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles]
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def xl_score(weights, q_i, k_j, i, j, h, config, N):
+    """(u . k_j + (q_i + v) . (W R_(j-i))) / sqrt(d). Dai et al. 2019"""
+    d = len(q_i)
+    W = weights["terms.xl.W.weight"]  # (C, C)
+    w = W @ sinusoid(j - i, len(W))  # (C,)
+    w = w[h * d : (h + 1) * d]  # (d,)
+    content = weights["terms.xl.u"][h] @ k_j
+    position = (q_i + weights["terms.xl.v"][h]) @ w
+    return (content + position) / math.sqrt(d)
+
+
+def turned(x, i):
+    """x (d,) with each pair of channels turned by the angle i * 10000^(-2m/d). Su et al. 2021"""
+    d = len(x)
+    numbers = []
+    for m in range(d // 2):
+        angle = i * 10000 ** (-2 * m / d)
+        a, b = x[2 * m], x[2 * m + 1]
+        numbers.append(a * math.cos(angle) - b * math.sin(angle))
+        numbers.append(a * math.sin(angle) + b * math.cos(angle))
+    return torch.stack(numbers)
+
+
+def rotary_score(weights, q_i, k_j, i, j, h, config, N):
+    """(R_i q_i) . (R_j k_j) / sqrt(d) in place of the content."""
+    return content_score(turned(q_i, i), turned(k_j, j)) - content_score(q_i, k_j)
+
+
+def kerple_score(weights, q_i, k_j, i, j, h, config, N):
+    """- a_h log(1 + b_h abs(j - i)). Chi et al. 2022; an example in docs/family.md"""
+    a = torch.exp(weights["terms.kerple.log_a"][h])
+    b = torch.exp(weights["terms.kerple.log_b"][h])
+    return -a * torch.log(1 + b * abs(j - i))
+
+
+def sandwich_score(weights, q_i, k_j, i, j, h, config, N):
+    """(sum over m < 64 of cos(r w_m) - 64) / (8 (h + 1) / H). Chi et al. 2023; docs/family.md"""
+    total = -64
+    for m in range(64):
+        total += math.cos((j - i) * 10000 ** (-2 * m / 128))
+    return total / (8 * (h + 1) / config.heads)
+
+
+def alibi_sided_score(weights, q_i, k_j, i, j, h, config, N):
+    """ALiBi; the first half of the heads sees the left only, the others the right only."""
+    half = config.heads // 2
+    if h < half and j > i:
+        return -math.inf
+    if h >= half and j < i:
+        return -math.inf
+    return alibi_score(weights, q_i, k_j, i, j, h, config, N)
+
+
+# Every function: (weights, q_i, k_j, i, j, h, config, N) -> what the term adds to the score.
 SCORE_TERMS = {
     "fixed": fixed_score,
     "dynamic": dynamic_score,
     "key_dynamic": key_dynamic_score,
+    "t5": t5_score,
+    "alibi": alibi_score,
+    "fire": fire_score,
+    "xl": xl_score,
+    "rotary": rotary_score,
+    "kerple": kerple_score,
+    "sandwich": sandwich_score,
+    "alibi_sided": alibi_sided_score,
 }
 
 # The same arguments -> what the term adds to the value.
@@ -165,21 +277,21 @@ def check_terms(variant):
             )
 
 
-def score(weights, q_i, k_j, i, j, h, config, variant):
+def score(weights, q_i, k_j, i, j, h, config, N, variant):
     """The score a_ij: content, plus all terms that the variant names."""
     total = content_score(q_i, k_j)
     for name in variant.terms:
         if name in SCORE_TERMS:
-            total = total + SCORE_TERMS[name](weights, q_i, k_j, i, j, h, config)
+            total = total + SCORE_TERMS[name](weights, q_i, k_j, i, j, h, config, N)
     return total
 
 
-def value_at(weights, q_i, k_j, v_j, i, j, h, config, variant):
+def value_at(weights, q_i, k_j, v_j, i, j, h, config, N, variant):
     """The value of key j as query i sees it: v_j, plus all terms that the variant names."""
     total = v_j
     for name in variant.terms:
         if name in VALUE_TERMS:
-            total = total + VALUE_TERMS[name](weights, q_i, k_j, i, j, h, config)
+            total = total + VALUE_TERMS[name](weights, q_i, k_j, i, j, h, config, N)
     return total
 
 
@@ -286,6 +398,7 @@ def attention_function(
 
     # query i reads its row at j - i, key j reads its row at i - j
     if query_rows is not None:
+        query_rows = query_rows.expand(*query_rows.shape[:-2], n, -1)  # 1 row or n rows -> n rows
         scores = scores + map_of_rows(query_rows, N, beyond, first)
     if key_rows is not None:
         scores = scores + map_of_key_rows(key_rows, n, beyond, first)
@@ -371,6 +484,24 @@ def fixed_rows(term, q):
     return torch.stack([term.beta] * q.shape[-2], dim=1)  # (H, N, K)
 
 
+def sum_of_two_rows(one, other, beyond):
+    """attention.add_rows: each row is read at every r of the longer one."""
+    N = max(one.shape[-2], other.shape[-2])
+    width = max(one.shape[-1], other.shape[-1])
+    total = 0
+    for rows in (one, other):
+        columns_read = []
+        for r in range(-(width // 2), width // 2 + 1):
+            t = column(r, rows.shape[-1], beyond)
+            if t is None:
+                columns_read.append(torch.zeros_like(rows[..., 0]))
+            else:
+                columns_read.append(rows[..., t])
+        wide = torch.stack(columns_read, dim=-1)  # (..., 1 or N, width)
+        total = total + torch.cat([wide] * (N // rows.shape[-2]), dim=-2)
+    return total
+
+
 def dynamic_rows(term, q):
     """Dynamic.forward: q_i . w_r / sqrt(d)."""
     return torch.einsum("bhid,dr->bhir", q, term.w) / math.sqrt(q.shape[-1])
@@ -401,14 +532,15 @@ def attention_head(q, k, v, real, weights, h, config, variant):
 
     q, k, v (N, d) of one sentence, real (N,) bool. Returns (N, d).
     """
-    keys = [j for j in range(len(k)) if real[j]]
+    N = len(k)
+    keys = [j for j in range(N) if real[j]]
     outputs = []
     for i in range(len(q)):
         z_i = torch.zeros_like(v[0])
         if real[i]:
-            p = softmax([score(weights, q[i], k[j], i, j, h, config, variant) for j in keys])
+            p = softmax([score(weights, q[i], k[j], i, j, h, config, N, variant) for j in keys])
             for p_ij, j in zip(p, keys, strict=True):
-                z_i = z_i + p_ij * value_at(weights, q[i], k[j], v[j], i, j, h, config, variant)
+                z_i = z_i + p_ij * value_at(weights, q[i], k[j], v[j], i, j, h, config, N, variant)
         outputs.append(z_i)
     return torch.stack(outputs)
 
@@ -416,16 +548,21 @@ def attention_head(q, k, v, real, weights, h, config, variant):
 def self_attention(x, attention_mask, weights, variant, config, layer):
     """output(attention [+ depthwise(v)]), with the terms of the variant. [C] eq. 1, 4 - 7"""
     check_terms(variant)
-    d = x.shape[-1] // config.heads
 
     # projections, (B, N, C) each
     q = projection(x, attention_mask, weights, "query", variant)
     k = projection(x, attention_mask, weights, "key", variant)
     v = projection(x, attention_mask, weights, "value", variant)
+    return attend(q, k, v, attention_mask, weights, variant, config)
+
+
+def attend(q, k, v, attention_mask, weights, variant, config):
+    """The rest of self_attention, from the queries, keys and values (B, N, C) on."""
+    d = q.shape[-1] // config.heads
 
     # attention, one sentence and one head at a time: head h has the channels h*d .. h*d + d - 1
     sentences = []
-    for b in range(len(x)):
+    for b in range(len(q)):
         heads = []
         for h in range(config.heads):
             own = slice(h * d, (h + 1) * d)
@@ -438,6 +575,67 @@ def self_attention(x, attention_mask, weights, variant, config, layer):
     # a convolution of the values next to attention
     if variant.depthwise:
         z = z + depthwise_convolution(zero_padding(v, attention_mask), weights, "depthwise")
+    return zero_padding(linear(z, weights, "output"), attention_mask)
+
+
+def canon(x, attention_mask, weights, variant, config, layer):
+    """Self-attention of x + depthwise(x), with x = 0 at padding. Allen-Zhu 2025"""
+    x = zero_padding(x, attention_mask)
+    x = x + depthwise_convolution(x, weights, "canon")
+    return self_attention(x, attention_mask, weights, variant, config, layer)
+
+
+def primer(x, attention_mask, weights, variant, config, layer):
+    """q, k and v each go through a depthwise convolution. So et al. 2021; docs/family.md"""
+    made = []
+    for number, name in enumerate(("query", "key", "value")):
+        y = zero_padding(linear(x, weights, name), attention_mask)  # (B, N, C)
+        made.append(depthwise_convolution(y, weights, f"convolutions.{number}"))
+    q, k, v = made
+    return attend(q, k, v, attention_mask, weights, variant, config)
+
+
+def deberta_score(weights, q_i, k_j, i, j, h, config):
+    """(q_i . k_j + q_i . (W_k P_(j-i)) + k_j . (W_q P_(i-j))) / sqrt(3d). He et al. 2021"""
+    P = weights["P"]  # (K, C)
+    d = len(q_i)
+    own = slice(h * d, (h + 1) * d)
+    total = q_i @ k_j
+
+    # content to position
+    t = column(j - i, config.kernel_size, config.beyond)
+    if t is not None:
+        w = weights["key.weight"] @ P[t] + weights["key.bias"]  # (C,)
+        total = total + q_i @ w[own]
+
+    # position to content
+    t = column(i - j, config.kernel_size, config.beyond)
+    if t is not None:
+        u = weights["query.weight"] @ P[t] + weights["query.bias"]  # (C,)
+        total = total + k_j @ u[own]
+    return total / math.sqrt(3 * d)
+
+
+def deberta(x, attention_mask, weights, variant, config, layer):
+    """z_i = sum_j softmax_j(a_ij) v_j with deberta_score. He et al. 2021"""
+    q = linear(x, weights, "query")  # (B, N, C)
+    k = linear(x, weights, "key")
+    v = linear(x, weights, "value")
+    C = x.shape[-1]
+    d = C // config.heads
+    z = []
+    for b in range(len(x)):
+        keys = [j for j in range(x.shape[1]) if attention_mask[b, j]]
+        for i in range(x.shape[1]):
+            for h in range(config.heads):
+                own = slice(h * d, (h + 1) * d)
+                scores = []
+                for j in keys:
+                    q_i, k_j = q[b, i, own], k[b, j, own]  # (d,) each
+                    scores.append(deberta_score(weights, q_i, k_j, i, j, h, config))
+                values = v[b, keys, own]  # (real keys, d)
+                z.append(torch.stack(softmax(scores)) @ values)
+    z = torch.stack(z).reshape(x.shape)  # (B * N * H, d) -> (B, N, C)
     return zero_padding(linear(z, weights, "output"), attention_mask)
 
 
@@ -552,6 +750,9 @@ def local_mean(x, attention_mask, weights, variant, config, layer):
 # config, layer) -> the output of the mixer, (B, N, C).
 MIXERS = {
     "SelfAttention": self_attention,
+    "Canon": canon,
+    "Deberta": deberta,
+    "Primer": primer,
     "ConvBert": convbert,
     "LightConv": light_convolution,
     "DynamicConv": dynamic_convolution,

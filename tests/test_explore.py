@@ -149,6 +149,9 @@ def values_of(mixer, x, attention_mask):
     """The values (H, N, d) that the maps of a mixer are multiplied with."""
     if isinstance(mixer, attention.GatedConvolution):
         return split_heads(mixer.gate(x, attention_mask), H)[0]
+    if isinstance(mixer, attention.SelfAttention):
+        _, _, value = mixer.project(x, attention_mask)  # (1, N, C)
+        return split_heads(value, H)[0]
     return split_heads(mixer.value(x), H)[0]
 
 
@@ -211,7 +214,7 @@ def test_every_term_in_the_page_is_that_of_the_loop_references(page_of, variant,
             scores = term_scores(term, i, beyond)
             loop = references.SCORE_TERMS[term["name"]]
             for j in range(N):
-                expected = loop(weights, q_h[i], k_h[j], i, j, h, model.config)
+                expected = loop(weights, q_h[i], k_h[j], i, j, h, model.config, N)
                 assert abs(scores[j] - expected) < 1e-4, (term["name"], h, i, j)
 
 

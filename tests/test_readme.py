@@ -12,7 +12,7 @@ import glue
 import model
 import pretrain
 from conftest import ROOT
-from lab import attacks, bench, explore, figures, pairs, report
+from lab import attacks, bench, exchange, explore, family, figures, lengths, pairs, report
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -45,8 +45,11 @@ PARSERS = {
     "glue.py": glue.parse_arguments,
     "lab.attacks": attacks.parse_arguments,
     "lab.bench": bench.parse_arguments,
+    "lab.exchange": exchange.parse_arguments,
     "lab.explore": explore.parse_arguments,
+    "lab.family": family.parse_arguments,
     "lab.figures": figures.parse_arguments,
+    "lab.lengths": lengths.parse_arguments,
     "lab.pairs": pairs.parse_arguments,
     "lab.report": report.parse_arguments,
 }
@@ -78,7 +81,10 @@ def test_the_documents_show_every_program():
 
 @pytest.fixture(scope="module")
 def copy_with_examples(tmp_path_factory):
-    """A copy of the project, with the examples of README.md pasted at the end of attention.py."""
+    """A copy of the project with the examples of README.md and docs/family.md.
+
+    They are pasted at the end of attention.py.
+    """
     copy = tmp_path_factory.mktemp("readme") / "project"
     unwanted = shutil.ignore_patterns(".*", "__pycache__", "cache", "runs", "glue_data", "docs")
     shutil.copytree(ROOT, copy, ignore=unwanted)
@@ -87,6 +93,9 @@ def copy_with_examples(tmp_path_factory):
     section = section[: section.index("\n## ", 1)]
     examples = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     assert len(examples) == 2
+    family = (ROOT / "docs/family.md").read_text(encoding="utf-8")
+    examples += re.findall(r"```python\n(.*?)```", family, flags=re.DOTALL)
+    assert len(examples) == 6
     with open(copy / "attention.py", "a", encoding="utf-8") as file:
         for example in examples:
             file.write("\n\n" + example)
@@ -100,14 +109,19 @@ def run_in(copy, *arguments):
 
 
 def test_the_examples_pass_all_tests_of_the_science(copy_with_examples):
+    """Those of docs/family.md: the tests against the loops and with padding, and what learns."""
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/science"]
-    done = run_in(copy_with_examples, *arguments, "-k", "fixed-key or local-mean")
+    family = "kerple or sandwich or alibi-sided or primer"
+    tests = "equals_its_loops or amount_of_padding or every_parameter_learns"
+    chosen = f"fixed-key or local-mean or (({tests}) and ({family}))"
+    done = run_in(copy_with_examples, *arguments, "-k", chosen)
     assert done.returncode == 0, done.stdout
-    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 40
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 100
 
 
 def test_the_examples_train_from_the_command_line(copy_with_examples, small_text, tmp_path):
-    arguments = ["pretrain.py", "--variant", "fixed-key", "local-mean", "--steps", "2"]
+    arguments = ["pretrain.py", "--variant", "fixed-key", "local-mean", "kerple", "primer"]
+    arguments += ["--steps", "2"]
     arguments += ["--corpus", str(small_text.file)]
     arguments += ["--cache_dir", str(small_text.cache), "--out_dir", str(tmp_path / "runs")]
     arguments += ["--batch_size", "4", "--device", "cpu"]

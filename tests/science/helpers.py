@@ -54,6 +54,7 @@ def randomise(module, std):
 
 
 def add_map(scores, rows, beyond="clip", first=0):
+    rows = rows.expand(*rows.shape[:-2], scores.shape[-2], -1)  # 1 row or n rows -> n rows
     return scores + references.map_of_rows(rows, scores.shape[-1], beyond, first)
 
 
@@ -102,6 +103,7 @@ GIVEN = {
     "band_sums": references.sums_of_map,
     "drop": references.drop,
     "lowest_at_padding": references.very_low_at_padding,
+    "add_rows": references.sum_of_two_rows,
     "relative_table": table_of,
     "half_of_the_heads": half_the_heads,
     "make_projection": projection_of,

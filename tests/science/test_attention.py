@@ -38,6 +38,7 @@ from helpers import (
     padded_batch,
     random_mixer,
     random_tokens,
+    randomise,
     results,
     small_model,
     upstream_for,
@@ -445,6 +446,129 @@ def test_mixer_equals_its_loops_in_blocks(monkeypatch, variant, beyond):
     assert_equals_loops(variant, 7, beyond)
 
 
+# --- Terms without a window -----------------------------------------------------------------------
+
+NARROW_AND_WIDE = {
+    "fixed-alibi": ("fixed", "alibi"),
+    "dynamic-t5": ("dynamic", "t5"),
+    "fixed-dynamic-xl": ("fixed", "dynamic", "xl"),
+    "rotary-key-fire": ("rotary", "key_dynamic", "fire"),
+}
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("name", NARROW_AND_WIDE)
+def test_terms_with_and_without_a_window_equal_the_loops_together(monkeypatch, name, beyond):
+    """K below and above the 2N - 1 columns of a term without a window, and in blocks."""
+    monkeypatch.setitem(VARIANTS, name, Variant("", terms=NARROW_AND_WIDE[name]))
+    for N, kernel_size in ((2, 13), (5, 1), (6, 3), (6, 11)):
+        assert_equals_loops(name, N, beyond, kernel_size=kernel_size)
+
+    monkeypatch.setattr(attention, "LONGEST_WHOLE", 4)
+    monkeypatch.setattr(kernels, "BLOCK", 2)
+    assert_equals_loops(name, 5, beyond, kernel_size=3)
+
+
+def test_terms_without_a_window_give_one_row_for_all_queries():
+    """(H, 1, 2N - 1), so that their gradient never has N rows; xl needs a row per query."""
+    for name in ("t5", "alibi", "fire"):
+        rows = TERMS[name](mixer_config(name)).double()(draw(2, H, 9, d))
+        assert rows.shape == (H, 1, 17)
+        assert rows.dtype == torch.float64
+    assert TERMS["xl"](mixer_config("xl")).double()(draw(2, H, 9, d)).shape == (2, H, 9, 17)
+
+
+def test_t5s_buckets_are_those_of_its_docstring():
+    """Read off a row whose table holds the number of each bucket."""
+    term = TERMS["t5"](mixer_config("t5"))
+    with torch.no_grad():
+        term.beta.copy_(torch.arange(32.0))
+    row = term(torch.zeros(1, H, 300, d))[0, 0].tolist()
+    buckets = dict(zip(range(-299, 300), row, strict=True))
+    for r, bucket in buckets.items():
+        assert bucket == references.t5_bucket(r), r
+
+    drawing = [line.split() for line in attention.T5.__doc__.splitlines()]
+    _, _, _, _, *numbers = next(words for words in drawing if words[:1] == ["bucket"])
+    _, _, _, _, *ranges = next(words for words in drawing if words[:1] == ["abs(r)"])
+    for number, distances in zip(numbers, ranges, strict=False):
+        first, _, last = distances.partition("-")
+        assert buckets[-int(first)] == buckets[-int(last or 299)] == int(number)
+        assert buckets[int(first)] == buckets[int(last or 299)] == int(number) + 16
+    assert [buckets[-r] for r in range(8)] == list(range(8))
+
+
+def test_alibis_slopes_for_four_heads_are_those_of_its_docstring():
+    row = TERMS["alibi"]()(torch.zeros(1, 4, 3, 2))  # (H, 1, 5)
+    for h, slope in enumerate((1 / 4, 1 / 16, 1 / 64, 1 / 256)):
+        assert row[h, 0].tolist() == [-2 * slope, -slope, 0, -slope, -2 * slope]
+
+
+@pytest.mark.parametrize("log_L", [-6.0, -0.5])
+def test_fire_measures_distances_by_L_or_by_a_longer_sequence(log_L):
+    """L = 512 exp(-6) = 1.3, below N = 7; and 311. Values and all gradients."""
+    term = randomise(TERMS["fire"](mixer_config("fire")).double(), 0.5)
+    with torch.no_grad():
+        term.log_L.fill_(log_L)
+    weights = {f"terms.fire.{name}": x for name, x in term.named_parameters()}
+    expected = []
+    for h in range(H):
+        scores = []
+        for r in range(-6, 7):
+            i, j = max(0, -r), max(0, r)
+            given = (weights, None, None, i, j, h, mixer_config("fire"), 7)
+            scores.append(references.fire_score(*given))
+        expected.append(torch.stack(scores))
+    expected = torch.stack(expected)[:, None]  # (H, 1, 2N - 1)
+    got = term(draw(2, H, 7, d))
+    assert_near(got, expected, 1e-10)
+
+    # L gets a gradient only if it measures
+    upstream = upstream_for(got)
+    parameters = list(term.parameters())
+    got = torch.autograd.grad(got, parameters, upstream)
+    expected = torch.autograd.grad(expected, parameters, upstream, materialize_grads=True)
+    assert_near(got, expected, 1e-10)
+
+
+def test_fire_starts_with_the_papers_c_and_L():
+    term = TERMS["fire"](mixer_config("fire"))
+    assert 0.1 * term.log_c.exp() == 0.1
+    assert 512 * term.log_L.exp() == 512
+
+
+@pytest.mark.parametrize("variant", ["t5", "alibi", "fire", "xl", "rotary"])
+def test_in_bf16_far_positions_are_still_told_apart(variant):
+    """Angles and distances are computed in float32: bf16 has only every second number above 256."""
+    mixer = random_mixer(variant).float()
+    q = draw(1, H, 600, d).float()
+    exact_rows = mixer.double().sum_of_rows("query", q.double())
+    exact_q, _ = mixer.content(q.double(), q.double())
+    mixer.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        rows = mixer.sum_of_rows("query", q)
+        turned, _ = mixer.content(q.bfloat16(), q.bfloat16())
+
+    if exact_rows is not None:
+        assert (rows - exact_rows).abs().max() < 0.02 * exact_rows.abs().max()
+    assert (turned - exact_q).abs().max() < 0.02 * exact_q.abs().max()
+
+
+@pytest.mark.parametrize(
+    "variant, hidden_size, message",
+    [
+        ("rotary", 12, "pairs of channels: a head cannot have 3"),
+        ("xl", 9, "as many sines as cosines: hidden_size cannot be 9"),
+    ],
+)
+def test_an_odd_number_of_channels_is_refused_in_one_line(variant, hidden_size, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        random_mixer(variant, hidden_size=hidden_size, heads=hidden_size // 3)
+    assert "\n" not in str(refused.value)
+
+
+# --- Convolutions in place of attention -----------------------------------------------------------
+
 CONVOLUTIONS = [
     "lightconv",
     "dynamicconv",
@@ -629,17 +753,22 @@ def test_terms_in_any_order_give_the_same_mixer(monkeypatch):
 def test_every_parameter_learns_except_key_biases_that_cannot(variant):
     """q_i . (k_j + b) adds one constant to all scores of query i, which the softmax ignores.
 
-    So b, the bias of the key projection, learns only if keys enter the score in another way.
+    So b, the bias of the key projection, learns only if keys enter the score in another way. Such
+    constants are also the last bias of FIRE's function and that of Primer's convolution of the
+    keys.
     """
     owners = [TERMS[name].belongs_to for name in VARIANTS[variant].terms]
     keys_make_a_term = any(owner not in ("query", "value") for owner in owners)
+    # DeBERTa's positions see the bias; Primer's convolution of the keys sees where they end
+    keys_make_a_term |= VARIANTS[variant].mixer.__name__ in ("Deberta", "Primer")
     model = small_model(variant)
     loss_of(model, random_tokens(2, 9)).backward()
 
     for name, parameter in model.named_parameters():
         largest = parameter.grad.abs().max()
         is_key_bias = ".key." in name and name.endswith("bias")
-        if is_key_bias and not keys_make_a_term:
+        is_constant = name.endswith(("terms.fire.output.bias", "mixer.convolutions.1.bias"))
+        if is_constant or (is_key_bias and not keys_make_a_term):
             assert largest < 1e-13, f"{name} has a gradient"
         else:
             assert largest > 1e-9, f"{name} has no gradient"
@@ -795,11 +924,12 @@ def test_the_linear_layers_of_our_mixers_have_berts_start(variant):
     """Weights normal(0, 0.02), biases 0. torch's own start would have a deviation of 0.07 here."""
     torch.manual_seed(0)
     ours = [attention.SelfAttention, attention.ConvBert, attention.LightConv, attention.DynamicConv]
+    ours += [attention.Canon, attention.Deberta]
     for layer in new_model(variant).bert.layers:
         if type(layer.mixer) not in ours:
             continue  # a new mixer may start as it likes
         for name, part in layer.mixer.named_modules():
-            if isinstance(part, nn.Linear):
+            if isinstance(part, nn.Linear) and not name.startswith("terms.fire"):
                 assert abs(part.weight.mean()) < 0.002, name
                 assert abs(part.weight.std() - 0.02) < 0.002, name
                 assert part.bias is None or part.bias.eq(0).all(), name
@@ -808,6 +938,8 @@ def test_the_linear_layers_of_our_mixers_have_berts_start(variant):
 def check_initial_weights(model):
     """Linear and embedding weights normal(0, 0.02), biases 0, LayerNorms 1 and 0."""
     for name, module in model.named_modules():
+        if ".terms.fire." in name:
+            continue  # it has a start of its own
         if isinstance(module, (nn.Linear, nn.Embedding)):
             weight = module.weight
             # one standard error of a standard deviation is sigma / sqrt(2n): allow five
@@ -975,6 +1107,14 @@ def test_the_fixed_kernel_is_what_lightconv_does_to_a_single_token():
         for r in range(-(K // 2), K // 2 + 1):
             by_head = z[0, K - r].view(H, d)[:, 0]
             assert_near(by_head, p[:, r + K // 2], 1e-12)
+
+
+@alone()
+def test_the_kernel_of_canon_is_the_weight_of_its_convolution_of_the_input():
+    mixer = random_mixer("canon")
+    found = mixer.kernels()
+    assert set(found) == {"depthwise, of the input"}
+    assert torch.equal(found["depthwise, of the input"], mixer.canon.weight[:, 0])
 
 
 @alone()
@@ -1149,6 +1289,23 @@ OTHERS = {
     "dilated-hybrid": 12_691_360,
 }
 
+# Further relative positions, counted from none.
+#   t5           H * 32 scalars per layer: + 12 * 4 * 32
+#   alibi        nothing to learn; nor has rotary
+#   fire         layers 1 -> 32 and 32 -> H with biases, and c and L: + 12 * (64 + 132 + 2)
+#   xl           W: C -> C without bias, and u and v, H * d each: + 12 * (65,536 + 2 * 256)
+#   deberta      one table K * C for all layers: + 17 * 256
+#   canon        a kernel of 5 and a bias per channel: + 12 * 6 * 256
+FAMILY = {
+    "t5": 13_415_860,
+    "alibi": 13_414_324,
+    "fire": 13_416_700,
+    "xl": 14_206_900,
+    "rotary": 13_414_324,
+    "deberta": 13_418_676,
+    "canon": 13_432_756,
+}
+
 # Parameters of BERT-base: C = E = 768, H = 12, d = 64, a feed-forward size of 3072.
 #   embeddings  30004 * 768 tokens + 2 * 768 types + 2 * 768 norm                       23,046,144
 #   per layer   4 (768^2 + 768) + (768 * 3072 + 3072) + (3072 * 768 + 768) + 4 * 768     7,087,872
@@ -1218,10 +1375,10 @@ def test_small_has_exactly_the_parameters_of_the_paper(variant):
     assert count("small", variant) == SMALL[variant]
 
 
-@pytest.mark.parametrize("variant", OTHERS)
+@pytest.mark.parametrize("variant", OTHERS | FAMILY)
 @alone()
 def test_small_has_the_parameters_derived_above(variant):
-    assert count("small", variant) == OTHERS[variant]
+    assert count("small", variant) == (OTHERS | FAMILY)[variant]
 
 
 @pytest.mark.parametrize("variant", BASE)
@@ -1233,15 +1390,16 @@ def test_base_has_the_parameters_of_the_paper(variant):
 
 
 def test_the_table_has_the_fifteen_variants_of_the_paper_and_those_of_the_others():
-    assert set(SMALL) | set(OTHERS) <= set(VARIANTS)
+    assert set(SMALL) | set(OTHERS) | set(FAMILY) <= set(VARIANTS)
     assert len(SMALL) == 15
     assert set(HOLDS) == set(SMALL) - {"convbert"}
     assert {name for name in SMALL if VARIANTS[name].absolute} == {"absolute", "convbert"}
 
 
-def test_exactly_none_and_absolute_have_no_kernel():
-    without = {name for name in [*SMALL, *OTHERS] if not VARIANTS[name].has_kernel}
-    assert without == {"none", "absolute"}
+def test_exactly_none_and_absolute_and_terms_without_a_window_have_no_kernel():
+    ours = [*SMALL, *OTHERS, *FAMILY]
+    without = {name for name in ours if not VARIANTS[name].has_kernel}
+    assert without == {"none", "absolute", "t5", "alibi", "fire", "xl", "rotary"}
 
 
 def test_a_mixer_or_term_that_does_not_use_the_kernel_size_has_no_kernel(monkeypatch):
@@ -1358,7 +1516,7 @@ class NewTerm(attention.Term):
         return row.expand(q.shape[1], q.shape[2], -1)  # (H, N, K)
 
 
-def new_term_in_loops(weights, q_i, k_j, i, j, h, config):
+def new_term_in_loops(weights, q_i, k_j, i, j, h, config, N):
     t = references.column(j - i, config.kernel_size, config.beyond)
     if t is None:
         return 0

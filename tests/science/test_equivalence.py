@@ -1,8 +1,9 @@
 """The argument of the paper as code: relative positions are convolutions.
 
-There are four steps, and each test is an identity. Letters as in attention.py: B sentences of N
-tokens, H heads of d channels, k reach, K = 2k + 1, i query, j key, r = j - i. All numbers are
-float64, and equal means within 1e-12.
+There are four steps, and each test is an identity. A fifth section shows how further schemes of
+relative positions are made of the same terms (docs/family.md). Letters as in attention.py: B
+sentences of N tokens, H heads of d channels, k reach, K = 2k + 1, i query, j key, r = j - i. All
+numbers are float64, and equal means within 1e-12.
 """
 
 import math
@@ -11,9 +12,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from attention import VARIANTS, depthwise_convolution, merge_heads, split_heads
-from helpers import assert_near, draw, random_mixer
-from kernels import convolve, relative_scores
+from attention import (
+    TERMS,
+    VARIANTS,
+    depthwise_convolution,
+    frequencies,
+    merge_heads,
+    sinusoids,
+    split_heads,
+    turn,
+)
+from helpers import assert_near, draw, mixer_config, random_mixer, random_tokens, small_model
+from kernels import add_band, convolve, key_scores, relative_scores
 
 B, N, H, d, K = 2, 23, 3, 4, 7
 C = H * d
@@ -150,7 +160,8 @@ def test_the_fixed_term_is_t5s_bias_with_one_bucket_per_position():
     bucket = R.clamp(-k, k) + k  # (N, N)
     table = mixer.terms["fixed"].beta.t()  # (K, H)
     bias = F.embedding(bucket, table).permute(2, 0, 1)  # (N, N, H) -> (H, N, N)
-    assert_same(relative_scores(mixer.sum_of_rows("query", query), N), bias)
+    rows = mixer.sum_of_rows("query", query).expand(-1, N, -1)  # (H, 1, K) -> (H, N, K)
+    assert_same(relative_scores(rows, N), bias)
 
 
 # --- 4. Composite attention without its content is a convolution ----------------------------------
@@ -172,7 +183,8 @@ def test_fixed_attention_without_content_is_a_lightweight_convolution():
     query, _, value = project(mixer, draw(B, N, C))
 
     # attention with the fixed term alone
-    logits = relative_scores(mixer.sum_of_rows("query", query), N)  # (H, N, N)
+    rows = mixer.sum_of_rows("query", query).expand(-1, N, -1)  # (H, 1, K) -> (H, N, K)
+    logits = relative_scores(rows, N)  # (H, N, N)
     attended = softmax_within_window(logits) @ value  # (B, H, N, d)
 
     # the convolution with the kernel softmax(beta)
@@ -213,3 +225,230 @@ def test_composite_attention_is_content_and_the_logits_of_this_convolution_in_on
     logits = content_of(query, key) + relative_scores(rows, N)  # (B, H, N, N)
     z = logits.softmax(dim=-1) @ value  # (B, H, N, d)
     assert_same(mixer(x, NO_PADDING), mixer.output(merge_heads(z)))
+
+
+# --- 5. Further schemes are made of the same terms ------------------------------------------------
+
+EVERY_R = torch.arange(1 - N, N)  # (2N - 1,): all relative positions of N tokens
+
+
+def scores_of(mixer, x):
+    """The scores (B, H, N, N) of a mixer without convolutions: its content and its rows."""
+    q, k, _ = project(mixer, x)
+    content = content_of(*mixer.content(q, k))
+    query_rows = mixer.sum_of_rows("query", q)
+    if query_rows is not None:
+        content = add_band(content, query_rows, mixer.beyond)
+    key_rows = mixer.sum_of_rows("key", k)
+    if key_rows is not None:
+        content = content + key_scores(key_rows, N, mixer.beyond)
+    return content
+
+
+def without_bias(linear, x):
+    """W x in heads, and the bias of each head: (B, H, N, d), (H, 1, d)."""
+    by_head = split_heads(F.linear(x, linear.weight), H)
+    return by_head, linear.bias.view(H, 1, d)
+
+
+def turned_bias(bias):
+    """R_r b for every r: (H, 1, d) -> (H, 2N - 1, d)."""
+    angles = EVERY_R[:, None] * frequencies(d, "cpu", torch.float64)  # (2N - 1, d/2)
+    return turn(bias.expand(H, 2 * N - 1, d), angles)
+
+
+def test_rotary_with_biases_is_rotated_content_and_three_terms_of_the_paper():
+    """(R_i (q_i + b)) . (R_j (k_j + c)), for the biases b of the queries and c of the keys.
+
+    = (R_i q_i) . (R_j k_j)     rotated content
+    + b . R_r c                 a fixed term
+    + q_i . R_r c               a dynamic term, w_r = R_r c
+    + k_j . R_(i-j) b           a key-dynamic term, u_(i-j) = R_(i-j) b
+
+    all divided by sqrt(d). The tables w and u are those of one head each.
+    """
+    mixer = mixer_of("rotary")
+    x = draw(B, N, C)
+    q, b = without_bias(mixer.query, x)
+    k, c = without_bias(mixer.key, x)
+
+    w = turned_bias(c).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
+    u = turned_bias(b).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
+    fixed = b @ w  # (H, 1, 2N - 1)
+    terms = relative_scores(fixed.expand(-1, N, -1) + q @ w, N) + key_scores(k @ u, N)
+    assert_same(scores_of(mixer, x), content_of(*mixer.content(q, k)) + terms)
+
+
+def test_symmetric_alibi_commutes_with_reversing_the_sentence():
+    mixer = mixer_of("alibi")
+    x = draw(B, N, C)
+    assert_same(mixer(x.flip(1), NO_PADDING), mixer(x, NO_PADDING).flip(1))
+
+    # a fixed term is not symmetric
+    fixed = mixer_of("fixed")
+    difference = fixed(x.flip(1), NO_PADDING) - fixed(x, NO_PADDING).flip(1)
+    assert difference.abs().max() > 0.01
+
+
+def test_with_alibi_only_cls_and_sep_tell_dog_bites_man_from_man_bites_dog():
+    """Without them, "bites" gets the same vector in both sentences; with a fixed term it does not.
+
+    Between two equal marks the sentence and its reverse are mirror images, too.
+    """
+    dog, bites, man, mark = random_tokens(4, seed=3).tolist()
+    cls, sep = 2, 3
+    assert len({dog, bites, man, mark}) == 4
+
+    def bites_in(model, first, subject, other, last):
+        return model.bert(torch.tensor([[first, subject, bites, other, last]]))[0, 2]
+
+    alibi = small_model("alibi")
+    fixed = small_model("fixed")
+    one = bites_in(alibi, mark, dog, man, mark)
+    assert_same(one, bites_in(alibi, mark, man, dog, mark))
+
+    one = bites_in(alibi, cls, dog, man, sep)
+    assert (one - bites_in(alibi, cls, man, dog, sep)).abs().max() > 1e-3
+    one = bites_in(fixed, mark, dog, man, mark)
+    assert (one - bites_in(fixed, mark, man, dog, mark)).abs().max() > 0.01
+
+
+def test_t5_with_one_bucket_per_position_is_the_fixed_term():
+    """Up to 8 tokens each r has a bucket of its own: bucket -r on the left, 16 + r on the right."""
+    n = 8
+    t5 = TERMS["t5"](mixer_config("t5", heads=H)).double()
+    with torch.no_grad():
+        t5.beta.copy_(draw(H, 32))
+
+    fixed = TERMS["fixed"](mixer_config("fixed", heads=H, kernel_size=2 * n - 1)).double()
+    buckets = [7, 6, 5, 4, 3, 2, 1, 0, 17, 18, 19, 20, 21, 22, 23]  # of r = -7 .. 7
+    with torch.no_grad():
+        fixed.beta.copy_(t5.beta[:, buckets])
+    q = draw(B, H, n, d)
+    assert_same(t5(q), fixed(q))
+
+
+def test_the_four_terms_of_transformer_xl_are_ours():
+    """(a) q_i . k_j   (b) q_i . W R_r   (c) u . k_j   (d) v . W R_r, all divided by sqrt(d):
+
+    (a) content, (b) a dynamic term with w_r = W R_r, (d) a fixed term with beta_r = v . W R_r, and
+    (c) a key-dynamic term whose row is the same number at every r.
+    """
+    mixer = mixer_of("xl")
+    x = draw(B, N, C)
+    q, k, _ = project(mixer, x)
+    term = mixer.terms["xl"]
+
+    R_r = sinusoids(EVERY_R, C, torch.float64)  # (2N - 1, C)
+    w = split_heads(term.W(R_r)[None], H)[0].transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
+    dynamic = relative_scores(q @ w, N)
+    fixed = relative_scores((term.v[:, None] @ w).expand(-1, N, -1), N)  # (H, N, N)
+    row = k @ term.u[:, :, None] / math.sqrt(d)  # (B, H, N, 1): k = 0, and clipped everywhere
+    key_dynamic = key_scores(row, N)
+    assert_same(scores_of(mixer, x), content_of(q, k) + dynamic + key_dynamic + fixed)
+
+
+def test_of_u_and_v_and_the_bias_of_the_queries_one_is_redundant():
+    """The content sees b + u and the positions see b + v. Here the queries have a bias b."""
+    mixer = mixer_of("xl")
+    x = draw(B, N, C)
+    before = scores_of(mixer, x)
+    shift = draw(C)
+    with torch.no_grad():
+        mixer.query.bias += shift
+        mixer.terms["xl"].u -= shift.view(H, d)
+        mixer.terms["xl"].v -= shift.view(H, d)
+    assert_same(scores_of(mixer, x), before)
+
+
+def test_deberta_is_composite_key_with_tables_made_from_its_positions():
+    """w_r = W_k P_r and u_r = W_q P_r, beta = 0, and every score divided by sqrt(3).
+
+    With one head the two mixers are equal. With several heads DeBERTa has the tables w and u of
+    each head, composite-key one for all heads.
+    """
+    deberta = random_mixer("deberta", hidden_size=C, heads=1, kernel_size=K)
+    composite = random_mixer("composite-key", hidden_size=C, heads=1, kernel_size=K)
+    with torch.no_grad():
+        # the same weights; dividing the queries by sqrt(3) divides content and dynamic term
+        for name in ("query", "key", "value", "output"):
+            getattr(composite, name).load_state_dict(getattr(deberta, name).state_dict())
+        composite.query.weight /= math.sqrt(3)
+        composite.query.bias /= math.sqrt(3)
+
+        # the tables
+        composite.terms["fixed"].beta.zero_()
+        composite.terms["dynamic"].w.copy_(deberta.key(deberta.P).t())
+        composite.terms["key_dynamic"].u.copy_(deberta.query(deberta.P).t() / math.sqrt(3))
+    x = draw(B, N, C)
+    for beyond in ("clip", "zero"):
+        composite.beyond = deberta.beyond = beyond
+        assert_same(deberta(x, NO_PADDING), composite(x, NO_PADDING))
+
+
+def test_the_rows_of_deberta_are_those_of_a_dynamic_and_a_key_dynamic_term_per_head():
+    deberta = mixer_of("deberta")
+    q, k, _ = project(deberta, draw(B, N, C))
+    w = split_heads(deberta.key(deberta.P)[None], H)[0]  # (H, K, d)
+    u = split_heads(deberta.query(deberta.P)[None], H)[0]  # (H, K, d)
+    config = mixer_config("composite-key", hidden_size=C, heads=H, kernel_size=K)
+    dynamic = TERMS["dynamic"](config).double()
+    key_dynamic = TERMS["key_dynamic"](config).double()
+    for h in range(H):
+        with torch.no_grad():
+            dynamic.w.copy_(w[h].t())
+            key_dynamic.u.copy_(u[h].t())
+        own = slice(h, h + 1)
+        rows = deberta.sum_of_rows("query", q)[:, own] * math.sqrt(3)
+        assert_same(rows, dynamic(q[:, own]))
+        rows = deberta.sum_of_rows("key", k)[:, own] * math.sqrt(3)
+        assert_same(rows, key_dynamic(k[:, own]))
+
+
+def test_canon_is_a_convolution_before_all_three_projections():
+    """x + depthwise(x) is one depthwise convolution, with 1 more at the center of each kernel.
+
+    conv-qkv has pointwise(depthwise(x)) in half of the heads, with a kernel for each of q, k and v.
+    Canon has it in all heads, with one kernel for all three.
+    """
+    canon = mixer_of("canon")
+    x = draw(B, N, C)
+    kernel = canon.canon.weight[:, 0].clone()  # (C, K)
+    kernel[:, k] += 1
+    convolved = depthwise_convolution(x, kernel, canon.canon.bias)
+    for one, name in zip(canon.project(x, NO_PADDING), ("query", "key", "value"), strict=True):
+        assert_same(one, getattr(canon, name)(convolved))
+
+    # this is what the convolutional half of conv-qkv computes
+    half = random_mixer("conv-qkv", hidden_size=C, heads=2, kernel_size=K).query
+    kernel = half.depthwise.weight[:, 0]  # (C, K)
+    expected = half.pointwise(depthwise_convolution(x, kernel, half.depthwise.bias))
+    assert_same(half(x)[..., : C // 2], expected)
+
+
+def test_a_convolution_before_and_after_a_projection_are_equal_if_all_channels_share_the_kernel():
+    """conv-qkv convolves, then projects; Primer projects, then convolves."""
+    linear = mixer_of("none").query
+    x = draw(B, N, C)
+    shared = draw(1, K).expand(C, K)
+    before = F.linear(depthwise_convolution(x, shared), linear.weight)
+    after = depthwise_convolution(F.linear(x, linear.weight), shared)
+    assert_same(before, after)
+
+    # with a kernel per channel they differ
+    own = draw(C, K)
+    before = F.linear(depthwise_convolution(x, own), linear.weight)
+    after = depthwise_convolution(F.linear(x, linear.weight), own)
+    assert (before - after).abs().max() > 0.01
+
+
+def test_primer_averages_convolved_values_and_depthwise_adds_them_after_averaging():
+    """Primer: sum_j p_ij conv(v)_j. depthwise: sum_j p_ij v_j + conv(v)_i.
+
+    If each token attends to itself alone, these are conv(v) and v + conv(v).
+    """
+    v = draw(B, N, C)
+    p = torch.eye(N, dtype=torch.float64)
+    convolved = depthwise_convolution(v, draw(C, K), draw(C))
+    assert_same(p @ convolved, convolved)
+    assert_same(p @ v + convolved, v + convolved)

@@ -38,6 +38,111 @@ def values_and_gradients(function, rows, beyond, upstream):
 # --- From rows to the map of scores ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("K", [1, 3, 9])
+def test_one_row_for_all_queries_adds_what_n_equal_rows_add(K, beyond):
+    """Values, gradients and bits; the gradient of the one row is the sum over the queries."""
+    upstream = draw(2, 3, 70, 70, seed=1)
+    row = draw(3, 1, K).requires_grad_()  # (H, 1, K)
+    rows = row.detach().expand(-1, 70, -1).clone().requires_grad_()  # (H, N, K)
+
+    scores = kernels.add_band(draw(2, 3, 70, 70), row, beyond)
+    expected = kernels.add_band(draw(2, 3, 70, 70), rows, beyond)
+    assert torch.equal(scores, expected)
+    (got,) = torch.autograd.grad(scores, row, upstream)
+    (expected,) = torch.autograd.grad(expected, rows, upstream)
+    assert torch.equal(got, expected.sum(dim=1, keepdim=True))
+
+    loops = draw(2, 3, 70, 70) + references.map_of_rows(rows, 70, beyond)
+    assert_near(scores, loops, 1e-12)
+    (expected,) = torch.autograd.grad(loops, rows, upstream)
+    assert_near(got, expected.sum(dim=1, keepdim=True), 1e-10)
+
+
+def test_the_gradient_of_one_row_is_summed_in_its_own_dtype():
+    """70 sums of bf16 numbers, each at most 1: added in bf16, they would lose small parts."""
+    upstream = draw(1, 1, 70, 70).bfloat16()
+    row = torch.zeros(1, 1, 3, requires_grad=True)
+    scores = kernels.add_band(torch.zeros(1, 1, 70, 70, dtype=torch.bfloat16), row)
+    (got,) = torch.autograd.grad(scores, row, upstream)
+    assert got.dtype == torch.float32
+    by_query = kernels.sum_bands(upstream, 3).float()  # (B, H, n, K)
+    assert_near(got, by_query.sum(dim=2), 1e-4)
+
+
+def test_rows_that_learn_nothing_get_no_sums(monkeypatch):
+    """The backward pass of ALiBi leaves out what no parameter needs."""
+    monkeypatch.setattr(kernels, "sum_bands", None)
+    scores = draw(1, 1, 5, 5).requires_grad_()
+    added = kernels.add_band(scores * 1, draw(1, 1, 9))
+    upstream = draw(1, 1, 5, 5, seed=1)
+    assert torch.equal(torch.autograd.grad(added, scores, upstream)[0], upstream)
+
+
+def test_the_drawings_of_rows_that_cover_every_r_are_what_they_compute():
+    rows = drawn(
+        kernels.scores_of_covering_rows,
+        """
+        a0 b0 c0 d0 e0
+        a1 b1 c1 d1 e1
+        a2 b2 c2 d2 e2
+        """,
+    )
+    scores = drawn(kernels.scores_of_covering_rows, "c0 d0 e0\n b1 c1 d1\n a2 b2 c2")
+    assert torch.equal(kernels.scores_of_covering_rows(rows, 3), scores)
+
+    scores = drawn(kernels.bands_of_strip, "s00 s01 s02\n s10 s11 s12\n s20 s21 s22")
+    bands = drawn(kernels.bands_of_strip, "0 0 s00 s01 s02\n 0 s10 s11 s12 0\n s20 s21 s22 0 0")
+    assert torch.equal(kernels.bands_of_strip(scores, 5, 0), bands)
+
+
+def test_rows_that_cover_every_r_go_the_shorter_way_to_the_same_map_and_sums():
+    """At every place of a block; the ways through `extra_columns` are the references."""
+    for N in (1, 2, 5, 8):
+        for first in range(N):
+            for n in range(1, N - first + 1):
+                for K in (2 * N - 1, 2 * N + 1, 2 * N + 5):
+                    if K == 1:
+                        continue
+                    assert kernels.covers_every_r(n, N, K, first)
+                    rows = draw(2, n, K)
+                    got = kernels.scores_of_covering_rows(rows, N, first)
+                    assert torch.equal(got, relative_scores(rows, N, "clip", first))
+                    scores = draw(2, n, N)
+                    got = kernels.bands_of_strip(scores, K, first)
+                    expected = kernels.sum_bands_of_strip(scores, K, "clip", first)
+                    assert torch.equal(got, expected)
+    assert not kernels.covers_every_r(3, 3, 3, 0)
+    assert kernels.covers_every_r(1, 3, 3, 1)
+
+
+def test_the_drawing_of_widen_is_what_it_computes():
+    rows = drawn(kernels.widen, "a0 b0 c0\n a1 b1 c1")
+    clip = drawn(kernels.widen, "a0 a0 b0 c0 c0\n a1 a1 b1 c1 c1")
+    zero = drawn(kernels.widen, "0 a0 b0 c0 0\n 0 a1 b1 c1 0")
+    assert torch.equal(kernels.widen(rows, 5, "clip"), clip)
+    assert torch.equal(kernels.widen(rows, 5, "zero"), zero)
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_wide_rows_say_the_same_at_every_relative_position(beyond):
+    """Values and gradients, against a loop over the columns."""
+    for K in (1, 3, 5):
+        for width in (K, K + 2, K + 8):
+            rows = draw(2, 3, K).requires_grad_()
+            expected = torch.zeros(2, 3, width, dtype=torch.float64)
+            for r in range(-(width // 2), width // 2 + 1):
+                t = references.column(r, K, beyond)
+                if t is not None:
+                    expected[..., r + width // 2] += rows[..., t]
+
+            got = kernels.widen(rows, width, beyond)
+            assert_near(got, expected, 1e-12)
+            upstream = upstream_for(got)
+            got = torch.autograd.grad(got, rows, upstream)
+            assert_near(got, torch.autograd.grad(expected, rows, upstream), 1e-12)
+
+
 @pytest.mark.parametrize("K", KERNEL_SIZES)
 @pytest.mark.parametrize("beyond", BEYOND)
 def test_all_paths_equal_the_loops_in_values_and_gradients_at_every_length(beyond, K):
@@ -524,3 +629,19 @@ def test_no_tensor_of_a_long_sequence_has_the_size_of_the_map(monkeypatch):
         with LargestTensor() as largest:
             results(attention.attention, inputs)
         assert largest.size <= B * H * 12 * (N + 20)  # about one block, and not N x N
+
+
+def test_in_blocks_one_row_for_all_queries_gets_the_gradients_of_all_blocks():
+    """Its gradient is the sum of those of equal rows, and no larger than the row itself."""
+    query, key, value, mask, *_ = attention_inputs(300, 5)
+    row = draw(2, 1, 599).requires_grad_()  # (H, 1, 2N - 1)
+    rows = row.detach().expand(-1, 300, -1).clone().requires_grad_()  # (H, N, 2N - 1)
+    one = kernels.attention_in_blocks(attention.attention, query, key, value, mask, row)
+    each = references.attention_function(query, key, value, mask, rows)
+    assert_near(one, each, 1e-10)
+
+    upstream = upstream_for(one)
+    got = torch.autograd.grad(one, (row, query), upstream)
+    expected = torch.autograd.grad(each, (rows, query), upstream)
+    assert_near(got[0], expected[0].sum(dim=1, keepdim=True), 1e-10)
+    assert_near(got[1], expected[1], 1e-10)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import model as model_module
-from attention import VARIANTS
+from attention import VARIANTS, Deberta, SelfAttention, Variant, make_mixer
 from conftest import ROOT
 from data import train_tokenizer
 from helpers import assert_near, put_references
@@ -22,6 +22,7 @@ from model import (
     Layer,
     fill_in,
     first_masked_indices,
+    load_run,
     masked_indices,
     masked_lm_loss,
     parameter_count,
@@ -29,7 +30,8 @@ from model import (
     unknown_words,
 )
 from model_helpers import SMALL, WORDS, every_word_once, small_config, small_model, word_tokenizer
-from pretrain import predictions_at_most
+from pretrain import make_optimizer, predictions_at_most
+from support.runs import load_weights
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +154,66 @@ def test_layer_is_post_norm_with_exact_gelu():
     assert_close(layer(x, attention_mask), expected, 1e-10)
 
 
+# --- A parameter that all layers share ------------------------------------------------------------
+
+
+def tables_of_deberta(bert):
+    return [layer.mixer.P for layer in bert.layers]
+
+
+def assert_shared(bert):
+    """All layers have the same Parameter, not only equal numbers."""
+    first, *others = tables_of_deberta(bert)
+    assert others and all(table is first for table in others)
+
+
+def test_all_layers_of_deberta_share_one_table_that_is_counted_once():
+    model = small_model("deberta", kernel_size=5, layers=3)
+    assert_shared(model.bert)
+    assert parameter_count(model) == parameter_count(small_model("none", layers=3)) + 5 * 32
+
+    # every layer gives it a gradient
+    loss_of(model, every_word_once(), every_word_once()).backward()
+    whole = model.bert.layers[0].mixer.P.grad.clone()
+    model.zero_grad()
+    for layer in model.bert.layers[1:]:
+        layer.mixer.P = nn.Parameter(layer.mixer.P.detach().clone())
+    loss_of(model, every_word_once(), every_word_once()).backward()
+    assert_close(sum(table.grad for table in tables_of_deberta(model.bert)), whole, 1e-5)
+
+
+def test_a_saved_run_of_deberta_loads_with_its_table_still_shared(tmp_path):
+    model = small_model("deberta", layers=3)
+    save_run(tmp_path, model, word_tokenizer())
+    loaded, _ = load_run(tmp_path)
+    assert_shared(loaded.bert)
+    assert parameter_count(loaded) == parameter_count(model)
+    assert torch.equal(loaded(every_word_once()), model(every_word_once()))
+
+
+def test_fine_tuning_from_deberta_keeps_its_table_shared():
+    """As glue.py does: the encoder's weights are loaded into a classifier, which then learns."""
+    encoder = {f"bert.{name}": x for name, x in small_model("deberta").bert.state_dict().items()}
+    model = BertForClassification(small_config("deberta"), num_labels=2)
+    load_weights(model, encoder, "the encoder", strict=False)
+    assert_shared(model.bert)
+    assert torch.equal(model.bert.layers[1].mixer.P, encoder["bert.layers.0.mixer.P"])
+
+    optimizer = make_optimizer(model, 0.01)
+    model(every_word_once()).sum().backward()
+    optimizer.step()
+    assert_shared(model.bert)
+    assert not torch.equal(model.bert.layers[1].mixer.P, encoder["bert.layers.0.mixer.P"])
+
+
+def test_a_hybrid_of_deberta_shares_between_the_layers_that_have_a_table(monkeypatch):
+    variant = Variant("", mixer=Deberta, hybrid=True)
+    monkeypatch.setitem(VARIANTS, "deberta-hybrid", variant)
+    mixers = [layer.mixer for layer in small_model("deberta-hybrid", layers=3).bert.layers]
+    assert mixers[0].P is mixers[1].P
+    assert type(mixers[2]) is SelfAttention
+
+
 # --- What reaches the encoder ---------------------------------------------------------------------
 
 
@@ -236,7 +298,7 @@ class Given(nn.Module):
 
 def dropping_layer(mixed, fed):
     """A layer whose mixer and FFN give these numbers, and whose LayerNorms change nothing."""
-    layer = Layer(small_config(dropout=0.3), 0).double().train()
+    layer = Layer(small_config(dropout=0.3), make_mixer(small_config(), 0)).double().train()
     layer.mixer = Given(mixed)
     layer.ffn = Given(fed)
     layer.mixer_norm = nn.Identity()

@@ -1,0 +1,131 @@
+"""The figure of docs/family.md: the rows of weights that each scheme of relative positions makes.
+
+    python -m lab.family                     writes docs/family.png
+    python -m lab.family --out PATH          a path without suffix, or a folder
+
+Each panel shows four rows, of four heads or of four queries, against the relative position r of the
+key, for sequences of 64 tokens. The numbers are those of attention.py at these parameters:
+
+    fixed, t5      tables that hold the slopes of ALiBi, as far as their entries reach
+    alibi          has no parameters
+    fire, deberta  their start, from seed 0
+    dynamic, xl    their start, from seed 0, for four queries from normal(0, 1)
+    rotary         b . R_r b / sqrt(d), the term that a bias b on queries and keys adds: b is 1 in
+                   the first 8, 16, 32 and 64 of the 64 channels, and otherwise 0
+
+A learned row can have any shape that its scheme allows. Drawing needs matplotlib (pip install
+matplotlib).
+"""
+
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+
+# isort: split
+import argparse
+import math
+from pathlib import Path
+
+import torch
+
+from attention import T5, frequencies, make_mixer, turn
+from kernels import widen
+from lab.figures import COLOURS, load_pyplot, save
+from model import BertConfig
+from support.commands import run_command
+
+N = 64
+R = torch.arange(1 - N, N)  # (2N - 1,)
+H = 4
+
+TITLES = {
+    "fixed": "fixed: beta_r, clipped at 8",
+    "t5": "t5: beta_bucket(r)",
+    "alibi": "alibi: -m_h abs(r)",
+    "fire": "fire: mlp_h(r)",
+    "dynamic": "dynamic: q_i . w_r, clipped at 8",
+    "xl": "xl: (q_i + v) . W R_r",
+    "rotary": "rotary: b . R_r b",
+    "deberta": "deberta: q_i . W_k P_r, clipped at 8",
+}
+
+
+# --- The rows -------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def four_rows(name):
+    """Four rows (4, 2N - 1) of a scheme, with the parameters named at the top of this file."""
+    torch.manual_seed(0)
+    config = BertConfig.from_size("small", name)
+    d = config.hidden_size // config.heads
+    q = torch.randn(1, H, N, d)
+
+    # the bias of a rotary embedding
+    if name == "rotary":
+        angles = R[:, None] * frequencies(d, "cpu", torch.float32)  # (2N - 1, d/2)
+        b = torch.stack([torch.arange(d) < channels for channels in (8, 16, 32, 64)]).float()
+        turned = turn(b[:, None].expand(-1, len(R), -1)[None], angles)[0]  # (4, 2N - 1, d)
+        return (turned * b[:, None]).sum(dim=-1) / math.sqrt(d)
+
+    # the rows of the first four queries of head 1
+    mixer = make_mixer(config, 0)
+    if name in ("dynamic", "xl", "deberta"):
+        mixer.initialise()
+        rows = mixer.sum_of_rows("query", q)[0, 0, :4]  # (4, K)
+        return widen(rows, len(R), config.beyond)
+
+    # the rows of the four heads
+    fill_table(mixer, name)
+    rows = mixer.sum_of_rows("query", q)[:, 0]  # (4, K)
+    return widen(rows, len(R), config.beyond)
+
+
+def fill_table(mixer, name):
+    """Let the tables of fixed and t5 hold what ALiBi computes; other terms keep their start."""
+    slopes = 2.0 ** (-8 * torch.arange(1, H + 1) / H)  # (H,)
+    distance = None
+    if name == "fixed":
+        k = mixer.terms["fixed"].beta.shape[-1] // 2
+        distance = torch.arange(-k, k + 1).abs()  # (K,)
+    if name == "t5":
+        starts = torch.tensor([0, *T5.STARTS])  # where each of the 16 buckets of a side begins
+        distance = torch.cat([starts, starts])  # (32,)
+    if distance is not None:
+        mixer.terms[name].beta.copy_(-slopes[:, None] * distance)
+
+
+# --- Drawing --------------------------------------------------------------------------------------
+
+
+def draw_family():
+    """A panel for each scheme, with four rows."""
+    pyplot = load_pyplot()
+    figure, axes = pyplot.subplots(2, 4, figsize=(9.5, 4), sharex=True)
+    for axis, (name, title) in zip(axes.flat, TITLES.items(), strict=True):
+        for row, colour in zip(four_rows(name), COLOURS, strict=False):
+            axis.plot(R, row, color=colour, linewidth=1)
+        axis.axvline(0, color="0.7", linewidth=0.6, linestyle=":")
+        axis.set_title(title)
+        axis.set_xticks([1 - N, 0, N - 1])
+    figure.supxlabel("relative position r = j - i (tokens)", fontsize=8)
+    figure.supylabel("added to the score", fontsize=8)
+    return figure
+
+
+def parse_arguments(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.family",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, help="path without .png, or a folder")
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    args = parse_arguments(arguments)
+    save(draw_family(), args.out, Path("docs"), "family", suffixes=(".png",), dpi=110)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command("lab.family", main)

@@ -1,0 +1,317 @@
+"""Held-out loss at lengths beyond those of the training: what does a model make of long text?
+
+    python -m lab.lengths RUN [RUN ...] --corpus english.txt --out results/english-lengths.json
+    python -m lab.lengths RUN [RUN ...] --corpus english.txt --figure docs/loss-by-length
+
+RUN is a folder that pretrain.py wrote, and --corpus names the text that it was trained on: its
+tokenizer and its held-out pairs are used. A run of another corpus is refused.
+
+The text. Two sentences are never 2,048 tokens long, so rows of other lengths are made from the
+held-out sentences, in the order of the corpus, with a [SEP] after each one:
+
+    the text       s1 [SEP] s2 [SEP] s3 [SEP] ...      with masks, drawn once from seed 0
+    rows of N      [CLS] and the next N - 1 tokens of the text, again and again
+
+It is data.prepare_corpus that finds the sentences. Its seq_len only cuts pairs, so it plays no
+role here. A row crosses the borders between documents, and the sentences between two blocks of
+held-out ones are missing.
+
+What is compared. At every length the same tokens are hidden and must be predicted, from the same
+text: only how much of it the model sees at once differs. So of one run, two lengths can be compared
+number by number, and so can two runs at one length. The loss is not the held-out loss of
+pretrain.py, whose rows are pairs of sentences.
+
+A model with a vector per position (absolute, convbert) ends with its table: its longer lengths are
+left out, in one line. All others take every length.
+
+The figure shows, for each variant, the mean over its runs and the standard error; a dotted line is
+the longest row of the training. Drawing needs matplotlib. Letters as in attention.py.
+"""
+
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+
+# isort: split
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from attention import VARIANTS
+from data import CLS, PAD, SEP, mask_tokens, prepare_corpus
+from lab.figures import load_pyplot, save, standard_error, style_of_line
+from lab.record import Column, Record, without_folder
+from model import load_config, load_run
+from support.commands import positive_int, run_command
+from support.devices import autocast, choose_device
+from support.runs import pretraining_settings, say_if_unfinished
+from support.tables import mean_and_standard_error
+
+LENGTHS = (64, 128, 256, 512, 1024, 2048)
+TOKENS_PER_BATCH = 4096
+
+COLUMNS = (
+    Column("run", "run", 28, align="<"),
+    Column("N", "N", 6, ","),
+    Column("loss", "loss", 8, ".4f"),
+    Column("predicted", "predicted", 10, ","),
+)
+
+
+# --- The text -------------------------------------------------------------------------------------
+
+
+class HeldOutText(NamedTuple):
+    """Stretches of held-out text with masks; a tensor has a row per stretch."""
+
+    masked_ids: torch.Tensor  # (stretches, longest - 1), what the model gets
+    labels: torch.Tensor  # the tokens to predict, -100 elsewhere
+
+
+def held_out_text(corpus, longest):
+    """The held-out sentences of a data.Corpus as stretches for rows of up to `longest` tokens.
+
+    Raises ValueError if they are shorter than one such row.
+    """
+    # the sentences in the order of the corpus, each with a [SEP]
+    parts = []
+    for pair in np.sort(corpus.held_out):
+        first = corpus.first_sentences[pair]
+        begin, middle, end = corpus.sentence_starts[first : first + 3].tolist()
+        parts += [corpus.tokens[begin:middle], [SEP], corpus.tokens[middle:end], [SEP]]
+    tokens = torch.from_numpy(np.concatenate(parts).astype(np.int64))
+
+    # stretches of equal length; what is left over is not used
+    width = longest - 1  # [CLS] takes one place
+    stretches = len(tokens) // width
+    if stretches == 0:
+        raise ValueError(
+            f"the held-out text has {len(tokens):,} tokens, too few for a row of {longest:,}: "
+            "give smaller --lengths"
+        )
+    text = tokens[: stretches * width].view(stretches, width)
+
+    # the masks: the same for every length and every run
+    generator = torch.Generator().manual_seed(0)
+    return HeldOutText(*mask_tokens(text, corpus.vocab_size, generator))
+
+
+def rows_of_length(text, N):
+    """The text in rows of N tokens: (masked_ids, labels), (rows, N) each.
+
+    Example: a stretch of 5 tokens in rows of N = 4. The last row is filled up with [PAD].
+
+        t0 t1 t2 t3 t4   ->   [CLS] t0 t1 t2
+                              [CLS] t3 t4 [PAD]
+    """
+    rows = []
+    labels = []
+    ids_pieces = text.masked_ids.split(N - 1, dim=1)
+    label_pieces = text.labels.split(N - 1, dim=1)
+    for ids_piece, label_piece in zip(ids_pieces, label_pieces, strict=True):
+        spare = N - 1 - ids_piece.shape[1]
+        piece = F.pad(ids_piece, (1, 0), value=CLS)  # [CLS] in front of every stretch
+        rows.append(F.pad(piece, (0, spare), value=PAD))
+        labels.append(F.pad(label_piece, (1, spare), value=-100))
+    return torch.cat(rows), torch.cat(labels)
+
+
+# --- The loss -------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def loss_at(model, text, N, device, dtype, bar):
+    """(the mean loss in nats over all hidden tokens, their number) in rows of N tokens."""
+    masked_ids, labels = rows_of_length(text, N)
+    batch_size = max(1, TOKENS_PER_BATCH // N)
+    total = 0.0
+    count = 0
+    batches = zip(masked_ids.split(batch_size), labels.split(batch_size), strict=True)
+    for batch_ids, batch_labels in batches:
+        batch_ids = batch_ids.to(device)  # (B, N)
+        batch_labels = batch_labels.to(device)  # (B, N)
+        with autocast(device, dtype):
+            hidden = model.bert(batch_ids, batch_ids != PAD)  # (B, N, C)
+            logits, targets = model.masked_logits(hidden, batch_labels)  # (M, V), (M,)
+        total += F.cross_entropy(logits.float(), targets, reduction="sum").item()
+        count += len(targets)
+        bar.update(batch_ids.numel())
+    return total / count, count
+
+
+def possible_lengths(folder, config, lengths):
+    """The lengths that a model can read. What is left out is said in one line."""
+    if not VARIANTS[config.variant].absolute:
+        return list(lengths)
+
+    possible = [N for N in lengths if N <= config.max_length]
+    refused = [f"{N:,}" for N in lengths if N > config.max_length]
+    if refused:
+        tqdm.write(
+            f"{folder}: {config.variant} has vectors for {config.max_length:,} positions, "
+            f"so it cannot read {', '.join(refused)} tokens"
+        )
+    return possible
+
+
+def measure_runs(folders, text, lengths, device, dtype):
+    """Yield a row for each run and length."""
+    configs = {folder: load_config(folder) for folder in folders}
+    possible = {folder: possible_lengths(folder, configs[folder], lengths) for folder in folders}
+
+    # the bar counts the tokens that the models read
+    total = 0
+    for lengths_of_run in possible.values():
+        total += sum(rows_of_length(text, N)[0].numel() for N in lengths_of_run)
+    with tqdm(total=total, unit="token", unit_scale=True, disable=None, leave=False) as bar:
+        for folder in folders:
+            bar.set_description(Path(folder).name)
+            model, _ = load_run(folder)
+            model = model.to(device)
+            for N in possible[folder]:
+                loss, predicted = loss_at(model, text, N, device, dtype, bar)
+                if not math.isfinite(loss):
+                    raise ValueError(f"{folder}: the loss at {N:,} tokens is {loss}")
+                yield {
+                    "run": Path(folder).resolve().name,
+                    "variant": configs[folder].variant,
+                    "seed": pretraining_settings(folder)["seed"],
+                    "trained_at": configs[folder].max_length,
+                    "N": N,
+                    "loss": loss,
+                    "predicted": predicted,
+                }
+
+
+def check_corpus(folders, corpus):
+    """ValueError if a run was trained on another corpus: its tokens and held-out pairs differ."""
+    for folder in folders:
+        settings = pretraining_settings(folder)
+        if settings.get("corpus") != corpus.fingerprint:
+            raise ValueError(
+                f"{folder} was not trained on this --corpus; name the text that it was trained on"
+            )
+        say_if_unfinished(folder)
+
+
+# --- Table and figure -----------------------------------------------------------------------------
+
+
+def losses_of_variants(rows):
+    """{variant: {N: [the loss of each run]}}."""
+    table = {}
+    for row in rows:
+        by_length = table.setdefault(row["variant"], {})
+        by_length.setdefault(row["N"], []).append(row["loss"])
+    return table
+
+
+def print_table(rows, lengths):
+    """One line per variant: mean and standard error over its runs at each length."""
+    print("\n" + "variant".ljust(20) + "".join(f"{N:>18,}" for N in lengths))
+    for variant, by_length in losses_of_variants(rows).items():
+        cells = [mean_and_standard_error(by_length[N]) if N in by_length else "-" for N in lengths]
+        print(variant.ljust(20) + "".join(f"{cell:>18}" for cell in cells))
+
+
+def draw_losses(rows):
+    """Loss against length, a line per variant."""
+    pyplot = load_pyplot()
+    figure, axis = pyplot.subplots(figsize=(6.3, 3.6))
+    for number, (variant, by_length) in enumerate(losses_of_variants(rows).items()):
+        means = [np.mean(losses) for losses in by_length.values()]
+        errors = [standard_error(losses) for losses in by_length.values()]
+        style = style_of_line(number)
+        axis.errorbar(
+            list(by_length), means, yerr=errors, marker="o", markersize=2.5, label=variant, **style
+        )
+
+    # where the training ended
+    for trained_at in sorted({row["trained_at"] for row in rows}):
+        axis.axvline(trained_at, color="0.4", linewidth=0.8, linestyle=":")
+
+    # a logarithmic axis of lengths, with the lengths themselves
+    lengths = sorted({row["N"] for row in rows})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(lengths, [f"{N:,}" for N in lengths])
+    axis.set_xlabel("N (tokens in a row; dotted: the longest row of the training)")
+    axis.set_ylabel("loss (nats) of the same hidden tokens")
+    axis.legend(ncols=2)
+    return figure
+
+
+# --- The command line -----------------------------------------------------------------------------
+
+
+def parse_arguments(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.lengths",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
+    add("--corpus", nargs="+", required=True, help="as for pretrain.py: what the runs were made on")
+    add("--cache_dir", type=Path, default="cache", help="downloads and token ids (%(default)s)")
+    add(
+        "--lengths",
+        nargs="+",
+        type=positive_int,
+        default=list(LENGTHS),
+        help="tokens in a row, at least 2 (64 to 2,048)",
+    )
+    add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
+    add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
+    add("--out", type=Path, metavar="FILE.json", help="also write the numbers to this file")
+    add("--figure", type=Path, metavar="PATH", help="also draw them; a path without .png and .svg")
+    args = parser.parse_args(arguments)
+    if min(args.lengths) < 2:
+        parser.error("--lengths: a row has [CLS] and at least one token more")
+
+    # a length or run that is given twice is one
+    args.lengths = sorted(set(args.lengths))
+    args.runs = list(dict.fromkeys(args.runs))
+    return args
+
+
+def main(arguments=None):
+    """Measure every run at every length. Returns the exit code."""
+    if arguments is None:
+        arguments = sys.argv[1:]
+    args = parse_arguments(arguments)
+    device, dtype, line = choose_device(args.device, args.dtype)
+    print(line)
+    if args.figure is not None:
+        load_pyplot()  # a missing library is named before the work
+
+    # the runs, and the text of their held-out pairs
+    for folder in args.runs:
+        load_config(folder)
+    corpus = prepare_corpus(args.corpus, args.cache_dir, max(8, *args.lengths))
+    check_corpus(args.runs, corpus)
+    text = held_out_text(corpus, max(args.lengths))
+
+    settings = {
+        "corpus": [without_folder(name) for name in args.corpus],
+        "fingerprint": corpus.fingerprint,
+        "lengths": args.lengths,
+        "text_tokens": text.labels.numel(),
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    record = Record(arguments, settings, device, args.out, program="lab.lengths")
+    record.add_table(COLUMNS, measure_runs(args.runs, text, args.lengths, device, dtype))
+
+    rows = record.content["rows"]
+    print_table(rows, args.lengths)
+    if args.figure is not None and rows:
+        save(draw_losses(rows), args.figure, args.figure.parent, args.figure.name)
+    return 0
+
+
+if __name__ == "__main__":
+    run_command("lab.lengths", main)

@@ -1,0 +1,30 @@
+"""lab/family.py: the rows that docs/family.md draws."""
+
+import pytest
+import torch
+
+from lab import family
+
+
+@pytest.mark.parametrize("name", family.TITLES)
+def test_every_scheme_has_four_rows_over_all_relative_positions(name):
+    rows = family.four_rows(name)
+    assert rows.shape == (4, 127)
+    assert rows.isfinite().all()
+    assert torch.equal(rows, family.four_rows(name))
+
+
+def test_fixed_and_t5_hold_alibis_slopes_as_far_as_they_reach():
+    alibi, fixed, t5 = (family.four_rows(name) for name in ("alibi", "fixed", "t5"))
+    distance = family.R.abs()
+    assert torch.equal(fixed[:, distance <= 8], alibi[:, distance <= 8])
+    assert torch.equal(t5[:, distance <= 8], alibi[:, distance <= 8])
+    assert (fixed[:, distance > 8] == fixed[:, :1]).all()
+    assert (t5 >= alibi).all()
+
+
+def test_the_figure_has_a_panel_for_each_scheme():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figure = family.draw_family()
+    assert [axis.get_title() for axis in figure.axes] == list(family.TITLES.values())
+    pyplot.close(figure)

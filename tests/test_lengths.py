@@ -1,0 +1,158 @@
+"""lab/lengths.py: the same hidden tokens at every length, the loss of the model, its errors."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from tqdm import tqdm
+
+import pretrain
+from data import CLS, PAD, SEP, prepare_corpus
+from lab import lengths
+from model import load_run
+
+LONGEST = 65
+
+
+@pytest.fixture(scope="module")
+def corpus(small_text):
+    return prepare_corpus([str(small_text.file)], small_text.cache, 16, log=str)
+
+
+@pytest.fixture(scope="module")
+def runs(small_text, tmp_path_factory):
+    """Two steps of `alibi` with two seeds, and of `absolute`: {name: folder}."""
+    folder = tmp_path_factory.mktemp("lengths")
+    common = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
+    common += ["--steps", 2, "--batch_size", 4, "--seq_len", 16, "--dtype", "fp32"]
+    found = {}
+    for variant, seed in (("alibi", 0), ("alibi", 1), ("absolute", 0)):
+        found[f"{variant}{seed}"] = folder / f"{variant}{seed}"
+        options = ["--variant", variant, "--seed", seed, "--out_dir", folder / f"{variant}{seed}"]
+        assert pretrain.main([str(option) for option in [*common, *options]]) == 0
+    return found
+
+
+# --- The text -------------------------------------------------------------------------------------
+
+
+def test_the_text_is_the_held_out_sentences_in_order_with_a_sep_after_each(corpus):
+    text = lengths.held_out_text(corpus, LONGEST)
+    tokens = []
+    for pair in sorted(corpus.held_out.tolist()):
+        first = corpus.first_sentences[pair]
+        for sentence in (first, first + 1):
+            begin, end = corpus.sentence_starts[sentence : sentence + 2]
+            tokens += [*corpus.tokens[begin:end].tolist(), SEP]
+
+    original = torch.where(text.labels == -100, text.masked_ids, text.labels).flatten()
+    assert original.tolist() == tokens[: len(original)]
+    assert len(original) > len(tokens) - (LONGEST - 1)
+    assert (text.labels != -100).any()
+
+
+def test_a_held_out_text_that_is_too_short_is_refused_in_one_line(corpus):
+    with pytest.raises(ValueError, match="too few for a row of 9,999,999") as refused:
+        lengths.held_out_text(corpus, 9_999_999)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_drawing_of_rows_of_length_is_what_it_makes():
+    ids = torch.tensor([[10, 11, 12, 13, 14]])
+    labels = torch.tensor([[-100, 7, -100, 8, 9]])
+    rows, row_labels = lengths.rows_of_length(lengths.HeldOutText(ids, labels), 4)
+    assert rows.tolist() == [[CLS, 10, 11, 12], [CLS, 13, 14, PAD]]
+    assert row_labels.tolist() == [[-100, -100, 7, -100], [-100, 8, 9, -100]]
+
+
+def test_at_every_length_the_same_tokens_are_hidden(corpus):
+    text = lengths.held_out_text(corpus, LONGEST)
+    expected = sorted(text.labels[text.labels != -100].tolist())
+    for N in (2, 7, 16, 33, LONGEST):
+        ids, labels = lengths.rows_of_length(text, N)
+        assert ids.shape[1] == N
+        assert (ids[:, 0] == CLS).all()
+        assert sorted(labels[labels != -100].tolist()) == expected
+        assert (ids[labels != -100] != PAD).all()
+
+
+# --- The loss -------------------------------------------------------------------------------------
+
+
+def test_the_loss_is_the_mean_of_minus_log_p_over_all_hidden_tokens(corpus, runs):
+    """Row by row, without padding: the rows of the program are padded and in batches."""
+    text = lengths.held_out_text(corpus, LONGEST)
+    model, _ = load_run(runs["alibi0"])
+    with tqdm(disable=True) as bar:
+        got, count = lengths.loss_at(model, text, 20, torch.device("cpu"), torch.float32, bar)
+
+    losses = []
+    for ids, labels in zip(*lengths.rows_of_length(text, 20), strict=True):
+        real = ids != PAD
+        log_p = F.log_softmax(model(ids[real][None])[0].double(), dim=-1)  # (n, V)
+        for place, label in enumerate(labels[real].tolist()):
+            if label != -100:
+                losses.append(-log_p[place, label].item())
+    assert count == len(losses)
+    assert abs(got - np.mean(losses)) < 1e-5
+
+
+def test_every_run_is_measured_and_absolute_ends_with_its_table(
+    runs, small_text, run_program, tmp_path
+):
+    out = tmp_path / "lengths.json"
+    arguments = [*runs.values(), "--corpus", small_text.file, "--cache_dir", small_text.cache]
+    arguments += ["--lengths", 40, 16, 8, 16, "--device", "cpu", "--dtype", "fp32", "--out", out]
+    code, printed, error = run_program("lab.lengths", lengths.main, *arguments)
+    assert code == 0, error
+
+    # one line says what is left out, and the other runs go on
+    lines = [line for line in (printed + error).splitlines() if "cannot read" in line]
+    assert len(lines) == 1
+    assert "absolute has vectors for 16 positions, so it cannot read 40 tokens" in lines[0]
+
+    record = json.loads(out.read_text(encoding="utf-8"))
+    found = [(row["run"], row["N"]) for row in record["rows"]]
+    expected = [(f"alibi{seed}", N) for seed in (0, 1) for N in (8, 16, 40)]
+    assert found == [*expected, ("absolute0", 8), ("absolute0", 16)]
+    assert len({row["predicted"] for row in record["rows"]}) == 1
+    assert record["command"].startswith("python -m lab.lengths alibi0 alibi1 absolute0 --corpus")
+    assert record["settings"]["lengths"] == [8, 16, 40]
+    assert record["code"]
+
+    # the table: mean and standard error over two runs, and a dash
+    table = {line.split()[0]: line for line in printed.splitlines() if line.strip()}
+    assert table["alibi"].count("+-") == 3
+    assert table["absolute"].split()[-1] == "-"
+
+
+def test_a_run_of_another_corpus_is_refused_in_one_line(runs, run_program, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("A dog saw a cat. A cat saw a dog.\n\n" * 200, encoding="utf-8")
+    arguments = [runs["alibi0"], "--corpus", other, "--cache_dir", tmp_path / "cache"]
+    code, _, error = run_program("lab.lengths", lengths.main, *arguments)
+    assert code == 2
+    assert "was not trained on this --corpus" in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_the_figure_has_a_line_for_each_variant():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    rows = []
+    for variant, seed, N, loss in (
+        ("alibi", 0, 64, 2.0),
+        ("alibi", 1, 64, 3.0),
+        ("alibi", 0, 128, 1.0),
+        ("absolute", 0, 64, 4.0),
+    ):
+        rows.append(dict(variant=variant, seed=seed, N=N, loss=loss, trained_at=64))
+    figure = lengths.draw_losses(rows)
+    (axis,) = figure.axes
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["alibi", "absolute"]
+    alibi = axis.containers[0][0]
+    assert alibi.get_xdata().tolist() == [64, 128]
+    assert alibi.get_ydata().tolist() == [2.5, 1.0]
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["64", "128"]
+    pyplot.close(figure)

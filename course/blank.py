@@ -3,7 +3,7 @@
 A blank keeps the signature, the docstring (equation, shapes) and the comments that name the steps:
 
     def forward(self, q):
-        # (H, N, K): the same row for every sequence and query
+        # (H, 1, K): the same row for every sequence and query
         raise NotImplementedError("part 2: the fixed term")
 
 The rest of a file is byte for byte the same. ASSIGNMENT.md lists the functions. The copy holds no

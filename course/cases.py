@@ -494,6 +494,7 @@ no_loop("attention.attention", content)
 # the joints of part 1
 for name in ("shaw", "composite-key", "composite-depthwise", "conv-qkv"):
     mixer_case("attention.SelfAttention.forward", "values", name)
+    mixer_case("attention.SelfAttention.project", "values", name)
     mixer_case("attention.SelfAttention.sum_of_rows", "values", name)
 mixer_case("attention.SelfAttention.forward", "values", "composite", beyond="zero")
 mixer_case("attention.SelfAttention.forward", "dropout", "composite", training=True)
@@ -516,8 +517,8 @@ def term_cases(function, class_name, variant):
         term = getattr(project.attention, class_name)(mixer_config(heads=H))
         randomise(term)
         x = leaf(B, H, N, d)
-        made = call(term, x)  # (H, N, K) or (B, H, N, K)
-        if made.dim() in (3, 4) and made.shape[-3:] == (H, N, K):
+        made = call(term, x)  # (H, 1, K), (H, N, K) or (B, H, N, K)
+        if made.dim() in (3, 4) and made.shape[-3:] in ((H, 1, K), (H, N, K)):
             made = made.expand(B, H, N, K)
         return made, {"q": x, **dict(term.named_parameters())}
 

@@ -166,8 +166,6 @@ of("attention.attention",
     "the result has the dtype of the weights, not that of the values"))
 
 of("attention.SelfAttention.forward",
-   ("x = zero_padding(x, attention_mask)", "pass",
-    "the convolutional projections see what is at padding"),
    ("self.depthwise(zero_padding(value, attention_mask))", "self.depthwise(value)",
     "the convolution of the values sees what is at padding"),
    ("z = z + self.depthwise(", "self.depthwise(", "the convolution of the values is not added"),
@@ -181,8 +179,13 @@ of("attention.SelfAttention.forward",
    ("beyond=self.beyond,", "", "`beyond` does not reach attention"),
    ("return self.output(z)", "return z", "the output projection is left out"))
 
+of("attention.SelfAttention.project",
+   ("x = zero_padding(x, attention_mask)", "pass",
+    "the convolutional projections see what is at padding"))
+
 of("attention.SelfAttention.sum_of_rows",
-   ("rows if total is None else total + rows", "rows", "only the last term is used"),
+   ("rows if total is None else add_rows(total, rows, self.beyond)", "rows",
+    "only the last term is used"),
    ("if term.belongs_to == belongs_to", 'if term.belongs_to in ("query", belongs_to)',
     "terms of the queries are added to the keys, too"))
 
@@ -200,7 +203,8 @@ of("attention.Fixed.forward",
    ("self.beta[:, None, :]", "self.beta.detach()[:, None, :]", "beta gets no gradient"),
    ("self.beta[:, None, :]", "self.beta.mean(0, keepdim=True)[:, None, :].repeat(len(self.beta), "
     "1, 1)", "all heads have the same row"),
-   ("q.shape[-2]", "q.shape[1]", "there are as many rows as heads, not as tokens"),
+   ("self.beta[:, None, :]", "self.beta[:, None, :].expand(-1, q.shape[1], -1)",
+    "there are as many rows as heads, not one or as many as tokens"),
    ("self.beta[:, None, :]", "self.beta.exp()[:, None, :]",
     "the exponential of beta is taken; the softmax does this later"))
 
@@ -553,7 +557,7 @@ of("pretrain.train_step",
     "the padding mask is inverted"),
    ('step_seed(settings["seed"], trainer.step, "dropout")', 'step_seed(settings["seed"], 0, '
     '"dropout")', "every step has the same dropout"),
-   ('torch.manual_seed(step_seed(settings["seed"], trainer.step, "dropout"))', "pass",
+   ('torch.manual_seed(step_seed(settings["seed"], trainer.step, "dropout") + rank())', "pass",
     "dropout is not a function of (seed, step)"),
    ('step_seed(settings["seed"], trainer.step, "masks")', 'step_seed(settings["seed"], 0, '
     '"masks")', "every step has the same masks"),

@@ -77,6 +77,7 @@ FUNCTIONS = (
 
     # The joints between them. Students get these as they are.
     Function(1, "attention.SelfAttention.forward", 0),
+    Function(1, "attention.SelfAttention.project", 0),
     Function(1, "attention.SelfAttention.sum_of_rows", 0),
     Function(1, "attention.zero_padding", 0),
     Function(2, "attention.relative_table", 0),

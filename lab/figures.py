@@ -92,15 +92,59 @@ def input_of_mixer(model, ids, layer):
 
 
 @torch.no_grad()
+def attention_map(model, ids, layer):
+    """(H, N, N): the weights of attention in all heads of a layer.
+
+    Raises ValueError if the layer is no self-attention.
+    """
+    q, k, query_rows, key_rows, attention_mask, beyond = inputs_of_attention(model, ids, layer)
+
+    # with the identity as values, the output is the weights themselves
+    H, N = q.shape[1:3]
+    identity = torch.eye(N).expand(1, H, N, N)
+    p = attention(q, k, identity, attention_mask, query_rows, key_rows, beyond=beyond)
+    return p[0].numpy()
+
+
+@torch.no_grad()
 def attention_maps(model, ids, layer, head):
     """Two maps (N, N) of one head: its attention, and that of its position terms alone.
 
     The first map is the softmax over j of the complete score, the second one that of all terms
     except content. Raises ValueError if the layer has no attention or no position terms.
     """
-    mixer = mixer_of(model, layer, head)
-    variant = model.config.variant
+    mixer_of(model, layer, head)  # an error if there is no such head
+    q, _, query_rows, key_rows, _, beyond = inputs_of_attention(model, ids, layer)
+    if query_rows is None and key_rows is None:
+        raise ValueError(
+            f"{model.config.variant} has no position terms in layer {layer}, so no kernel to draw"
+        )
+
+    # the position terms alone
+    H, N = q.shape[1:3]
+    scores = torch.zeros(1, H, N, N)
+    if query_rows is not None:
+        query_rows = query_rows.expand(*query_rows.shape[:-2], N, -1)  # 1 row or N rows -> N rows
+        scores = scores + relative_scores(query_rows, N, beyond)
+    if key_rows is not None:
+        scores = scores + key_scores(key_rows, N, beyond)
+    kernel = scores.softmax(dim=-1)  # (1, H, N, N)
+
+    p = attention_map(model, ids, layer)  # (H, N, N)
+    return p[head - 1], kernel[0, head - 1].numpy()
+
+
+def inputs_of_attention(model, ids, layer):
+    """What a layer of self-attention gives to `attention`, for one sentence.
+
+    Returns:
+        q, k (1, H, N, d), query_rows and key_rows (or None), attention_mask (1, N), beyond.
+    Raises:
+        ValueError: the layer is no self-attention.
+    """
+    mixer = mixer_of(model, layer)
     if not isinstance(mixer, SelfAttention):
+        variant = model.config.variant
         raise ValueError(f"layer {layer} of {variant} has no self-attention to draw a map of")
 
     # the queries, the keys and their rows of weights, as the mixer computes them
@@ -111,24 +155,7 @@ def attention_maps(model, ids, layer, head):
     query_rows = mixer.sum_of_rows("query", q)  # (1, H, N, K), (H, 1, K) or None
     key_rows = mixer.sum_of_rows("key", k)  # (1, H, N, K) or None
     q, k = mixer.content(q, k)  # (1, H, N, d) each
-    if query_rows is None and key_rows is None:
-        raise ValueError(f"{variant} has no position terms in layer {layer}, so no kernel to draw")
-
-    # attention: with the identity as values, the output is the weights themselves
-    N = ids.shape[1]
-    identity = torch.eye(N).expand(1, mixer.heads, N, N)
-    p = attention(q, k, identity, attention_mask, query_rows, key_rows, beyond=mixer.beyond)
-
-    # the position terms alone
-    scores = torch.zeros(1, mixer.heads, N, N)
-    if query_rows is not None:
-        query_rows = query_rows.expand(*query_rows.shape[:-2], N, -1)  # 1 row or N rows -> N rows
-        scores = scores + relative_scores(query_rows, N, mixer.beyond)
-    if key_rows is not None:
-        scores = scores + key_scores(key_rows, N, mixer.beyond)
-    kernel = scores.softmax(dim=-1)  # (1, H, N, N)
-
-    return p[0, head - 1].numpy(), kernel[0, head - 1].numpy()
+    return q, k, query_rows, key_rows, attention_mask, mixer.beyond
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -969,8 +970,10 @@ BLOCKS = re.findall(
 IN_ANOTHER_PROJECT = BLOCKS[-1]  # needs kernels.py alone
 
 
-def test_the_blocks_of_the_document_run_one_after_the_other(tmp_path, monkeypatch):
-    # Its runs have the letters of its sentences as pieces, and 2 layers of 4 heads.
+@pytest.fixture
+def folder_with_runs(tmp_path, monkeypatch):
+    """A folder with runs/composite and runs/absolute, which is the current one; the vocabulary."""
+    # The runs have the letters of the sentences as pieces, and 2 layers of 4 heads.
     letters = "abcdefghijklmnopqrstuvwxyz"
     pieces = [*SPECIAL_TOKENS, *letters, *("##" + letter for letter in letters), "."]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
@@ -980,7 +983,25 @@ def test_the_blocks_of_the_document_run_one_after_the_other(tmp_path, monkeypatc
         (tmp_path / "runs" / variant).mkdir(parents=True)
         write_run(tmp_path / "runs" / variant, vars(model.config), model.state_dict(), tokenizer)
     monkeypatch.chdir(tmp_path)
+    return vocabulary
 
+
+def test_the_block_of_the_readme_gives_the_shapes_that_it_names(folder_with_runs):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = re.search(r"```python\n(from lab.*?)```", readme, re.DOTALL)[1]
+    names = {}
+    exec(compile(block, "README.md", "exec"), names)
+
+    N = len(names["pieces"])
+    assert names["ids"].shape == (1, N)
+    assert names["hidden"].shape == (1, N, names["model"].config.hidden_size)
+    assert names["p"].shape == (4, N, N)
+    assert np.allclose(names["p"].sum(axis=-1), 1)
+    assert names["kernels"].shape == (4, N, 17)
+
+
+def test_the_blocks_of_the_document_run_one_after_the_other(folder_with_runs):
+    vocabulary = folder_with_runs
     names = {}
     for block in BLOCKS[:-1]:
         exec(compile(block, "docs/exchange.md", "exec"), names)
@@ -992,7 +1013,7 @@ def test_the_blocks_of_the_document_run_one_after_the_other(tmp_path, monkeypatc
     assert names["input_ids"][0, -1] == PAD
     assert names["attended"].shape == names["kernel"].shape == (N, N)
     assert names["maps"].shape == (4, N, N)
-    assert torch.allclose(names["maps"].sum(dim=-1), torch.ones(4, N))
+    assert np.allclose(names["maps"].sum(axis=-1), 1)
     assert sorted(names["fixed"]) == [1, 2]
     assert names["dynamic"].shape == (4, N, 17)
 

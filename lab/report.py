@@ -585,6 +585,35 @@ def first_command_table(records):
     return markdown(header, rows)
 
 
+def processes_table(records):
+    """Speed by the number of processes and of threads in each: the mean of equal runs."""
+    # {(processes, threads): [tokens per second]}; a run of one process does not say so
+    speeds = {}
+    for record in records:
+        made_by = record["made_by"]
+        key = (made_by.get("processes", 1), made_by["threads"])
+        speeds.setdefault(key, []).append(record["result"]["tokens_per_second"])
+
+    # the first row is that to which the others are compared
+    rows = []
+    first = None
+    for (processes, threads), values in speeds.items():
+        mean = sum(values) / len(values)
+        if first is None:
+            first = mean
+        per_run = ", ".join(f"{value:,.0f}" for value in values)
+        rows.append([str(processes), str(threads), per_run, f"{mean / first:.2f}"])
+    header = ["processes", "threads in each", "tokens/s of each run", "ratio"]
+
+    # what all runs have in common
+    settings = records[0]["settings"]
+    note = (
+        f"`{settings['variant']}`, {settings['size']}, {settings['steps']:,} steps, "
+        f"{settings['dtype']}; {records[0]['made_by']['device']}; {records[0]['made_by']['date']}."
+    )
+    return [*markdown(header, rows), "", note]
+
+
 # --- Tables of benchmarks -------------------------------------------------------------------------
 
 
@@ -711,6 +740,7 @@ class Table:
 
 
 TOY = ("toy.jsonl",)
+LESSON = ("lesson.jsonl",)
 ENGLISH = ("english.jsonl",)
 
 # agreement across 1 to 12 tokens, in toy/pairs.py
@@ -729,6 +759,8 @@ TABLES = {
     "toy-phenomena-order":     Table(TOY, phenomena_order_table, ("toy",)),
     "toy-glue":                Table(TOY, glue_lines),
     "toy-cola":                Table(TOY, glue_lines, (phenomenon_cells,)),
+    "lesson":                  Table(LESSON, measure_table, ((LOSS, ACCURACY, TOY_PAIRS),)),
+    "lesson-order":            Table(LESSON, paper_order_table, ((LOSS, TOY_PAIRS),)),
     "toy-batches":             Table(("toy-sorted.jsonl", "toy-random.jsonl"), batches_table),
     "attention-layer":         Table(("attention-layer.jsonl",), layers_table),
     "english":                 Table(ENGLISH, measure_table,
@@ -743,6 +775,8 @@ TABLES = {
                                      padding_table),
     "speed-attention":         Table(("bench-attention.json",), attention_table),
     "speed-lengths":           Table(("bench-lengths.json",), lengths_table),
+    # docs/distributed.md
+    "processes":               Table(("processes.jsonl",), processes_table),
     # docs/robustness.md
     "attacks":                 Table(("attacks.json",), attacks_table),
 }

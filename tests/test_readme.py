@@ -116,7 +116,7 @@ def test_the_examples_pass_all_tests_of_the_science(copy_with_examples):
     chosen = f"fixed-key or local-mean or (({tests}) and ({family}))"
     done = run_in(copy_with_examples, *arguments, "-k", chosen)
     assert done.returncode == 0, done.stdout
-    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 100
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 90
 
 
 def test_the_examples_train_from_the_command_line(copy_with_examples, small_text, tmp_path):

@@ -5,6 +5,7 @@ a function: a file or folder in tests/science, and what follows `pytest -k`.
 """
 
 from course.parts import PARTS
+from course.rules import may_use
 
 ATTENTION = "test_attention.py"
 KERNELS = "test_kernels.py"
@@ -17,8 +18,7 @@ TESTS = {
     "attention.lowest_at_padding": (ATTENTION, "lowest_score"),
     "attention.drop": (ATTENTION, "dropout_sets or dropout_from"),
     "attention.attention": (ATTENTION,
-        "attention_equals or attention_alone or without_terms or scores_are or padding_gets "
-        "or dropout_of_the_weights or relative_values_are or in_blocks_exactly or blocks_get"),
+        "attention_alone or without_terms or scores_are or padding_gets"),
 
     "attention.Fixed.forward": (ATTENTION, "rows_of_the_fixed"),
     "attention.Dynamic.forward": (ATTENTION, "rows_of_the_dynamic"),
@@ -31,12 +31,12 @@ TESTS = {
     "kernels.convolve": (KERNELS, "convolve"),
 
     "attention.depthwise_convolution": (ATTENTION, "depthwise_convolution"),
-    "attention.HalfConvolution.forward": (ATTENTION, "mixer_equals and conv-qkv"),
-    "attention.GatedConvolution.gate": (ATTENTION, "mixer_equals and lightconv"),
+    "attention.HalfConvolution.forward": (ATTENTION, "loops_at_other and conv-qkv"),
+    "attention.GatedConvolution.gate": (ATTENTION, "loops_at_other and lightconv"),
     "attention.LightConv.convolution": (ATTENTION, "every_layer_of or dropconnect"),
     "attention.DynamicConv.convolution": (ATTENTION,
-        "dynamicconv_drops or (mixer_equals and dynamicconv)"),
-    "attention.ConvBert.forward": (ATTENTION, "convbert_drops or (mixer_equals and convbert)"),
+        "dynamicconv_drops or (loops_at_other and dynamicconv)"),
+    "attention.ConvBert.forward": (ATTENTION, "convbert_drops or (loops_at_other and convbert)"),
 
     "data.mask_tokens": ("test_masking.py", "tokens or masks"),
     "model.masked_lm_loss": ("", "masked_lm_loss"),
@@ -54,17 +54,19 @@ RULES = """\
 # The assignment
 
 In this copy of the project the bodies of {count} functions are blank: each one raises
-`NotImplementedError`. Write them. Every docstring gives the equation and the shapes; letters such
-as B, H, N, d, k and K are explained at the top of attention.py. course/handout.md, if it is there,
-explains the theory and asks the questions.
+`NotImplementedError`. Write them. The docstring of the function or of its class gives the equation
+and the shapes; letters such as B, H, N, d, k and K are explained at the top of attention.py.
+course/handout.md, if it is there, explains the theory and asks the questions.
 
 Keep names and arguments. The grader takes each function alone: helper functions, constants and
 imports that you add at the top of a file are not there. Define helpers inside the function. Do not
-import inside a function: in the grader, torch, math, nn and F are always there. Loops over heads or
-over the K weights of a row are fine; loops over positions get 0 points, except in part 5.
+import inside a function: use what its file imports. Loops over heads or over the K weights of a row
+are fine; loops over positions get 0 points, except in part 5.
 
-A function is graded with the original of all others. `python -m pytest` tests your functions
-together: a test may also fail because another function is still blank or wrong.
+A function is graded with the original of all others. The commands below run tests of one function,
+with references in place of the functions of other parts. Other tests of the project use your
+functions together: they may also fail because another function is still blank or wrong. With
+`-x --tb=short`, pytest stops at the first failure and prints less.
 """
 
 
@@ -79,6 +81,9 @@ def assignment_text(blanked):
         # each function, and its tests as a command to copy
         for function in own:
             lines.append(f"`{function.name}`, {function.points} points: {function.title}\n")
+            names = [f"`{name}`" for name in may_use(function)]
+            if names:
+                lines.append(f"It may use {', '.join(names)} of the project.\n")
             lines.append(f"    {test_command(function.name)}\n")
     return "\n".join(lines)
 

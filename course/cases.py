@@ -286,7 +286,7 @@ def no_padding_at_all(project, N=N):
 
 @case("attention.lowest_at_padding", "padding", letters="b h i j", tolerance=1e-3)
 def weights_at_padding(project):
-    """added to scores as low as -10000, then softmax; padding in the second sentence"""
+    """added to scores of -10000, and of 10000 at padding, then softmax; two sentences"""
     outputs = {}
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         outputs.update(low_scores(project, dtype))
@@ -300,9 +300,11 @@ def weights_in_float16(project):
 
 
 def low_scores(project, dtype):
-    """The weights of scores around -10000, and whether the sum with a lower one overflows."""
-    lowest = call(project.attention.lowest_at_padding, padded_mask(), dtype)
-    scores = (draw(B, H, 6, N) - 10_000).to(dtype)
+    """The weights of scores around -10000, and of 10000 at padding; whether a sum overflows."""
+    mask = padded_mask()  # (B, N)
+    lowest = call(project.attention.lowest_at_padding, mask, dtype)
+    scores = draw(B, H, 6, N) - 10_000
+    scores = scores.masked_fill(~mask[:, None, None, :], 10_000).to(dtype)
     large = torch.finfo(dtype).min / 4 + lowest
     return {
         f"softmax of {dtype}": (scores + lowest).softmax(-1),

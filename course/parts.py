@@ -65,7 +65,7 @@ FUNCTIONS = (
     Function(4, "attention.GatedConvolution.gate", 3, "the gated linear unit", vectorised=True),
     Function(4, "attention.LightConv.convolution", 3, "LightConv", vectorised=True),
     Function(4, "attention.DynamicConv.convolution", 3, "DynamicConv", vectorised=True),
-    Function(4, "attention.ConvBert.forward", 4, "ConvBERT", READY, vectorised=True),
+    Function(4, "attention.ConvBert.forward", 4, "ConvBERT", READY, True, ("drop",)),
 
     Function(5, "data.mask_tokens", 4, "hide some tokens"),
     Function(5, "model.masked_lm_loss", 2, "the loss"),

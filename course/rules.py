@@ -269,6 +269,13 @@ def used_names(node):
     return {found.id for found in ast.walk(node) if isinstance(found, ast.Name)}
 
 
+def may_use(function):
+    """The names of the project that the body of a graded function may use, sorted."""
+    module = source_and_tree(file_of(function.name))[1]
+    names = (used_names(original(function.name)) | set(function.may)) & definitions(module)
+    return sorted(names - LIBRARIES - set(function.may_not))
+
+
 def argument_names(node):
     """The names of a function's own arguments."""
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]

@@ -215,7 +215,7 @@ def test_the_lowest_score_at_padding_cannot_overflow(dtype):
     assert lowest[..., :2].eq(0).all()
     assert torch.isfinite(lowest + torch.finfo(dtype).min / 2).all()
 
-    p = (torch.tensor([-100.0, 100.0, 1000.0], dtype=dtype) + lowest).softmax(dim=-1)
+    p = (torch.tensor([-100.0, 100.0, 20000.0], dtype=dtype) + lowest).softmax(dim=-1)
     assert p[..., 2].eq(0).all()
 
 

@@ -37,6 +37,16 @@ What is made of them:
     convolve             a kernel per query; only the band of the map is computed
     attention_in_blocks  attention for long sequences, one block of queries at a time
 
+In an attention of your own. This file needs only torch, so it can be copied alone:
+
+    scores = add_band(scores, rows)      (B, H, N, N) + rows (B, H, N, K), (H, N, K) or (H, 1, K)
+    z = attention_in_blocks(my_attention, query, key, value, mask, rows, dropout=0.1)
+
+The first line adds the rows to scores in place, before the softmax. Softmax and dropout are yours.
+The gradient of the rows is the same to the bit every time. The second line calls my_attention for
+one block of queries at a time, with the same dropout in the backward pass. So memory grows with N
+and not with N^2. docs/exchange.md has a complete my_attention.
+
 Letters: B sequences, H heads, N keys, n queries, d channels per head, k reach, K kernel size.
 """
 

@@ -51,6 +51,14 @@ SYMBOLS = {
     "position_to_content": "k_j\u00b7(W_q P_(i\u2212j))/\u221a(3d)",
 }
 
+# The content term, and what it is in the variants that change it.
+CONTENT = "q_i\u00b7k_j/\u221ad"
+CHANGED_CONTENT = {
+    "xl": "(q_i+u)\u00b7k_j/\u221ad",
+    "rotary": "(R_i q_i)\u00b7(R_j k_j)/\u221ad",
+    "deberta": "q_i\u00b7k_j/\u221a(3d)",
+}
+
 # The logits of the kernels of convolutions, by the name of their class.
 CONVOLUTIONS = {
     "LightConv": "weight_r",
@@ -79,6 +87,7 @@ def describe_run(folder, sentence):
         "name": Path(folder).resolve().name,
         "variant": config.variant,
         "equation": VARIANTS[config.variant].equation,
+        "content": CHANGED_CONTENT.get(config.variant, CONTENT),
         "beyond": config.beyond,
         "clipped": is_clipped(model),
         "tokens": pieces,

@@ -277,6 +277,14 @@ def test_the_script_of_the_page_computes_the_same_maps(page_of, variant, overrid
                 assert (found - kernel).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize(
+    "variant, content", [("composite", "q_i\u00b7k_j"), ("xl", "(q_i+u)"), ("rotary", "R_i q_i")]
+)
+def test_the_content_has_the_symbol_of_its_variant(page_of, variant, content):
+    _, data = page_of(variant)
+    assert content in data["runs"][0]["content"]
+
+
 def test_convbert_has_attention_heads_and_then_convolution_heads(page_of):
     _, data = page_of("convbert")
     kinds = [head["kind"] for head in data["runs"][0]["layers"][0]["heads"]]

@@ -771,6 +771,7 @@ TABLES = {
     "english-glue":            Table(ENGLISH, glue_lines),
     # docs/speed.md
     "speed-steps":             Table(("bench-steps-bf16.json",), steps_table),
+    "speed-family":            Table(("bench-steps-family.json",), steps_table),
     "speed-padding":           Table(("bench-padding-fp32.json", "bench-padding-bf16.json"),
                                      padding_table),
     "speed-attention":         Table(("bench-attention.json",), attention_table),

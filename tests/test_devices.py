@@ -164,6 +164,16 @@ def test_results_are_the_same_before_and_after_memory_is_kept():
     assert torch.equal(model(every_word_once()), before)
 
 
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this CPU cannot flush them")
+def test_on_a_cpu_numbers_below_the_smallest_normal_one_become_0(no_gpu):
+    torch.set_flush_denormal(False)
+    small = torch.tensor(1e-30)
+    assert (small * 1e-10).item() > 0
+
+    choose_device("cpu")
+    assert (small * 1e-10).item() == 0
+
+
 # --- torch.compile --------------------------------------------------------------------------------
 
 

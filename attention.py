@@ -19,9 +19,10 @@ The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
     key_dynamic         +  k_j . u_(i-j) / sqrt(d)         Huang et al. 2020
 
 plus the places where convolutions are added. Or a variant is another mixer: ConvBERT, or a
-convolution in place of attention (Wu et al. 2019; Tay et al. 2021). Further schemes of relative
-positions are more terms of the same sum: T5's buckets, ALiBi, FIRE, Transformer-XL and rotary
-embeddings. Two are mixers: DeBERTa and Canon layers. docs/family.md compares them.
+convolution in place of attention (Wu et al. 2019; Tay et al. 2021). T5's buckets, ALiBi, FIRE and
+Transformer-XL are more terms of the same sum. Rotary embeddings add no term: they change the
+content term, and so does Transformer-XL. DeBERTa and Canon layers are mixers. docs/family.md
+compares them.
 
 Why relative positions are convolutions: take the fixed term alone, and only the keys within k
 positions. Then z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values v whose kernel
@@ -31,7 +32,7 @@ step by step, in code.
 
 This file, from top to bottom: attention itself; the position terms; further relative positions;
 convolutions; the mixers, each with its equation; and the table VARIANTS. A new entry in VARIANTS is
-a new variant.
+a new variant. A new term is a subclass of Term and an entry in TERMS.
 """
 
 import math
@@ -183,8 +184,8 @@ class Term(nn.Module):
     2N - 1 columns in place of K.
     """
 
-    # "query" or "key"; "value": no rows, but a table() added to the values; "content": no rows,
-    # but a content() of its own
+    # Whose rows they are: "query" or "key". "value": no rows; table() is added to the values.
+    # "content": no rows; only content() is changed. A term with rows may change it, too.
     belongs_to = "query"
     uses_kernel_size = True  # a row has K columns
 
@@ -192,18 +193,21 @@ class Term(nn.Module):
         super().__init__()  # a term without parameters ignores the config
 
     def content(self, q, k):
-        """The queries and keys of the content term q_i . k_j, (B, H, N, d) each."""
-        return q, k
+        """The queries and keys that the content term q_i . k_j uses, (B, H, N, d) each."""
+        return q, k  # unchanged
 
     def fixed_kernel(self):
-        """(H, K): the row if it does not depend on the text, for figures; otherwise None."""
+        """(H, K): the row of a term with a window, if it does not depend on the text, for figures.
+
+        Otherwise None: also for t5, alibi and fire, whose rows have 2N - 1 columns.
+        """
         return None
 
 
 class Fixed(Term):
     """fixed: + beta_r, one scalar per head and relative position, not scaled. [C] eq. 4
 
-    T5 (Raffel et al. 2020) adds such a bias. It starts at 0.
+    T5 (Raffel et al. 2020) adds such a bias. It is initialised to 0.
     """
 
     def __init__(self, config):
@@ -270,7 +274,7 @@ class RelativeValue(Term):
 def relative_table(config):
     """A table (d, K): one d-vector per relative position.
 
-    It starts uniform in +-1/sqrt(K), as in the released code.
+    Its initial values are uniform in +-1/sqrt(K), as in the released code.
     """
     d = config.hidden_size // config.heads
     table = torch.empty(d, config.kernel_size)
@@ -289,9 +293,10 @@ class T5(Term):
         bucket   0 .. 7   8      9       10      11      12      13      14      15
         abs(r)   0 .. 7   8-11   12-15   16-22   23-31   32-45   46-63   64-90   91 and more
 
-    Bucket 8 + m begins at 8 * 2^(m/2): eight steps would lead from 8 to 128, and the last bucket
-    takes all that is beyond. beta is one table per layer and starts at 0; T5 has one table for all
-    layers.
+    Bucket 8 + m begins at 8 * 2^(m/2), rounded up: eight steps would lead from 8 to 128, and the
+    last bucket takes all that is beyond. The buckets of r > 0 are 16 + these. Bucket 16 itself is
+    never used, as in T5. beta is one table per layer and is initialised to 0; T5 has one table for
+    all layers.
     """
 
     STARTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)  # of the buckets 1, 2, ..., 15
@@ -302,16 +307,18 @@ class T5(Term):
         self.beta = nn.Parameter(torch.zeros(config.heads, 32))  # (H, 32)
 
     def forward(self, q):
-        # how many buckets begin at abs(r) or before; 16 more on the right
+        # the first bucket of the side
         r = every_r(q)  # (2N - 1,)
         bucket = torch.where(r > 0, 16, 0)  # (2N - 1,)
+
+        # one bucket farther for each start that abs(r) has reached
         for start in self.STARTS:
-            bucket += r.abs() >= start
+            bucket += (r.abs() >= start).long()
         return self.beta[:, None, bucket]  # (H, 32) -> (H, 1, 2N - 1)
 
 
 class Alibi(Term):
-    """alibi: - m_h abs(r), a fixed slope per head. Press et al. 2022
+    """alibi: - m_h abs(r), one constant slope per head. Press et al. 2022
 
     m_h = 2^(-8 (h + 1) / H) for the heads h = 0 .. H - 1: with 4 heads 1/4, 1/16, 1/64 and 1/256.
     There is nothing to learn. ALiBi looks to the left only; this is its symmetric form.
@@ -332,12 +339,11 @@ class Fire(Term):
         x_r = sign(r) log(1 + c abs(r)) / log(1 + c max(N, L))        in [-1, 1]
         mlp = Linear 1 -> 32, ReLU, Linear 32 -> H
 
-    c says how much finer near distances are than far ones. A sequence of up to L tokens is measured
-    by L, and a longer one by its own length N, with its padding. c and L are learned as factors of
-    the paper's starts, 0.1 and 512, and exp keeps them positive (the authors take the absolute
-    value). The sign lets one function serve both directions; FIRE looks to the left only.
-
-    Both linear layers start as torch's do.
+    The larger c is, the more of [-1, 1] is used for near tokens. Distances are measured by L, or by
+    the number of tokens N (with padding) if this is larger. c = 0.1 exp(log_c) and
+    L = 512 exp(log_L): at first they are the paper's 0.1 and 512, and exp keeps them positive (the
+    authors take the absolute value). The sign lets one function serve both directions; FIRE looks
+    to the left only. Both linear layers have torch's own initialisation.
     """
 
     uses_kernel_size = False
@@ -356,23 +362,26 @@ class Fire(Term):
 
         # the distance, between -1 and 1
         r = every_r(q).to(c.dtype)  # (2N - 1,)
-        farthest = torch.log(1 + c * L.clamp(min=N))
+        farthest = torch.log(1 + c * L.clamp(min=N))  # of max(N, L)
         x = r.sign() * torch.log(1 + c * r.abs()) / farthest  # (2N - 1,)
 
         # the first layer as plain products: a matrix product would round x to bf16 under autocast
         hidden = F.relu(x[:, None] * self.hidden.weight[:, 0] + self.hidden.bias)  # (2N - 1, 32)
-        row = self.output(hidden)  # (2N - 1, H)
-        return row.t()[:, None, :]  # (H, 1, 2N - 1)
+        rows = self.output(hidden)  # (2N - 1, H)
+        return rows.t()[:, None, :]  # (H, 1, 2N - 1)
 
 
 class TransformerXL(Term):
     """xl: content (q_i + u) . k_j, and + (q_i + v) . W R_r, both / sqrt(d). Dai et al. 2019
 
-    R_r is a vector of sinusoids (C,), as those of Vaswani et al. 2017, and W: C -> C makes keys of
-    it. So the row of query i is a dynamic term whose table w_r = W R_r is computed, not learned
-    entry by entry, and covers every r. u and v are one vector per head and start at 0; the authors
-    draw them from normal(0, 0.02) and share them between the layers. W starts as BERT's linear
-    layers do. There are 2N - 1 weights for each of the N queries: this memory grows with N^2.
+    R_r is a vector of C sinusoids (Vaswani et al. 2017), and W: C -> C makes keys of it. So the row
+    of query i is a dynamic term q_i . w_r and a fixed term v . w_r. Their table w_r = W R_r, one
+    per head, is computed, not learned entry by entry, and covers every r.
+
+    u and v are the paper's letters for two biases, one vector per head: not the values, and not the
+    table of key_dynamic. They are initialised to 0; the authors draw them from normal(0, 0.02) and
+    share them between the layers. W is initialised as BERT's linear layers. There are 2N - 1
+    weights for each of the N queries: this memory grows with N^2.
     """
 
     uses_kernel_size = False
@@ -393,23 +402,24 @@ class TransformerXL(Term):
 
     def forward(self, q):
         H, _, d = q.shape[1:]
+        # w_r = W R_r
         R = sinusoids(every_r(q), H * d, exact_dtype(q))  # (2N - 1, C)
-        w = split_heads(self.W(R)[None], H)[0] / math.sqrt(d)  # (2N - 1, C) -> (H, 2N - 1, d)
+        w = split_heads(self.W(R)[None], H)[0]  # (2N - 1, C) -> (H, 2N - 1, d)
 
-        # one matrix product per head, for all sequences together
+        # (q_i + v) . w_r / sqrt(d): one matrix product per head, for all sequences together
         q = q + self.v[:, None, :].to(q.dtype)  # (B, H, N, d)
-        return torch.einsum("bhid,hrd->bhir", q, w)  # (B, H, N, 2N - 1)
+        return torch.einsum("bhid,hrd->bhir", q, w / math.sqrt(d))  # (B, H, N, 2N - 1)
 
 
 class Rotary(Term):
     """rotary: content (R_i q_i) . (R_j k_j) / sqrt(d), without rows. Su et al. 2021
 
-    R_i turns each pair of neighbouring channels (2m, 2m + 1) by the angle i * 10000^(-2m/d):
+    R_i rotates each pair of neighbouring channels (2m, 2m + 1) by the angle i * 10000^(-2m/d):
 
         a, b  ->  a cos - b sin,  a sin + b cos
 
-    The product of two turned pairs depends on the difference of their angles alone, so the score
-    depends on j - i. There is nothing to learn.
+    (R_i q_i) . (R_j k_j) = q_i . (R_(j-i) k_j): of the two positions, the score contains only their
+    difference. There is nothing to learn.
     """
 
     belongs_to = "content"
@@ -419,25 +429,26 @@ class Rotary(Term):
         super().__init__(config)
         d = config.hidden_size // config.heads
         if d % 2:
-            raise ValueError(f"rotary turns pairs of channels: a head cannot have {d} of them")
+            raise ValueError(f"rotary rotates pairs of channels: a head cannot have {d} of them")
 
     def content(self, q, k):
         N, d = q.shape[-2:]
         i = torch.arange(N, device=q.device)
         angles = i[:, None] * frequencies(d, q.device, exact_dtype(q))  # (N, d/2)
-        return turn(q, angles), turn(k, angles)
+        return rotate(q, angles), rotate(k, angles)
 
 
-def turn(x, angles):
-    """Turn each pair of neighbouring channels of x (B, H, N, d) by its angle, (N, d/2).
+def rotate(x, angles):
+    """Rotate each pair of neighbouring channels of x (B, H, N, d) by its angle, (N, d/2).
 
-    A pair a, b is the complex number a + ib, and turning multiplies it by e^(i angle): one product
-    instead of four. It is computed in float32 or better, and returned in the dtype of x.
+    A pair (a, b) is read as the complex number a + b sqrt(-1). To rotate it is to multiply it by
+    cos(angle) + sin(angle) sqrt(-1): one complex product in place of four real ones. The result is
+    computed in float32 or better, and returned in the dtype of x.
     """
     pairs = x.to(angles.dtype).unflatten(-1, (-1, 2)).contiguous()  # (B, H, N, d/2, 2)
-    turns = torch.polar(torch.ones_like(angles), angles)  # e^(i angle), (N, d/2) complex
-    turned = torch.view_as_complex(pairs) * turns  # (B, H, N, d/2) complex
-    return torch.view_as_real(turned).flatten(-2).to(x.dtype)  # (B, H, N, d)
+    factors = torch.polar(torch.ones_like(angles), angles)  # cos + sin sqrt(-1), (N, d/2) complex
+    rotated = torch.view_as_complex(pairs) * factors  # (B, H, N, d/2) complex
+    return torch.view_as_real(rotated).flatten(-2).to(x.dtype)  # (B, H, N, d)
 
 
 def every_r(q):
@@ -447,7 +458,10 @@ def every_r(q):
 
 
 def exact_dtype(q):
-    """float32, or float64 if q has it: angles and distances would be wrong in bf16."""
+    """The dtype of numbers that are computed from positions: float32, or float64 if q has it.
+
+    In bf16, which has 8 bits of precision, large distances would be rounded.
+    """
     return torch.promote_types(q.dtype, torch.float32)
 
 
@@ -466,7 +480,7 @@ def sinusoids(r, channels, dtype):
     return torch.cat([angles.sin(), angles.cos()], dim=-1)  # (n, channels)
 
 
-# Rows are added in this order, in whatever order a variant names its terms.
+# Rows are added, and content() is called, in this order, in whatever order a variant names them.
 TERMS = {
     "fixed": Fixed,
     "dynamic": Dynamic,
@@ -584,13 +598,20 @@ class Mixer(nn.Module):
     uses_kernel_size = True
 
     def initialise(self):
-        """Called once, when the model is complete. Without it the modules keep their own start."""
+        """Called once, when the model is complete. By default the modules stay as they are."""
 
     def share(self, earlier):
-        """Take parameters that belong to all layers from the mixers of the layers before."""
+        """Replace parameters that all layers share by those of an earlier mixer.
+
+        Called when the mixer has just been made (make_mixers), and after weights were loaded. By
+        default nothing is shared.
+
+        Args:
+            earlier: the mixers of the layers before, the first layer first.
+        """
 
     def kernels(self):
-        """{name: weights} of the kernels that do not depend on the text, for figures.
+        """{name: weights} of the kernels of K weights that do not depend on the text, for figures.
 
         "fixed" is (H, K) and holds logits: the softmax over r is the kernel. A name that begins
         with "depthwise" is (C, K) and holds the weights themselves.
@@ -600,13 +621,14 @@ class Mixer(nn.Module):
     def token_kernels(self, x, attention_mask):
         """(B, H, N, K): logits of the kernel that each token makes; None if tokens make none.
 
-        H counts only the heads that make kernels.
+        H counts only the heads that make kernels. Rows that have no window are not kernels, and
+        DeBERTa's rows are not included.
         """
         return None
 
 
 def initialise_linear(module):
-    """BERT's start for all linear layers inside a module: weights normal(0, 0.02), biases 0."""
+    """BERT's initialisation of all linear layers of a module: weights normal(0, 0.02), bias 0."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.normal_(part.weight, std=0.02)
@@ -620,7 +642,7 @@ class SelfAttention(Mixer):
         q, k, v = linear(x), or half convolution and half linear
         a_ij    = q_i . k_j / sqrt(d)
                   [+ beta_r]  [+ q_i . w_r / sqrt(d)]  [+ k_j . u_(i-j) / sqrt(d)]
-                  [+ a further term; rotary and xl change q_i . k_j, too]
+                  [+ a further term]  [rotary and xl: another q_i . k_j]
         z_i     = sum_j softmax_j(a_ij) (v_j [+ s_r])  [+ depthwise(v)_i]
         y_i     = output(z_i)
 
@@ -667,7 +689,8 @@ class SelfAttention(Mixer):
         query_rows = self.sum_of_rows("query", q)  # (B, H, N, K), (H, 1, K) or None
         key_rows = self.sum_of_rows("key", k)  # (B, H, N, K) or None
 
-        # the content term, which some variants change
+        # The content term, which some variants change. It comes after the rows, because these are
+        # made from the original q and k: without xl's u, and not rotated.
         q, k = self.content(q, k)  # (B, H, N, d) each
 
         # a_ij = q_i . k_j / sqrt(d) + query_rows[i, j - i] + key_rows[j, i - j]
@@ -705,7 +728,8 @@ class SelfAttention(Mixer):
         """The sum of the rows that belong to the queries ("query") or to the keys ("key").
 
         With the fixed and the dynamic term, query_rows[i, r] = beta_r + q_i . w_r / sqrt(d): the
-        composite attention of [C] eq. 6. If a term covers every r, the sum has 2N - 1 columns.
+        composite attention of [C] eq. 6. The sum has as many columns as its widest term: K, or
+        2N - 1 if there is a term without a window and this is more.
 
         Args:
             belongs_to: "query" or "key".
@@ -716,12 +740,12 @@ class SelfAttention(Mixer):
         total = None
         for term in self.terms.values():
             if term.belongs_to == belongs_to:
-                rows = term(x)  # (B, H, N, K) or (H, 1, K)
+                rows = term(x)  # (B, H, N, K), (H, N, K) or (H, 1, K)
                 total = rows if total is None else add_rows(total, rows, self.beyond)
         return total
 
     def content(self, q, k):
-        """The queries and keys of the content term, (B, H, N, d) each."""
+        """The queries and keys that the content term uses, (B, H, N, d) each."""
         for term in self.terms.values():
             q, k = term.content(q, k)
         return q, k
@@ -739,7 +763,7 @@ class SelfAttention(Mixer):
         return total
 
     def initialise(self):
-        # the terms keep their own start
+        # the terms have initialised themselves
         for name, part in self.named_children():
             if name != "terms":
                 initialise_linear(part)
@@ -777,14 +801,13 @@ class SelfAttention(Mixer):
 
 def add_rows(one, other, beyond):
     """The sum of the rows of two terms, which may differ in the numbers of rows and columns."""
-    # one row for all queries becomes N rows, by a view
-    N = max(one.shape[-2], other.shape[-2])
-    one = one.expand(*one.shape[:-2], N, -1)  # (..., 1 or N, K) -> (..., N, K)
-    other = other.expand(*other.shape[:-2], N, -1)
-
-    # if only one of them covers every r, the other one must do so, too
+    # the narrower rows get the width of the wider ones
     width = max(one.shape[-1], other.shape[-1])
-    return widen(one, width, beyond) + widen(other, width, beyond)
+    one = widen(one, width, beyond)
+    other = widen(other, width, beyond)
+
+    # one row for all queries, or for all sequences, is added to each row of the other term
+    return one + other
 
 
 def make_projection(name, config, variant):
@@ -797,11 +820,12 @@ def make_projection(name, config, variant):
 class Canon(SelfAttention):
     """Self-attention that reads x + depthwise(x) in place of x. Allen-Zhu 2025 (Canon-A)
 
-        x_i  <-  x_i + sum_r w_r * x_(i+r)  + b        K weights and a bias per channel
+        x_i  <-  x_i + sum_r weight_r * x_(i+r) + bias        K weights and a bias per channel
 
-    The convolution is next to a residual connection, so it may stay small: attention still reads
-    each token, and some of its neighbours. Here the kernel is centred, K = 5; in a model that reads
-    from left to right it covers the token and the three tokens before it.
+    The convolution is added to x. With small weights this is attention without convolutions, and
+    training decides how much of its neighbours each token takes. Here the kernel is centred, K = 5:
+    two tokens to each side. In a model that reads from left to right it covers the token and the
+    three tokens before it.
     """
 
     def __init__(self, config, variant, layer):
@@ -824,7 +848,8 @@ class Deberta(SelfAttention):
 
     P (K, C) has one vector per relative position and is shared by all layers. W_k and W_q are the
     layer's own key and query projections, with their biases, so a position is a token that every
-    query can read, and that can read every key. Far positions take the end vector of their side.
+    query can read, and that can read every key. With beyond = "clip", positions beyond the window
+    take the end vector of their side; with "zero" they add nothing.
 
     The first release of DeBERTa has two more matrices in place of W_k and W_q; later ones can share
     these, biases included. Dropout of P, and a LayerNorm of P in later releases, are left out here.
@@ -838,6 +863,7 @@ class Deberta(SelfAttention):
         nn.init.normal_(self.P, std=0.02)  # as BERT's embeddings
 
     def share(self, earlier):
+        # The P of the first such layer belongs to all. A hybrid could have other layers before it.
         for mixer in earlier:
             if isinstance(mixer, Deberta):
                 self.P = mixer.P
@@ -1164,9 +1190,9 @@ def make_mixer(config, layer):
 def make_mixers(config):
     """Yield the mixers of the layers 0, 1, ... of a model; config.layers says how many.
 
-    A mixer may take parameters of an earlier one (Mixer.share). They are made one by one, so that
-    a model can make the rest of a layer before the next mixer: the random numbers of its start
-    then come in the order of the layers.
+    A mixer may take parameters of an earlier one (Mixer.share). This is a generator, so a model can
+    make all of layer 0 (mixer, LayerNorms, feed-forward network) before the mixer of layer 1. The
+    random initial weights are then drawn layer by layer.
     """
     mixers = []
     for layer in range(config.layers):

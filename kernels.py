@@ -21,7 +21,7 @@ against relative_scores:
     relative_scores      no index: the rows are shifted into place by a view
     band_scores          the same, with a backward pass of its own
     add_band             the same, added to a map in place: what attention uses
-    widen                rows with more columns, for terms that see farther than others
+    widen                more columns for narrow rows, so that they can be added to wider ones
 
 Rows that cover every r need no extension, and no sums on the way back: scores_of_covering_rows and
 bands_of_strip are the shorter ways for them.
@@ -273,10 +273,10 @@ def scores_of_strip(rows, length, beyond, first):
 
 
 def widen(rows, width, beyond="clip"):
-    """Rows of `width` columns that say the same at every relative position as rows of K columns.
+    """Extend rows of K columns to `width` columns. No score changes.
 
-    Example: K = 3, so r = -1, 0, 1, and a width of 5, so r = -2 .. 2. The new columns take the end
-    weight of their side, or 0:
+    Example: K = 3, so r = -1, 0, 1, and a width of 5, so r = -2 .. 2. The new columns hold what
+    lies beyond k positions, the end weight of their side or 0:
 
         rows            "clip"            "zero"
         a0 b0 c0        a0 a0 b0 c0 c0    0 a0 b0 c0 0

@@ -8,8 +8,8 @@ key, for sequences of 64 tokens. The numbers are those of attention.py at these 
 
     fixed, t5      tables that hold the slopes of ALiBi, as far as their entries reach
     alibi          has no parameters
-    fire, deberta  their start, from seed 0
-    dynamic, xl    their start, from seed 0, for four queries from normal(0, 1)
+    fire, deberta  their initial values, from seed 0
+    dynamic, xl    their initial values, from seed 0, for four queries from normal(0, 1)
     rotary         b . R_r b / sqrt(d), the term that a bias b on queries and keys adds: b is 1 in
                    the first 8, 16, 32 and 64 of the 64 channels, and otherwise 0
 
@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 
-from attention import T5, frequencies, make_mixer, turn
+from attention import T5, frequencies, make_mixer, rotate
 from kernels import widen
 from lab.figures import COLOURS, load_pyplot, save
 from model import BertConfig
@@ -63,8 +63,8 @@ def four_rows(name):
     if name == "rotary":
         angles = R[:, None] * frequencies(d, "cpu", torch.float32)  # (2N - 1, d/2)
         b = torch.stack([torch.arange(d) < channels for channels in (8, 16, 32, 64)]).float()
-        turned = turn(b[:, None].expand(-1, len(R), -1)[None], angles)[0]  # (4, 2N - 1, d)
-        return (turned * b[:, None]).sum(dim=-1) / math.sqrt(d)
+        rotated = rotate(b[:, None].expand(-1, len(R), -1)[None], angles)[0]  # (4, 2N - 1, d)
+        return (rotated * b[:, None]).sum(dim=-1) / math.sqrt(d)
 
     # the rows of the first four queries of head 1
     mixer = make_mixer(config, 0)
@@ -80,7 +80,7 @@ def four_rows(name):
 
 
 def fill_table(mixer, name):
-    """Let the tables of fixed and t5 hold what ALiBi computes; other terms keep their start."""
+    """Let the tables of fixed and t5 hold what ALiBi computes; other terms stay as they are."""
     slopes = 2.0 ** (-8 * torch.arange(1, H + 1) / H)  # (H,)
     distance = None
     if name == "fixed":

@@ -18,9 +18,9 @@ from attention import (
     depthwise_convolution,
     frequencies,
     merge_heads,
+    rotate,
     sinusoids,
     split_heads,
-    turn,
 )
 from helpers import assert_near, draw, mixer_config, random_mixer, random_tokens, small_model
 from kernels import add_band, convolve, key_scores, relative_scores
@@ -251,10 +251,20 @@ def without_bias(linear, x):
     return by_head, linear.bias.view(H, 1, d)
 
 
-def turned_bias(bias):
+def rotated_bias(bias):
     """R_r b for every r: (H, 1, d) -> (H, 2N - 1, d)."""
     angles = EVERY_R[:, None] * frequencies(d, "cpu", torch.float64)  # (2N - 1, d/2)
-    return turn(bias.expand(H, 2 * N - 1, d), angles)
+    return rotate(bias.expand(H, 2 * N - 1, d), angles)
+
+
+def test_the_fixed_term_of_rotary_with_equal_biases_is_a_sum_of_cosines():
+    """b . R_r b = sum over m of (b_2m^2 + b_(2m+1)^2) cos(r w_m), one curve per head."""
+    b = draw(H, 1, d)
+    row = (b * rotated_bias(b)).sum(dim=-1)  # (H, 2N - 1)
+
+    squares = b.square().unflatten(-1, (-1, 2)).sum(dim=-1)  # (H, 1, d/2)
+    angles = EVERY_R[:, None] * frequencies(d, "cpu", torch.float64)  # (2N - 1, d/2)
+    assert_near(row, (squares * angles.cos()).sum(dim=-1), 1e-12)
 
 
 def test_rotary_with_biases_is_rotated_content_and_three_terms_of_the_paper():
@@ -272,8 +282,8 @@ def test_rotary_with_biases_is_rotated_content_and_three_terms_of_the_paper():
     q, b = without_bias(mixer.query, x)
     k, c = without_bias(mixer.key, x)
 
-    w = turned_bias(c).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
-    u = turned_bias(b).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
+    w = rotated_bias(c).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
+    u = rotated_bias(b).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
     fixed = b @ w  # (H, 1, 2N - 1)
     terms = relative_scores(fixed.expand(-1, N, -1) + q @ w, N) + key_scores(k @ u, N)
     assert_same(scores_of(mixer, x), content_of(*mixer.content(q, k)) + terms)

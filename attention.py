@@ -801,13 +801,15 @@ class SelfAttention(Mixer):
 
 def add_rows(one, other, beyond):
     """The sum of the rows of two terms, which may differ in the numbers of rows and columns."""
+    # One row for all queries becomes as many rows as the other term has, by a view. Without this
+    # step the sum is the same, but its gradient is summed in another order, with other last bits.
+    count = max(one.shape[-2], other.shape[-2])
+    one = one.expand(*one.shape[:-2], count, -1)  # (..., 1 or N, K) -> (..., N, K)
+    other = other.expand(*other.shape[:-2], count, -1)
+
     # the narrower rows get the width of the wider ones
     width = max(one.shape[-1], other.shape[-1])
-    one = widen(one, width, beyond)
-    other = widen(other, width, beyond)
-
-    # one row for all queries, or for all sequences, is added to each row of the other term
-    return one + other
+    return widen(one, width, beyond) + widen(other, width, beyond)
 
 
 def make_projection(name, config, variant):

@@ -4,8 +4,12 @@ Import paths: the project's modules and the helpers next to this file can be imp
 test, wherever pytest is started. One thread: the models of the tests are so small that several
 threads only wait for each other, most of all on a busy machine.
 
+The attacks of lab/attacks.py take 16 seconds of one core and need nothing from any test. They are
+started when all tests have been collected, and run beside the first tests.
+
 Fixtures:
 
+    short_form     what the short form of all attacks prints
     small_text     a text of 80 short documents, and a folder for its token ids
     run_program    calls a main() in this process: (exit code, standard output, standard error)
     start_program  starts a program in another process, without importing torch again
@@ -19,6 +23,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import NamedTuple
@@ -37,6 +42,55 @@ TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 sys.path.insert(0, str(TESTS))
 sys.path.insert(0, str(ROOT))
+
+
+# --- The attacks, beside the other tests ----------------------------------------------------------
+
+
+class Attacks(NamedTuple):
+    """`python -m lab.attacks --short`, which is running."""
+
+    program: subprocess.Popen
+    printed: Path  # the file that it writes to
+
+
+ATTACKS = pytest.StashKey[Attacks]()
+
+
+def pytest_collection_finish(session):
+    """Start the attacks if a test of this session needs them. They need forks."""
+    fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if "short_form" not in fixtures or session.config.option.collectonly:
+        return
+    if not hasattr(os, "fork"):
+        return
+
+    # They print into a file: a pipe that nobody reads would stop them when it is full.
+    with tempfile.NamedTemporaryFile(suffix=".txt", delete=False) as file:
+        program = subprocess.Popen(
+            [sys.executable, "-m", "lab.attacks", "--short"],
+            cwd=ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    session.config.stash[ATTACKS] = Attacks(program, Path(file.name))
+
+
+def pytest_unconfigure(config):
+    """End the attacks if they are still running: the session was interrupted."""
+    attacks = config.stash.get(ATTACKS, None)
+    if attacks is not None:
+        attacks.program.terminate()
+        attacks.program.wait(timeout=60)
+        attacks.printed.unlink()
+
+
+@pytest.fixture(scope="session")
+def short_form(request):
+    """What the short form of all attacks prints: (exit code, text)."""
+    program, printed = request.config.stash[ATTACKS]
+    code = program.wait(timeout=150)
+    return code, printed.read_text(encoding="utf-8")
 
 
 # --- A small text ---------------------------------------------------------------------------------

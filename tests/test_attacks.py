@@ -39,20 +39,6 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the attacks nee
 # --- The attacks ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def short_form():
-    """What the short form of all attacks prints: (exit code, text)."""
-    program = subprocess.run(
-        [sys.executable, "-m", "lab.attacks", "--short"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=150,
-    )
-    return program.returncode, program.stdout + program.stderr
-
-
 @pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_an_attack_is_refused_or_repaired_and_never_silent(short_form, name):
     _, text = short_form

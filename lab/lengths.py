@@ -4,7 +4,8 @@
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --figure docs/loss-by-length
 
 RUN is a folder that pretrain.py wrote, and --corpus names the text that it was trained on: its
-tokenizer and its held-out pairs are used. A run of another corpus is refused.
+tokenizer and its held-out pairs are used. Runs with a --vocab_size need the same here. A run of
+another corpus is refused.
 
 The text. Two sentences are never 2,048 tokens long, so rows of other lengths are made from the
 held-out sentences, in the order of the corpus, with a [SEP] after each one:
@@ -43,7 +44,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from attention import VARIANTS
-from data import CLS, PAD, SEP, mask_tokens, prepare_corpus
+from data import CLS, PAD, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
 from lab.figures import load_pyplot, save, standard_error, style_of_line
 from lab.record import Column, Record, without_folder
 from model import load_config, load_run
@@ -194,7 +195,8 @@ def check_corpus(folders, corpus):
         settings = pretraining_settings(folder)
         if settings.get("corpus") != corpus.fingerprint:
             raise ValueError(
-                f"{folder} was not trained on this --corpus; name the text that it was trained on"
+                f"{folder} was not trained on this --corpus with this --vocab_size; "
+                "give both as for its training"
             )
         say_if_unfinished(folder)
 
@@ -257,6 +259,7 @@ def parse_arguments(arguments=None):
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
     add("--corpus", nargs="+", required=True, help="as for pretrain.py: what the runs were made on")
+    add("--vocab_size", type=positive_int, default=VOCABULARY_SIZE, help="also as for pretrain.py")
     add("--cache_dir", type=Path, default="cache", help="downloads and token ids (%(default)s)")
     add(
         "--lengths",
@@ -292,7 +295,8 @@ def main(arguments=None):
     # the runs, and the text of their held-out pairs
     for folder in args.runs:
         load_config(folder)
-    corpus = prepare_corpus(args.corpus, args.cache_dir, max(8, *args.lengths))
+    seq_len = max(8, *args.lengths)
+    corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
     check_corpus(args.runs, corpus)
     text = held_out_text(corpus, max(args.lengths))
 

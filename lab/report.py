@@ -160,21 +160,19 @@ SST = measure_of_glue("SST-2", "SST")
 # --- The runs of a variant ------------------------------------------------------------------------
 
 
-def checked(records, apart=("seed",)):
+def checked(records):
     """The records, ready for a table: they may be compared, and their pairs are complete.
 
     Results of minimal pairs that lack a paradigm which another run has are left out: the mean of
     fewer paradigms is another number.
 
-    Args:
-        apart: the settings in which the runs of one variant differ.
     Raises:
-        ValueError: there are no runs, or two of them differ in more than that, or in nothing, or
-            they were not tested on the same pairs.
+        ValueError: there are no runs, or two of one variant differ in more than the seed, or in
+            nothing, or they were not tested on the same pairs.
     """
     if not records:
         raise ValueError("a file of records is empty: collect runs into it")
-    check_settings(records, apart)
+    check_settings(records)
 
     # how many paradigms there are, for each name of data
     paradigms = {}
@@ -200,22 +198,19 @@ def with_pairs(records, data):
     return [record for record in records if data in record["pairs"]]
 
 
-def check_settings(records, apart):
-    """ValueError if runs cannot be compared: other steps, another text, or the same run twice.
-
-    apart: as in `checked`.
-    """
+def check_settings(records):
+    """ValueError if runs cannot be compared: other steps, another text, or the same run twice."""
     first_of_variant = {}
     seen = {}
     for record in records:
         # all runs have the same settings, except those that belong to the variant
         settings = record["settings"]
-        check_same_settings(records[0], record, (*SETTINGS_OF_VARIANT, *apart))
+        check_same_settings(records[0], record, ("seed", *SETTINGS_OF_VARIANT))
         first = first_of_variant.setdefault(settings["variant"], record)
-        check_same_settings(first, record, apart)
+        check_same_settings(first, record, ("seed",))
 
         # each run is there once
-        identity = (settings["variant"], *[settings.get(name) for name in apart])
+        identity = (settings["variant"], settings["seed"])
         if identity in seen:
             raise ValueError(
                 f"{seen[identity]} and {record['run']} are both {settings['variant']} with seed "
@@ -522,26 +517,6 @@ def check_same_data(key, before, after):
             raise ValueError(f"{key[0]}, {key[1]}, seed {key[2]}: the {name} is not the same")
 
 
-def layers_table(records):
-    """Held-out loss of hybrids by the position of their layer of attention."""
-    # {variant: {layer: losses}}
-    by_layer = {}
-    for record in checked(records, apart=("seed", "attention_layer")):
-        settings = record["settings"]
-        losses = by_layer.setdefault(settings["variant"], {})
-        losses.setdefault(settings["attention_layer"], []).append(loss_of(record))
-
-    # one row per variant, one column per layer
-    layers = sorted({layer for losses in by_layer.values() for layer in losses})
-    usual = max(len(losses[layer]) for losses in by_layer.values() for layer in losses)
-    rows = []
-    for variant, losses in by_layer.items():
-        cells = [cell(losses.get(layer, []), 3, usual) for layer in layers]
-        rows.append([variant, *cells])
-    header = ["`--attention_layer`", *[str(layer) for layer in layers]]
-    return [*markdown(header, rows), "", conditions(records)]
-
-
 def summary_table(toy, english=()):
     """The small table of README.md: a row per measure, a column per variant of the order."""
     # of each text, the measures that at least one of the variants has
@@ -697,6 +672,57 @@ def lengths_table(record):
     return markdown(["N", *variants], rows)
 
 
+# --- Losses by length -----------------------------------------------------------------------------
+
+
+def losses_by_length(record):
+    """{variant: {N: {seed: loss}}}, from `python -m lab.lengths`."""
+    losses = {}
+    for row in record["rows"]:
+        by_length = losses.setdefault(row["variant"], {})
+        by_length.setdefault(row["N"], {})[row["seed"]] = row["loss"]
+    return losses
+
+
+def length_losses_table(record):
+    """The loss of each variant in rows of N tokens, from `python -m lab.lengths`."""
+    losses = losses_by_length(record)
+    usual = max(len(seeds) for by_length in losses.values() for seeds in by_length.values())
+    lengths = record["settings"]["lengths"]
+
+    rows = []
+    for variant, by_length in losses.items():
+        values = [list(by_length.get(N, {}).values()) for N in lengths]
+        rows.append([variant, *[cell(each, 3, usual) or "-" for each in values]])
+    header = ["variant", *[f"{N:,} tokens" for N in lengths]]
+    note = (
+        f"The same {record['rows'][0]['predicted']:,} hidden tokens at every length; "
+        f"{record['settings']['dtype']}; {record['device']}; {record['date']}."
+    )
+    return [*markdown(header, rows), "", note]
+
+
+def length_changes_table(record):
+    """How much the loss changes from the longest rows of the training to longer ones.
+
+    All runs of the record were trained with rows of the same length.
+    """
+    trained_at = record["rows"][0]["trained_at"]
+    longer = [N for N in record["settings"]["lengths"] if N > trained_at]
+
+    rows = []
+    for variant, by_length in losses_by_length(record).items():
+        changes = []
+        for N in longer:
+            if N in by_length:
+                changes.append(compare(by_length[N], by_length[trained_at]).text())
+            else:
+                changes.append("-")
+        rows.append([variant, *changes])
+    header = ["variant", *[f"{N:,} - {trained_at}" for N in longer]]
+    return markdown(header, rows)
+
+
 # --- Attacks --------------------------------------------------------------------------------------
 
 UNHARMED = ("refused", "equal", "harmless")  # the results of an attack that are no fault
@@ -762,13 +788,13 @@ TABLES = {
     "lesson":                  Table(LESSON, measure_table, ((LOSS, ACCURACY, TOY_PAIRS),)),
     "lesson-order":            Table(LESSON, paper_order_table, ((LOSS, TOY_PAIRS),)),
     "toy-batches":             Table(("toy-sorted.jsonl", "toy-random.jsonl"), batches_table),
-    "attention-layer":         Table(("attention-layer.jsonl",), layers_table),
     "english":                 Table(ENGLISH, measure_table,
                                      ((LOSS, ACCURACY, BLIMP, BLIMP_WORDS, COLA, SST),)),
     "english-order":           Table(ENGLISH, paper_order_table, ((LOSS, BLIMP, COLA, SST),)),
     "english-phenomena":       Table(ENGLISH, phenomena_table, ("blimp",)),
     "english-phenomena-order": Table(ENGLISH, phenomena_order_table, ("blimp",)),
-    "english-glue":            Table(ENGLISH, glue_lines),
+    "english-lengths":         Table(("english-lengths.json",), length_losses_table),
+    "english-length-changes":  Table(("english-lengths.json",), length_changes_table),
     # docs/speed.md
     "speed-steps":             Table(("bench-steps-bf16.json",), steps_table),
     "speed-family":            Table(("bench-steps-family.json",), steps_table),

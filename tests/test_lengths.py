@@ -138,6 +138,21 @@ def test_a_run_of_another_corpus_is_refused_in_one_line(runs, run_program, tmp_p
     assert len(error.strip().splitlines()) == 1
 
 
+def test_a_run_with_a_vocabulary_of_its_own_needs_the_same_vocab_size_again(
+    small_text, run_program, tmp_path
+):
+    text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
+    training = ["--vocab_size", 30, "--steps", 1, "--seq_len", 16, "--out_dir", tmp_path / "run"]
+    code, _, error = run_program("pretrain.py", pretrain.main, *text, *training)
+    assert code == 0, error
+
+    measuring = [tmp_path / "run", *text, "--lengths", 8]
+    code, _, error = run_program("lab.lengths", lengths.main, *measuring)
+    assert code == 2 and "--vocab_size" in error
+    code, _, error = run_program("lab.lengths", lengths.main, *measuring, "--vocab_size", 30)
+    assert code == 0, error
+
+
 def test_the_figure_has_a_line_for_each_variant():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     rows = []

@@ -507,14 +507,39 @@ def test_batches_before_and_after_are_shown_side_by_side():
         report.batches_table([before], [])
 
 
-def test_the_position_of_the_attention_layer_is_a_column():
-    records = []
-    for layer, losses in {1: (1.0, 3.0), 4: (0.5, 0.5)}.items():
-        for seed, loss in enumerate(losses):
-            records.append(run_record("dilated-hybrid", seed, loss, attention_layer=layer))
-    lines = report.layers_table(records)
-    assert lines[0] == "| `--attention_layer` | 1 | 4 |"
-    assert lines[2] == "| dilated-hybrid | 2.000 +- 1.000 | 0.500 +- 0.000 |"
+def record_of_lengths():
+    """As lab.lengths writes it: two seeds of alibi at three lengths, absolute up to its 128."""
+    rows = []
+    for variant, seed, losses in (
+        ("alibi", 0, {64: 4.0, 128: 3.0, 256: 3.5}),
+        ("alibi", 1, {64: 6.0, 128: 5.0, 256: 5.7}),
+        ("absolute", 0, {64: 4.25, 128: 4.0}),
+    ):
+        for N, loss in losses.items():
+            row = {"variant": variant, "seed": seed, "N": N, "loss": loss}
+            rows.append({**row, "trained_at": 128, "predicted": 1234})
+    settings = {"lengths": [64, 128, 256], "dtype": "float32"}
+    return {"rows": rows, "settings": settings, "device": "cpu (model)", "date": "2026-01-02"}
+
+
+def test_losses_by_length_have_a_column_per_length_and_say_how_many_seeds_there_are():
+    assert report.length_losses_table(record_of_lengths()) == [
+        "| variant | 64 tokens | 128 tokens | 256 tokens |",
+        "|---|---|---|---|",
+        "| alibi | 5.000 +- 1.000 | 4.000 +- 1.000 | 4.600 +- 1.100 |",
+        "| absolute | 4.250 (1 seed) | 4.000 (1 seed) | - |",
+        "",
+        "The same 1,234 hidden tokens at every length; float32; cpu (model); 2026-01-02.",
+    ]
+
+
+def test_changes_from_the_length_of_the_training_are_those_of_each_run():
+    assert report.length_changes_table(record_of_lengths()) == [
+        "| variant | 256 - 128 |",
+        "|---|---|",
+        "| alibi | 0.600 +- 0.100 (p = 0.11, 2 seeds) |",
+        "| absolute | - |",
+    ]
 
 
 def test_the_table_of_the_first_command_has_a_row_per_run():

@@ -25,6 +25,13 @@ pretrain.py, whose rows are pairs of sentences.
 A model with a vector per position (absolute, convbert) ends with its table: its longer lengths are
 left out, in one line. All others take every length.
 
+Why the loss of `fixed` rises: the end weights of its kernel hold for all tokens at k positions and
+farther. A row of 2,048 tokens has 16 times as many of these as a row of 128, so together they get
+up to 16 times as much weight before the softmax divides by the sum. --divide_far_weights divides
+the end weights by N / 128 (the longest row of the training) and measures again:
+
+    python -m lab.lengths RUN [RUN ...] --corpus english.txt --divide_far_weights
+
 The figure shows, for each variant, the mean over its runs and the standard error; a dotted line is
 the longest row of the training. Drawing needs matplotlib. Letters as in attention.py.
 """
@@ -160,8 +167,30 @@ def possible_lengths(folder, config, lengths):
     return possible
 
 
-def measure_runs(folders, text, lengths, device, dtype):
-    """Yield a row for each run and length."""
+def divide_far_weights(model, N):
+    """Divide the end weights of every fixed kernel by N / max_length, if N is larger.
+
+    The weights are exp(beta), so log(N / max_length) is subtracted from beta.
+    """
+    factor = max(1, N / model.config.max_length)
+    with torch.no_grad():
+        for layer in model.bert.layers:
+            beta = layer.mixer.terms["fixed"].beta  # (H, K)
+            beta[:, 0] -= math.log(factor)
+            beta[:, -1] -= math.log(factor)
+
+
+def check_far_weights(folder, config):
+    """ValueError if a model has no weights that divide_far_weights could divide."""
+    if "fixed" not in VARIANTS[config.variant].terms or config.beyond != "clip":
+        raise ValueError(
+            f"{folder}: --divide_far_weights is for variants with a fixed term and --beyond clip, "
+            f"not for {config.variant} with --beyond {config.beyond}"
+        )
+
+
+def measure_runs(folders, text, lengths, device, dtype, divide=False):
+    """Yield a row for each run and length. divide: whether to divide far weights."""
     configs = {folder: load_config(folder) for folder in folders}
     possible = {folder: possible_lengths(folder, configs[folder], lengths) for folder in folders}
 
@@ -172,9 +201,11 @@ def measure_runs(folders, text, lengths, device, dtype):
     with tqdm(total=total, unit="token", unit_scale=True, disable=None, leave=False) as bar:
         for folder in folders:
             bar.set_description(Path(folder).name)
-            model, _ = load_run(folder)
-            model = model.to(device)
             for N in possible[folder]:
+                model, _ = load_run(folder)
+                if divide:
+                    divide_far_weights(model, N)
+                model = model.to(device)
                 loss, predicted = loss_at(model, text, N, device, dtype, bar)
                 if not math.isfinite(loss):
                     raise ValueError(f"{folder}: the loss at {N:,} tokens is {loss}")
@@ -268,6 +299,11 @@ def parse_arguments(arguments=None):
         default=list(LENGTHS),
         help="tokens in a row, at least 2 (64 to 2,048)",
     )
+    add(
+        "--divide_far_weights",
+        action="store_true",
+        help="of fixed kernels: divide the end weights by N / the longest row of the training",
+    )
     add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
     add("--out", type=Path, metavar="FILE.json", help="also write the numbers to this file")
@@ -294,7 +330,9 @@ def main(arguments=None):
 
     # the runs, and the text of their held-out pairs
     for folder in args.runs:
-        load_config(folder)
+        config = load_config(folder)
+        if args.divide_far_weights:
+            check_far_weights(folder, config)
     seq_len = max(8, *args.lengths)
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
     check_corpus(args.runs, corpus)
@@ -305,10 +343,12 @@ def main(arguments=None):
         "fingerprint": corpus.fingerprint,
         "lengths": args.lengths,
         "text_tokens": text.labels.numel(),
+        "divide_far_weights": args.divide_far_weights,
         "dtype": str(dtype).removeprefix("torch."),
     }
     record = Record(arguments, settings, device, args.out, program="lab.lengths")
-    record.add_table(COLUMNS, measure_runs(args.runs, text, args.lengths, device, dtype))
+    rows = measure_runs(args.runs, text, args.lengths, device, dtype, args.divide_far_weights)
+    record.add_table(COLUMNS, rows)
 
     rows = record.content["rows"]
     print_table(rows, args.lengths)

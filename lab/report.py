@@ -794,6 +794,7 @@ TABLES = {
     "english-phenomena":       Table(ENGLISH, phenomena_table, ("blimp",)),
     "english-phenomena-order": Table(ENGLISH, phenomena_order_table, ("blimp",)),
     "english-lengths":         Table(("english-lengths.json",), length_losses_table),
+    "english-lengths-divided": Table(("english-lengths-divided.json",), length_losses_table),
     "english-length-changes":  Table(("english-lengths.json",), length_changes_table),
     # docs/speed.md
     "speed-steps":             Table(("bench-steps-bf16.json",), steps_table),

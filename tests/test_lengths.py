@@ -11,7 +11,7 @@ from tqdm import tqdm
 import pretrain
 from data import CLS, PAD, SEP, prepare_corpus
 from lab import lengths
-from model import load_run
+from model import BertConfig, BertForMaskedLM, load_run
 
 LONGEST = 65
 
@@ -76,6 +76,35 @@ def test_at_every_length_the_same_tokens_are_hidden(corpus):
         assert (ids[:, 0] == CLS).all()
         assert sorted(labels[labels != -100].tolist()) == expected
         assert (ids[labels != -100] != PAD).all()
+
+
+# --- Far weights ----------------------------------------------------------------------------------
+
+
+def test_with_divided_weights_far_tokens_together_weigh_as_much_as_in_the_longest_training_row():
+    """32 times as many tokens: a far token weighs exp(beta_end) / 32, a near one as before."""
+    model = BertForMaskedLM(BertConfig.from_size("tiny", "fixed", vocab_size=10, max_length=8))
+    before = [layer.mixer.terms["fixed"].beta.detach().clone() for layer in model.bert.layers]
+    lengths.divide_far_weights(model, 256)
+    for layer, beta in zip(model.bert.layers, before, strict=True):
+        ratio = (layer.mixer.terms["fixed"].beta.detach() - beta).exp()  # (H, K)
+        assert torch.allclose(ratio[:, [0, -1]], torch.tensor(1 / 32), rtol=1e-5)
+        assert (ratio[:, 1:-1] == 1).all()
+
+
+def test_rows_that_are_no_longer_than_those_of_the_training_keep_their_weights():
+    model = BertForMaskedLM(BertConfig.from_size("tiny", "composite", vocab_size=10, max_length=8))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    lengths.divide_far_weights(model, 4)
+    assert all((tensor == before[name]).all() for name, tensor in model.state_dict().items())
+
+
+def test_a_run_without_far_weights_is_refused_in_one_line(runs, small_text, run_program):
+    arguments = [runs["alibi0"], "--corpus", small_text.file, "--divide_far_weights"]
+    code, _, error = run_program("lab.lengths", lengths.main, *arguments)
+    assert code == 2
+    assert "is for variants with a fixed term" in error
+    assert len(error.strip().splitlines()) == 1
 
 
 # --- The loss -------------------------------------------------------------------------------------

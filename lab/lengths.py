@@ -1,39 +1,43 @@
-"""Held-out loss at lengths beyond those of the training: what does a model make of long text?
+"""Held-out loss by length: how well does a model predict in rows longer than those of its training?
 
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --out results/english-lengths.json
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --figure docs/loss-by-length
 
-RUN is a folder that pretrain.py wrote, and --corpus names the text that it was trained on: its
+RUN is a folder that pretrain.py wrote, and --corpus names the text that the run was trained on: its
 tokenizer and its held-out pairs are used. Runs with a --vocab_size need the same here. A run of
 another corpus is refused.
 
-The text. Two sentences are never 2,048 tokens long, so rows of other lengths are made from the
-held-out sentences, in the order of the corpus, with a [SEP] after each one:
+The text. Two sentences are hardly ever 2,048 tokens long, so rows of other lengths are made from
+the held-out sentences, in the order of the corpus, with a [SEP] after each one:
 
     the text       s1 [SEP] s2 [SEP] s3 [SEP] ...      with masks, drawn once from seed 0
-    rows of N      [CLS] and the next N - 1 tokens of the text, again and again
+    rows of N      [CLS] and the next N - 1 tokens of the text, one row after the other
 
-It is data.prepare_corpus that finds the sentences. Its seq_len only cuts pairs, so it plays no
-role here. A row crosses the borders between documents, and the sentences between two blocks of
-held-out ones are missing.
+Held-out sentences come in blocks of up to 64 consecutive ones, from all parts of the corpus. For
+English a block has about 2,000 tokens. So nearly every row of 2,048 tokens, and about half of those
+of 1,024, hold passages that do not belong together. Rows also cross the borders of documents.
 
-What is compared. At every length the same tokens are hidden and must be predicted, from the same
-text: only how much of it the model sees at once differs. So of one run, two lengths can be compared
-number by number, and so can two runs at one length. The loss is not the held-out loss of
+What is compared. At every length the same tokens are hidden, and the same ones are scored: those
+that are at least 8 places from both ends of their row at every length (scored_positions).
+Otherwise shorter rows, which cut more sentences at their ends, would be at a disadvantage. So the
+losses of one run at two lengths can be compared, and so can those of two runs at one length. Two
+commands can be compared if their --lengths are the same. The loss is not the held-out loss of
 pretrain.py, whose rows are pairs of sentences.
 
 A model with a vector per position (absolute, convbert) ends with its table: its longer lengths are
 left out, in one line. All others take every length.
 
-Why the loss of `fixed` rises: the end weights of its kernel hold for all tokens at k positions and
-farther. A row of 2,048 tokens has 16 times as many of these as a row of 128, so together they get
-up to 16 times as much weight before the softmax divides by the sum. --divide_far_weights divides
-the end weights by N / 128 (the longest row of the training) and measures again:
+End weights. The end weights of a fixed kernel (--beyond clip) hold for all tokens at k positions
+and farther. With k = 8, a token of a row of 128 has 113 such tokens on average, and one of a row of
+2,048 has 2,033. So before the softmax divides by the sum, they count together 18 times as much.
+--divide_end_weights divides the end weights by N / 128 (the longest row of the training), which
+takes nearly all of this back, and measures again:
 
-    python -m lab.lengths RUN [RUN ...] --corpus english.txt --divide_far_weights
+    python -m lab.lengths RUN [RUN ...] --corpus english.txt --divide_end_weights
 
 The figure shows, for each variant, the mean over its runs and the standard error; a dotted line is
-the longest row of the training. Drawing needs matplotlib. Letters as in attention.py.
+the longest row of the training. Drawing needs matplotlib. Letters as in attention.py; a batch has M
+scored tokens, and the vocabulary V.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
@@ -53,21 +57,24 @@ from tqdm import tqdm
 from attention import VARIANTS
 from data import CLS, PAD, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
 from lab.figures import load_pyplot, save, standard_error, style_of_line
+from lab.pairs import check_same_settings
 from lab.record import Column, Record, without_folder
-from model import load_config, load_run
+from model import IGNORED, load_config, load_run
 from support.commands import positive_int, run_command
 from support.devices import autocast, choose_device
 from support.runs import pretraining_settings, say_if_unfinished
+from support.statistics import SETTINGS_OF_VARIANT
 from support.tables import mean_and_standard_error
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096
+MARGIN = 8  # tokens between a scored token and the ends of its row: the window of K = 17
 
 COLUMNS = (
     Column("run", "run", 28, align="<"),
     Column("N", "N", 6, ","),
     Column("loss", "loss", 8, ".4f"),
-    Column("predicted", "predicted", 10, ","),
+    Column("scored", "scored", 8, ","),
 )
 
 
@@ -78,13 +85,13 @@ class HeldOutText(NamedTuple):
     """Stretches of held-out text with masks; a tensor has a row per stretch."""
 
     masked_ids: torch.Tensor  # (stretches, longest - 1), what the model gets
-    labels: torch.Tensor  # the tokens to predict, -100 elsewhere
+    labels: torch.Tensor  # the hidden tokens that are scored, -100 elsewhere
 
 
-def held_out_text(corpus, longest):
-    """The held-out sentences of a data.Corpus as stretches for rows of up to `longest` tokens.
+def held_out_stretches(corpus, longest):
+    """The held-out sentences of a data.Corpus: (stretches, longest - 1) token ids.
 
-    Raises ValueError if they are shorter than one such row.
+    Raises ValueError if they are shorter than one row of `longest` tokens.
     """
     # the sentences in the order of the corpus, each with a [SEP]
     parts = []
@@ -102,11 +109,49 @@ def held_out_text(corpus, longest):
             f"the held-out text has {len(tokens):,} tokens, too few for a row of {longest:,}: "
             "give smaller --lengths"
         )
-    text = tokens[: stretches * width].view(stretches, width)
+    return tokens[: stretches * width].view(stretches, width)
+
+
+def held_out_text(corpus, lengths):
+    """The HeldOutText of a data.Corpus for rows of these lengths.
+
+    Raises ValueError if it is too short, or if no token is scored at all lengths.
+    """
+    text = held_out_stretches(corpus, max(lengths))
 
     # the masks: the same for every length and every run
     generator = torch.Generator().manual_seed(0)
-    return HeldOutText(*mask_tokens(text, corpus.vocab_size, generator))
+    masked_ids, labels = mask_tokens(text, corpus.vocab_size, generator)
+
+    # the hidden tokens that are scored: the same, too
+    labels = labels.masked_fill(~scored_positions(text.shape[1], lengths), IGNORED)
+    if (labels == IGNORED).all():
+        raise ValueError("no token is far enough from the ends of its rows: give longer --lengths")
+    return HeldOutText(masked_ids, labels)
+
+
+def scored_positions(width, lengths, margin=MARGIN):
+    """Which tokens of a stretch are scored: (width,) bool.
+
+    Those that have at least `margin` tokens of the text on both sides in their row, at every
+    length. In very short rows the margin is a quarter of the row. A row that is not full, at the
+    end of a stretch, is not scored.
+
+    Example: a stretch of 12 tokens, lengths 5 and 7 ([CLS] is one of the tokens), margin 1.
+
+        token of the stretch     0  1  2  3  4  5  6  7  8  9 10 11
+        rows of 5                .  x  x  . |.  x  x  . |.  x  x  .
+        rows of 7                .  x  x  x  x  . |.  x  x  x  x  .
+        scored                   .  x  x  .  .  .  .  .  .  x  x  .
+    """
+    margin = min(margin, min(lengths) // 4)
+    scored = torch.ones(width, dtype=torch.bool)
+    for N in lengths:
+        place = torch.arange(width) % (N - 1)  # in the row, [CLS] not counted
+        is_inside = (place >= margin) & (place < N - 1 - margin)
+        is_in_full_row = torch.arange(width) < width // (N - 1) * (N - 1)
+        scored &= is_inside & is_in_full_row
+    return scored
 
 
 def rows_of_length(text, N):
@@ -123,9 +168,9 @@ def rows_of_length(text, N):
     label_pieces = text.labels.split(N - 1, dim=1)
     for ids_piece, label_piece in zip(ids_pieces, label_pieces, strict=True):
         spare = N - 1 - ids_piece.shape[1]
-        piece = F.pad(ids_piece, (1, 0), value=CLS)  # [CLS] in front of every stretch
+        piece = F.pad(ids_piece, (1, 0), value=CLS)  # [CLS] in front of every row
         rows.append(F.pad(piece, (0, spare), value=PAD))
-        labels.append(F.pad(label_piece, (1, spare), value=-100))
+        labels.append(F.pad(label_piece, (1, spare), value=IGNORED))
     return torch.cat(rows), torch.cat(labels)
 
 
@@ -134,7 +179,7 @@ def rows_of_length(text, N):
 
 @torch.inference_mode()
 def loss_at(model, text, N, device, dtype, bar):
-    """(the mean loss in nats over all hidden tokens, their number) in rows of N tokens."""
+    """(the mean loss in nats over all scored tokens, their number) in rows of N tokens."""
     masked_ids, labels = rows_of_length(text, N)
     batch_size = max(1, TOKENS_PER_BATCH // N)
     total = 0.0
@@ -167,8 +212,8 @@ def possible_lengths(folder, config, lengths):
     return possible
 
 
-def divide_far_weights(model, N):
-    """Divide the end weights of every fixed kernel by N / max_length, if N is larger.
+def divide_end_weights(model, N):
+    """Divide the end weights of every fixed kernel by N / max_length, if N is larger. In place.
 
     The weights are exp(beta), so log(N / max_length) is subtracted from beta.
     """
@@ -180,17 +225,17 @@ def divide_far_weights(model, N):
             beta[:, -1] -= math.log(factor)
 
 
-def check_far_weights(folder, config):
-    """ValueError if a model has no weights that divide_far_weights could divide."""
+def check_end_weights(folder, config):
+    """ValueError if a model has no weights that divide_end_weights could divide."""
     if "fixed" not in VARIANTS[config.variant].terms or config.beyond != "clip":
         raise ValueError(
-            f"{folder}: --divide_far_weights is for variants with a fixed term and --beyond clip, "
+            f"{folder}: --divide_end_weights is for variants with a fixed term and --beyond clip, "
             f"not for {config.variant} with --beyond {config.beyond}"
         )
 
 
 def measure_runs(folders, text, lengths, device, dtype, divide=False):
-    """Yield a row for each run and length. divide: whether to divide far weights."""
+    """Yield a row for each run and length. divide: whether to divide the end weights."""
     configs = {folder: load_config(folder) for folder in folders}
     possible = {folder: possible_lengths(folder, configs[folder], lengths) for folder in folders}
 
@@ -202,11 +247,12 @@ def measure_runs(folders, text, lengths, device, dtype, divide=False):
         for folder in folders:
             bar.set_description(Path(folder).name)
             for N in possible[folder]:
+                # loaded for each length, because divide_end_weights changes the model
                 model, _ = load_run(folder)
                 if divide:
-                    divide_far_weights(model, N)
+                    divide_end_weights(model, N)
                 model = model.to(device)
-                loss, predicted = loss_at(model, text, N, device, dtype, bar)
+                loss, scored = loss_at(model, text, N, device, dtype, bar)
                 if not math.isfinite(loss):
                     raise ValueError(f"{folder}: the loss at {N:,} tokens is {loss}")
                 yield {
@@ -216,20 +262,33 @@ def measure_runs(folders, text, lengths, device, dtype, divide=False):
                     "trained_at": configs[folder].max_length,
                     "N": N,
                     "loss": loss,
-                    "predicted": predicted,
+                    "scored": scored,
                 }
 
 
-def check_corpus(folders, corpus):
-    """ValueError if a run was trained on another corpus: its tokens and held-out pairs differ."""
+def check_runs(folders, corpus):
+    """ValueError if runs cannot be compared, or were trained on another corpus.
+
+    Runs of one variant, whose mean is taken, may differ in the seed only.
+    """
+    # the text of each run
+    runs = []
     for folder in folders:
         settings = pretraining_settings(folder)
+        runs.append({"run": str(folder), "settings": settings})
         if settings.get("corpus") != corpus.fingerprint:
             raise ValueError(
                 f"{folder} was not trained on this --corpus with this --vocab_size; "
                 "give both as for its training"
             )
         say_if_unfinished(folder)
+
+    # the settings, except those that belong to the variant, and of one variant except the seed
+    first_of_variant = {}
+    for run in runs:
+        check_same_settings(runs[0], run, ("seed", *SETTINGS_OF_VARIANT))
+        first = first_of_variant.setdefault(run["settings"]["variant"], run)
+        check_same_settings(first, run, ("seed",))
 
 
 # --- Table and figure -----------------------------------------------------------------------------
@@ -273,7 +332,7 @@ def draw_losses(rows):
     axis.set_xscale("log", base=2)
     axis.set_xticks(lengths, [f"{N:,}" for N in lengths])
     axis.set_xlabel("N (tokens in a row; dotted: the longest row of the training)")
-    axis.set_ylabel("loss (nats) of the same hidden tokens")
+    axis.set_ylabel("loss (nats) of the same tokens")
     axis.legend(ncols=2)
     return figure
 
@@ -300,7 +359,7 @@ def parse_arguments(arguments=None):
         help="tokens in a row, at least 2 (64 to 2,048)",
     )
     add(
-        "--divide_far_weights",
+        "--divide_end_weights",
         action="store_true",
         help="of fixed kernels: divide the end weights by N / the longest row of the training",
     )
@@ -331,23 +390,23 @@ def main(arguments=None):
     # the runs, and the text of their held-out pairs
     for folder in args.runs:
         config = load_config(folder)
-        if args.divide_far_weights:
-            check_far_weights(folder, config)
-    seq_len = max(8, *args.lengths)
+        if args.divide_end_weights:
+            check_end_weights(folder, config)
+    seq_len = 8  # it only cuts pairs, so it plays no role here
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
-    check_corpus(args.runs, corpus)
-    text = held_out_text(corpus, max(args.lengths))
+    check_runs(args.runs, corpus)
+    text = held_out_text(corpus, args.lengths)
 
     settings = {
         "corpus": [without_folder(name) for name in args.corpus],
         "fingerprint": corpus.fingerprint,
         "lengths": args.lengths,
         "text_tokens": text.labels.numel(),
-        "divide_far_weights": args.divide_far_weights,
+        "divide_end_weights": args.divide_end_weights,
         "dtype": str(dtype).removeprefix("torch."),
     }
     record = Record(arguments, settings, device, args.out, program="lab.lengths")
-    rows = measure_runs(args.runs, text, args.lengths, device, dtype, args.divide_far_weights)
+    rows = measure_runs(args.runs, text, args.lengths, device, dtype, args.divide_end_weights)
     record.add_table(COLUMNS, rows)
 
     rows = record.content["rows"]

@@ -696,7 +696,8 @@ def length_losses_table(record):
         rows.append([variant, *[cell(each, 3, usual) or "-" for each in values]])
     header = ["variant", *[f"{N:,} tokens" for N in lengths]]
     note = (
-        f"The same {record['rows'][0]['predicted']:,} hidden tokens at every length; "
+        f"The same {record['rows'][0]['scored']:,} tokens of one text for all lengths and runs: "
+        "the errors are over seeds, without that of the choice of the text; "
         f"{record['settings']['dtype']}; {record['device']}; {record['date']}."
     )
     return [*markdown(header, rows), "", note]

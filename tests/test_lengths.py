@@ -13,6 +13,7 @@ from data import CLS, PAD, SEP, prepare_corpus
 from lab import lengths
 from model import BertConfig, BertForMaskedLM, load_run
 
+LENGTHS = (7, 16, 33, 65)
 LONGEST = 65
 
 
@@ -39,7 +40,7 @@ def runs(small_text, tmp_path_factory):
 
 
 def test_the_text_is_the_held_out_sentences_in_order_with_a_sep_after_each(corpus):
-    text = lengths.held_out_text(corpus, LONGEST)
+    text = lengths.held_out_stretches(corpus, LONGEST).flatten().tolist()
     tokens = []
     for pair in sorted(corpus.held_out.tolist()):
         first = corpus.first_sentences[pair]
@@ -47,16 +48,37 @@ def test_the_text_is_the_held_out_sentences_in_order_with_a_sep_after_each(corpu
             begin, end = corpus.sentence_starts[sentence : sentence + 2]
             tokens += [*corpus.tokens[begin:end].tolist(), SEP]
 
-    original = torch.where(text.labels == -100, text.masked_ids, text.labels).flatten()
-    assert original.tolist() == tokens[: len(original)]
-    assert len(original) > len(tokens) - (LONGEST - 1)
-    assert (text.labels != -100).any()
+    assert text == tokens[: len(text)]
+    assert len(text) > len(tokens) - (LONGEST - 1)
 
 
 def test_a_held_out_text_that_is_too_short_is_refused_in_one_line(corpus):
     with pytest.raises(ValueError, match="too few for a row of 9,999,999") as refused:
-        lengths.held_out_text(corpus, 9_999_999)
+        lengths.held_out_text(corpus, [8, 9_999_999])
     assert "\n" not in str(refused.value)
+
+
+def test_the_drawing_of_scored_positions_is_what_it_makes():
+    scored = lengths.scored_positions(12, [5, 7], margin=1)
+    assert "".join(".x"[int(each)] for each in scored) == ".xx......xx."
+
+
+def test_scored_tokens_are_hidden_and_have_the_margin_in_full_rows_of_every_length(corpus):
+    text = lengths.held_out_text(corpus, [33, LONGEST])
+    assert (text.labels != -100).any()
+    for N in (33, LONGEST):
+        _, labels = lengths.rows_of_length(text, N)  # column 0 is [CLS]
+        assert (labels[:, : 1 + lengths.MARGIN] == -100).all()
+        assert (labels[:, N - lengths.MARGIN :] == -100).all()
+
+    # a stretch of 64 tokens: two rows of [CLS] and 30 tokens, and 4 tokens more
+    scored = lengths.scored_positions(64, [31])
+    assert not scored[60:].any()
+
+
+def test_lengths_at_which_no_token_is_scored_are_refused(corpus):
+    with pytest.raises(ValueError, match="give longer --lengths"):
+        lengths.held_out_text(corpus, [4, 5, 6, 7])
 
 
 def test_the_drawing_of_rows_of_length_is_what_it_makes():
@@ -68,7 +90,7 @@ def test_the_drawing_of_rows_of_length_is_what_it_makes():
 
 
 def test_at_every_length_the_same_tokens_are_hidden(corpus):
-    text = lengths.held_out_text(corpus, LONGEST)
+    text = lengths.held_out_text(corpus, LENGTHS)
     expected = sorted(text.labels[text.labels != -100].tolist())
     for N in (2, 7, 16, 33, LONGEST):
         ids, labels = lengths.rows_of_length(text, N)
@@ -78,14 +100,14 @@ def test_at_every_length_the_same_tokens_are_hidden(corpus):
         assert (ids[labels != -100] != PAD).all()
 
 
-# --- Far weights ----------------------------------------------------------------------------------
+# --- End weights ----------------------------------------------------------------------------------
 
 
 def test_with_divided_weights_far_tokens_together_weigh_as_much_as_in_the_longest_training_row():
     """32 times as many tokens: a far token weighs exp(beta_end) / 32, a near one as before."""
     model = BertForMaskedLM(BertConfig.from_size("tiny", "fixed", vocab_size=10, max_length=8))
     before = [layer.mixer.terms["fixed"].beta.detach().clone() for layer in model.bert.layers]
-    lengths.divide_far_weights(model, 256)
+    lengths.divide_end_weights(model, 256)
     for layer, beta in zip(model.bert.layers, before, strict=True):
         ratio = (layer.mixer.terms["fixed"].beta.detach() - beta).exp()  # (H, K)
         assert torch.allclose(ratio[:, [0, -1]], torch.tensor(1 / 32), rtol=1e-5)
@@ -95,12 +117,12 @@ def test_with_divided_weights_far_tokens_together_weigh_as_much_as_in_the_longes
 def test_rows_that_are_no_longer_than_those_of_the_training_keep_their_weights():
     model = BertForMaskedLM(BertConfig.from_size("tiny", "composite", vocab_size=10, max_length=8))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    lengths.divide_far_weights(model, 4)
+    lengths.divide_end_weights(model, 4)
     assert all((tensor == before[name]).all() for name, tensor in model.state_dict().items())
 
 
-def test_a_run_without_far_weights_is_refused_in_one_line(runs, small_text, run_program):
-    arguments = [runs["alibi0"], "--corpus", small_text.file, "--divide_far_weights"]
+def test_a_run_without_end_weights_is_refused_in_one_line(runs, small_text, run_program):
+    arguments = [runs["alibi0"], "--corpus", small_text.file, "--divide_end_weights"]
     code, _, error = run_program("lab.lengths", lengths.main, *arguments)
     assert code == 2
     assert "is for variants with a fixed term" in error
@@ -112,7 +134,7 @@ def test_a_run_without_far_weights_is_refused_in_one_line(runs, small_text, run_
 
 def test_the_loss_is_the_mean_of_minus_log_p_over_all_hidden_tokens(corpus, runs):
     """Row by row, without padding: the rows of the program are padded and in batches."""
-    text = lengths.held_out_text(corpus, LONGEST)
+    text = lengths.held_out_text(corpus, LENGTHS)
     model, _ = load_run(runs["alibi0"])
     with tqdm(disable=True) as bar:
         got, count = lengths.loss_at(model, text, 20, torch.device("cpu"), torch.float32, bar)
@@ -146,7 +168,7 @@ def test_every_run_is_measured_and_absolute_ends_with_its_table(
     found = [(row["run"], row["N"]) for row in record["rows"]]
     expected = [(f"alibi{seed}", N) for seed in (0, 1) for N in (8, 16, 40)]
     assert found == [*expected, ("absolute0", 8), ("absolute0", 16)]
-    assert len({row["predicted"] for row in record["rows"]}) == 1
+    assert len({row["scored"] for row in record["rows"]}) == 1
     assert record["command"].startswith("python -m lab.lengths alibi0 alibi1 absolute0 --corpus")
     assert record["settings"]["lengths"] == [8, 16, 40]
     assert record["code"]

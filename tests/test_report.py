@@ -517,7 +517,7 @@ def record_of_lengths():
     ):
         for N, loss in losses.items():
             row = {"variant": variant, "seed": seed, "N": N, "loss": loss}
-            rows.append({**row, "trained_at": 128, "predicted": 1234})
+            rows.append({**row, "trained_at": 128, "scored": 1234})
     settings = {"lengths": [64, 128, 256], "dtype": "float32"}
     return {"rows": rows, "settings": settings, "device": "cpu (model)", "date": "2026-01-02"}
 
@@ -529,7 +529,8 @@ def test_losses_by_length_have_a_column_per_length_and_say_how_many_seeds_there_
         "| alibi | 5.000 +- 1.000 | 4.000 +- 1.000 | 4.600 +- 1.100 |",
         "| absolute | 4.250 (1 seed) | 4.000 (1 seed) | - |",
         "",
-        "The same 1,234 hidden tokens at every length; float32; cpu (model); 2026-01-02.",
+        "The same 1,234 tokens of one text for all lengths and runs: the errors are over seeds, "
+        "without that of the choice of the text; float32; cpu (model); 2026-01-02.",
     ]
 
 

@@ -28,10 +28,10 @@ A model with a vector per position (absolute, convbert) ends with its table: its
 left out, in one line. All others take every length.
 
 End weights. The end weights of a fixed kernel (--beyond clip) hold for all tokens at k positions
-and farther. With k = 8, a token of a row of 128 has 113 such tokens on average, and one of a row of
-2,048 has 2,033. So before the softmax divides by the sum, they count together 18 times as much.
---divide_end_weights divides the end weights by N / 128 (the longest row of the training), which
-takes nearly all of this back, and measures again:
+and farther. A token of a row of N has (N - k)(N - k + 1) / N such tokens on average: with k = 8,
+113 in a row of 128, and 2,033 in a row of 2,048. So before the softmax divides by the sum, they
+count together 18 times as much. --divide_end_weights divides the end weights by N / 128 (the
+longest row of the training), which takes nearly all of this back, and measures again:
 
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --divide_end_weights
 
@@ -44,6 +44,7 @@ import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below q
 
 # isort: split
 import argparse
+import copy
 import math
 import sys
 from pathlib import Path
@@ -57,13 +58,13 @@ from tqdm import tqdm
 from attention import VARIANTS
 from data import CLS, PAD, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
 from lab.figures import load_pyplot, save, standard_error, style_of_line
-from lab.pairs import check_same_settings
+from lab.pairs import check_comparable
 from lab.record import Column, Record, without_folder
+from lab.report import losses_of_variants
 from model import IGNORED, load_config, load_run
 from support.commands import positive_int, run_command
 from support.devices import autocast, choose_device
 from support.runs import pretraining_settings, say_if_unfinished
-from support.statistics import SETTINGS_OF_VARIANT
 from support.tables import mean_and_standard_error
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
@@ -134,8 +135,8 @@ def scored_positions(width, lengths, margin=MARGIN):
     """Which tokens of a stretch are scored: (width,) bool.
 
     Those that have at least `margin` tokens of the text on both sides in their row, at every
-    length. In very short rows the margin is a quarter of the row. A row that is not full, at the
-    end of a stretch, is not scored.
+    length. If the shortest rows have fewer than 4 * margin tokens, the margin is a quarter of them.
+    A row that is not full, at the end of a stretch, is not scored.
 
     Example: a stretch of 12 tokens, lengths 5 and 7 ([CLS] is one of the tokens), margin 1.
 
@@ -145,11 +146,19 @@ def scored_positions(width, lengths, margin=MARGIN):
         scored                   .  x  x  .  .  .  .  .  .  x  x  .
     """
     margin = min(margin, min(lengths) // 4)
+    token = torch.arange(width)  # the tokens of the stretch, numbered
     scored = torch.ones(width, dtype=torch.bool)
     for N in lengths:
-        place = torch.arange(width) % (N - 1)  # in the row, [CLS] not counted
-        is_inside = (place >= margin) & (place < N - 1 - margin)
-        is_in_full_row = torch.arange(width) < width // (N - 1) * (N - 1)
+        row_width = N - 1  # tokens of the text in a row, without [CLS]
+
+        # far enough from both ends of its row
+        place = token % row_width  # in the row
+        is_inside = (place >= margin) & (place < row_width - margin)
+
+        # not in the last row, if that is not full
+        full_rows = width // row_width
+        is_in_full_row = token < full_rows * row_width
+
         scored &= is_inside & is_in_full_row
     return scored
 
@@ -212,21 +221,24 @@ def possible_lengths(folder, config, lengths):
     return possible
 
 
-def divide_end_weights(model, N):
-    """Divide the end weights of every fixed kernel by N / max_length, if N is larger. In place.
+@torch.no_grad()
+def with_divided_end_weights(model, N):
+    """A copy of a model, in which the end weights of every fixed kernel are divided.
 
-    The weights are exp(beta), so log(N / max_length) is subtracted from beta.
+    The divisor is N / max_length, or 1 if N is not larger than max_length. The weights are
+    exp(beta), so log(N / max_length) is subtracted from beta.
     """
-    factor = max(1, N / model.config.max_length)
-    with torch.no_grad():
-        for layer in model.bert.layers:
-            beta = layer.mixer.terms["fixed"].beta  # (H, K)
-            beta[:, 0] -= math.log(factor)
-            beta[:, -1] -= math.log(factor)
+    changed = copy.deepcopy(model)
+    divisor = max(1, N / model.config.max_length)
+    for layer in changed.bert.layers:
+        beta = layer.mixer.terms["fixed"].beta  # (H, K)
+        beta[:, 0] -= math.log(divisor)
+        beta[:, -1] -= math.log(divisor)
+    return changed
 
 
 def check_end_weights(folder, config):
-    """ValueError if a model has no weights that divide_end_weights could divide."""
+    """ValueError if a model has no weights that --divide_end_weights could divide."""
     if "fixed" not in VARIANTS[config.variant].terms or config.beyond != "clip":
         raise ValueError(
             f"{folder}: --divide_end_weights is for variants with a fixed term and --beyond clip, "
@@ -246,13 +258,13 @@ def measure_runs(folders, text, lengths, device, dtype, divide=False):
     with tqdm(total=total, unit="token", unit_scale=True, disable=None, leave=False) as bar:
         for folder in folders:
             bar.set_description(Path(folder).name)
+            model, _ = load_run(folder)
+            model = model.to(device)
             for N in possible[folder]:
-                # loaded for each length, because divide_end_weights changes the model
-                model, _ = load_run(folder)
+                measured = model
                 if divide:
-                    divide_end_weights(model, N)
-                model = model.to(device)
-                loss, scored = loss_at(model, text, N, device, dtype, bar)
+                    measured = with_divided_end_weights(model, N)
+                loss, scored = loss_at(measured, text, N, device, dtype, bar)
                 if not math.isfinite(loss):
                     raise ValueError(f"{folder}: the loss at {N:,} tokens is {loss}")
                 yield {
@@ -283,31 +295,21 @@ def check_runs(folders, corpus):
             )
         say_if_unfinished(folder)
 
-    # the settings, except those that belong to the variant, and of one variant except the seed
-    first_of_variant = {}
-    for run in runs:
-        check_same_settings(runs[0], run, ("seed", *SETTINGS_OF_VARIANT))
-        first = first_of_variant.setdefault(run["settings"]["variant"], run)
-        check_same_settings(first, run, ("seed",))
+    # their settings
+    check_comparable(runs)
 
 
 # --- Table and figure -----------------------------------------------------------------------------
-
-
-def losses_of_variants(rows):
-    """{variant: {N: [the loss of each run]}}."""
-    table = {}
-    for row in rows:
-        by_length = table.setdefault(row["variant"], {})
-        by_length.setdefault(row["N"], []).append(row["loss"])
-    return table
 
 
 def print_table(rows, lengths):
     """One line per variant: mean and standard error over its runs at each length."""
     print("\n" + "variant".ljust(20) + "".join(f"{N:>18,}" for N in lengths))
     for variant, by_length in losses_of_variants(rows).items():
-        cells = [mean_and_standard_error(by_length[N]) if N in by_length else "-" for N in lengths]
+        cells = []
+        for N in lengths:
+            losses = list(by_length.get(N, {}).values())
+            cells.append(mean_and_standard_error(losses) if losses else "-")
         print(variant.ljust(20) + "".join(f"{cell:>18}" for cell in cells))
 
 
@@ -316,8 +318,9 @@ def draw_losses(rows):
     pyplot = load_pyplot()
     figure, axis = pyplot.subplots(figsize=(6.3, 3.6))
     for number, (variant, by_length) in enumerate(losses_of_variants(rows).items()):
-        means = [np.mean(losses) for losses in by_length.values()]
-        errors = [standard_error(losses) for losses in by_length.values()]
+        losses_of_lengths = [list(seeds.values()) for seeds in by_length.values()]
+        means = [np.mean(losses) for losses in losses_of_lengths]
+        errors = [standard_error(losses) for losses in losses_of_lengths]
         style = style_of_line(number)
         axis.errorbar(
             list(by_length), means, yerr=errors, marker="o", markersize=2.5, label=variant, **style
@@ -349,7 +352,12 @@ def parse_arguments(arguments=None):
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
     add("--corpus", nargs="+", required=True, help="as for pretrain.py: what the runs were made on")
-    add("--vocab_size", type=positive_int, default=VOCABULARY_SIZE, help="also as for pretrain.py")
+    add(
+        "--vocab_size",
+        type=positive_int,
+        default=VOCABULARY_SIZE,
+        help="also as for pretrain.py (%(default)s)",
+    )
     add("--cache_dir", type=Path, default="cache", help="downloads and token ids (%(default)s)")
     add(
         "--lengths",

@@ -470,10 +470,20 @@ def group_by_variant(runs):
             other = seeds[settings["seed"]]["run"]
             raise ValueError(
                 f"{other} and {run['run']} are both {settings['variant']} with seed "
-                f"{settings['seed']}: give only one of them"
+                f"{settings['seed']}: keep only one of them"
             )
         seeds[settings["seed"]] = run
     return variants
+
+
+def check_comparable(runs):
+    """ValueError if runs cannot stand in one table: other steps, another text, or one run twice."""
+    # all runs have the same settings, except those that belong to the variant
+    for run in runs:
+        check_same_settings(runs[0], run, except_for=("seed", *SETTINGS_OF_VARIANT))
+
+    # the runs of one variant differ in the seed only
+    group_by_variant(runs)
 
 
 def check_same_settings(first, second, except_for):

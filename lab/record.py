@@ -75,6 +75,8 @@ class Record:
             "notes": [],
         }
         self.out = out
+        if out is not None and out.is_dir():
+            raise ValueError(f"--out: {out} is a folder, not a file")
 
         # Write it now, so that a path that cannot be written fails before anything is measured. An
         # earlier record is kept until the first new row.

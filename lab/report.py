@@ -34,8 +34,8 @@ from pathlib import Path
 from lab.pairs import (
     COVERAGE,
     accuracy_table,
+    check_comparable,
     check_same_pairs,
-    check_same_settings,
     compare_variants,
     mean_accuracy,
     p_value_count,
@@ -51,7 +51,7 @@ from support.glue_table import (
     result_lines,
     task_cells,
 )
-from support.statistics import SETTINGS_OF_VARIANT, chance_note, compare
+from support.statistics import chance_note, compare
 from support.tables import mean_and_standard_error
 
 ROOT = Path(__file__).parent.parent
@@ -172,7 +172,7 @@ def checked(records):
     """
     if not records:
         raise ValueError("a file of records is empty: collect runs into it")
-    check_settings(records)
+    check_comparable(records)
 
     # how many paradigms there are, for each name of data
     paradigms = {}
@@ -196,27 +196,6 @@ def checked(records):
 def with_pairs(records, data):
     """The records that have results on these minimal pairs."""
     return [record for record in records if data in record["pairs"]]
-
-
-def check_settings(records):
-    """ValueError if runs cannot be compared: other steps, another text, or the same run twice."""
-    first_of_variant = {}
-    seen = {}
-    for record in records:
-        # all runs have the same settings, except those that belong to the variant
-        settings = record["settings"]
-        check_same_settings(records[0], record, ("seed", *SETTINGS_OF_VARIANT))
-        first = first_of_variant.setdefault(settings["variant"], record)
-        check_same_settings(first, record, ("seed",))
-
-        # each run is there once
-        identity = (settings["variant"], settings["seed"])
-        if identity in seen:
-            raise ValueError(
-                f"{seen[identity]} and {record['run']} are both {settings['variant']} with seed "
-                f"{settings['seed']}: delete the line of one of them"
-            )
-        seen[identity] = record["run"]
 
 
 def variants_of(records):
@@ -675,26 +654,30 @@ def lengths_table(record):
 # --- Losses by length -----------------------------------------------------------------------------
 
 
-def losses_by_length(record):
-    """{variant: {N: {seed: loss}}}, from `python -m lab.lengths`."""
-    losses = {}
-    for row in record["rows"]:
-        by_length = losses.setdefault(row["variant"], {})
+def losses_of_variants(rows):
+    """{variant: {N: {seed: loss}}} from the rows of `python -m lab.lengths`."""
+    table = {}
+    for row in rows:
+        by_length = table.setdefault(row["variant"], {})
         by_length.setdefault(row["N"], {})[row["seed"]] = row["loss"]
-    return losses
+    return table
 
 
 def length_losses_table(record):
     """The loss of each variant in rows of N tokens, from `python -m lab.lengths`."""
-    losses = losses_by_length(record)
+    # how many seeds most cells have
+    losses = losses_of_variants(record["rows"])
     usual = max(len(seeds) for by_length in losses.values() for seeds in by_length.values())
-    lengths = record["settings"]["lengths"]
 
+    # one row per variant, one column per length
+    lengths = record["settings"]["lengths"]
     rows = []
     for variant, by_length in losses.items():
         values = [list(by_length.get(N, {}).values()) for N in lengths]
         rows.append([variant, *[cell(each, 3, usual) or "-" for each in values]])
     header = ["variant", *[f"{N:,} tokens" for N in lengths]]
+
+    # what holds for all cells
     note = (
         f"The same {record['rows'][0]['scored']:,} tokens of one text for all lengths and runs: "
         "the errors are over seeds, without that of the choice of the text; "
@@ -711,17 +694,24 @@ def length_changes_table(record):
     trained_at = record["rows"][0]["trained_at"]
     longer = [N for N in record["settings"]["lengths"] if N > trained_at]
 
+    # one row per variant, one column per longer length
     rows = []
-    for variant, by_length in losses_by_length(record).items():
-        changes = []
+    p_values = 0
+    for variant, by_length in losses_of_variants(record["rows"]).items():
+        row = [variant]
         for N in longer:
-            if N in by_length:
-                changes.append(compare(by_length[N], by_length[trained_at]).text())
-            else:
-                changes.append("-")
-        rows.append([variant, *changes])
+            if N not in by_length:
+                row.append("-")
+                continue
+            comparison = compare(by_length[N], by_length[trained_at])
+            row.append(comparison.text())
+            if not math.isnan(comparison.p):
+                p_values += 1
+        rows.append(row)
+
     header = ["variant", *[f"{N:,} - {trained_at}" for N in longer]]
-    return markdown(header, rows)
+    note = "Each run is compared with itself. p: paired t-test over seeds."
+    return [*markdown(header, rows), "", below_differences(note, p_values)]
 
 
 # --- Attacks --------------------------------------------------------------------------------------

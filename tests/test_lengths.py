@@ -1,6 +1,7 @@
 """lab/lengths.py: the same hidden tokens at every length, the loss of the model, its errors."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -50,6 +51,16 @@ def test_the_text_is_the_held_out_sentences_in_order_with_a_sep_after_each(corpu
 
     assert text == tokens[: len(text)]
     assert len(text) > len(tokens) - (LONGEST - 1)
+
+
+def test_the_labels_are_the_tokens_that_the_masks_hide(corpus, monkeypatch):
+    """With all tokens scored: what the model gets, and the labels, make up the text."""
+    every_token = torch.ones(LONGEST - 1, dtype=torch.bool)
+    monkeypatch.setattr(lengths, "scored_positions", lambda width, lengths: every_token)
+    text = lengths.held_out_text(corpus, LENGTHS)
+    original = torch.where(text.labels == -100, text.masked_ids, text.labels)
+    assert (original == lengths.held_out_stretches(corpus, LONGEST)).all()
+    assert (text.labels != -100).any()
 
 
 def test_a_held_out_text_that_is_too_short_is_refused_in_one_line(corpus):
@@ -103,22 +114,48 @@ def test_at_every_length_the_same_tokens_are_hidden(corpus):
 # --- End weights ----------------------------------------------------------------------------------
 
 
-def test_with_divided_weights_far_tokens_together_weigh_as_much_as_in_the_longest_training_row():
-    """32 times as many tokens: a far token weighs exp(beta_end) / 32, a near one as before."""
-    model = BertForMaskedLM(BertConfig.from_size("tiny", "fixed", vocab_size=10, max_length=8))
+def model_of(variant, **options):
+    """A tiny model that was trained with rows of 8 tokens, with random betas."""
+    config = BertConfig.from_size("tiny", variant, vocab_size=10, max_length=8, **options)
+    model = BertForMaskedLM(config)
+    for layer in model.bert.layers:
+        torch.nn.init.normal_(layer.mixer.terms["fixed"].beta)
+    return model
+
+
+def test_the_end_weights_are_divided_by_the_ratio_of_the_lengths_and_the_others_stay():
+    """Rows of 256 tokens are 32 times as long as those of the training. The model itself stays."""
+    model = model_of("fixed")
     before = [layer.mixer.terms["fixed"].beta.detach().clone() for layer in model.bert.layers]
-    lengths.divide_end_weights(model, 256)
-    for layer, beta in zip(model.bert.layers, before, strict=True):
+    changed = lengths.with_divided_end_weights(model, 256)
+    for layer, own, beta in zip(changed.bert.layers, model.bert.layers, before, strict=True):
         ratio = (layer.mixer.terms["fixed"].beta.detach() - beta).exp()  # (H, K)
         assert torch.allclose(ratio[:, [0, -1]], torch.tensor(1 / 32), rtol=1e-5)
         assert (ratio[:, 1:-1] == 1).all()
+        assert (own.mixer.terms["fixed"].beta == beta).all()
 
 
 def test_rows_that_are_no_longer_than_those_of_the_training_keep_their_weights():
-    model = BertForMaskedLM(BertConfig.from_size("tiny", "composite", vocab_size=10, max_length=8))
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    lengths.divide_end_weights(model, 4)
-    assert all((tensor == before[name]).all() for name, tensor in model.state_dict().items())
+    model = model_of("composite")
+    changed = lengths.with_divided_end_weights(model, 4).state_dict()
+    assert all((tensor == changed[name]).all() for name, tensor in model.state_dict().items())
+
+
+def test_the_numbers_of_far_tokens_in_the_documents_are_those_of_a_count():
+    """Tokens at least 8 positions away, on average over the tokens of a row."""
+    counted = {}
+    for N in (128, 2048):
+        i = np.arange(N)
+        counted[N] = (np.abs(i[:, None] - i) >= 8).sum() / N
+        assert counted[N] == (N - 8) * (N - 7) / N
+    assert (round(counted[128]), round(counted[2048])) == (113, 2033)
+    assert round(counted[2048] / counted[128]) == 18
+
+
+def test_end_weights_that_are_not_used_beyond_the_kernel_are_refused():
+    lengths.check_end_weights("run", model_of("composite").config)
+    with pytest.raises(ValueError, match="not for composite with --beyond zero"):
+        lengths.check_end_weights("run", model_of("composite", beyond="zero").config)
 
 
 def test_a_run_without_end_weights_is_refused_in_one_line(runs, small_text, run_program):
@@ -187,6 +224,24 @@ def test_a_run_of_another_corpus_is_refused_in_one_line(runs, run_program, tmp_p
     assert code == 2
     assert "was not trained on this --corpus" in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_two_copies_of_a_run_are_refused_in_one_line(runs, corpus, tmp_path):
+    shutil.copytree(runs["alibi0"], tmp_path / "copy")
+    with pytest.raises(ValueError, match="both alibi with seed 0: keep only one of them"):
+        lengths.check_runs([runs["alibi0"], tmp_path / "copy"], corpus)
+
+
+def test_a_folder_as_the_file_of_the_numbers_is_refused_before_the_work(
+    runs, small_text, run_program, tmp_path
+):
+    arguments = [runs["alibi0"], "--corpus", small_text.file, "--cache_dir", small_text.cache]
+    arguments += ["--lengths", 8, "--out", tmp_path]
+    code, printed, error = run_program("lab.lengths", lengths.main, *arguments)
+    assert code == 2
+    assert "is a folder, not a file" in error
+    assert len(error.strip().splitlines()) == 1
+    assert "loss" not in printed  # the head of the table
 
 
 def test_a_run_with_a_vocabulary_of_its_own_needs_the_same_vocab_size_again(

@@ -540,6 +540,8 @@ def test_changes_from_the_length_of_the_training_are_those_of_each_run():
         "|---|---|",
         "| alibi | 0.600 +- 0.100 (p = 0.11, 2 seeds) |",
         "| absolute | - |",
+        "",
+        "Each run is compared with itself. p: paired t-test over seeds.",
     ]
 
 

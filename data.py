@@ -110,8 +110,8 @@ INITIALS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]|[A-Z]")
 def split_sentences(paragraph):
     """Split a paragraph into sentences, with the spaces between them at their ends.
 
-    A sentence ends at . ! or ? before a space, unless the next word begins with a small letter or
-    the full stop belongs to an abbreviation.
+    A sentence ends at . ! or ? before a space, if the next word begins with a letter or a digit.
+    It does not end there if this letter is small, or if the full stop belongs to an abbreviation.
 
         "Dr. Lee saw it. Who?"  ->  ["Dr. Lee saw it. ", "Who?"]
     """
@@ -360,7 +360,8 @@ def train_tokenizer(sample, vocab_size, log):
         A tokenizers.Tokenizer. The same sample always gives the same one.
 
     Raises:
-        ValueError: the vocabulary is smaller than the alphabet, or the text has no words.
+        ValueError: the vocabulary is too small for all different characters, or each word of the
+            text is longer than LONGEST_WORD characters.
     """
     tokenizer = untrained_tokenizer()
     forms = count_forms(tokenizer, sample)
@@ -374,9 +375,10 @@ def train_tokenizer(sample, vocab_size, log):
     characters = set("▁".join(forms))
     max_pieces = vocab_size - len(SPECIAL_TOKENS)
     if len(characters) > max_pieces:
+        needed = len(characters) + len(SPECIAL_TOKENS)
         raise ValueError(
-            f"a vocabulary of {vocab_size:,} is too small: "
-            f"the text has {len(characters):,} characters"
+            f"a vocabulary of {vocab_size:,} is too small: the {len(characters):,} different "
+            f"characters of the text and the special tokens need {needed:,}"
         )
 
     # In a language with few word forms, like the toy language, each form is one piece. All pieces
@@ -435,10 +437,7 @@ def prepare_corpus(names, cache_dir, seq_len, vocab_size=VOCABULARY_SIZE, log=pr
             f"a vocabulary has from {smallest} to {largest:,} tokens, not {vocab_size:,}"
         )
     if seq_len < 8:
-        raise ValueError(
-            f"sequences of {seq_len} tokens are too short: two sentences and three special "
-            f"tokens need at least 8"
-        )
+        raise ValueError(f"sequences must have at least 8 tokens, not {seq_len}")
 
     # Each corpus has its own folder in the cache. The name of the folder is a hash of everything
     # that the corpus depends on. The length of the rows is not part of it, because pairs are cut
@@ -740,8 +739,8 @@ def draw_epoch(train, seed, epoch, batch_size):
     """Draw the batches of one epoch at random.
 
     Each row of `train` occurs at most once per epoch: the rows of the shuffled order that do not
-    fill a last batch are left out; in each epoch these are different rows. If there are fewer rows
-    than one batch, they are repeated.
+    fill a last batch are left out. The order, and so which rows are left out, is drawn anew in each
+    epoch. If there are fewer rows than one batch, they are repeated.
 
     Args:
         train: (training rows,) the indices of the rows to draw from.
@@ -1026,8 +1025,8 @@ def mask_tokens(input_ids, vocab_size, generator):
 
     The model must predict the original token at every chosen position.
 
-    One random number per token, from 0 to 1, decides everything. Below 0.15 the token is chosen,
-    and the range from 0 to 0.15 is divided in the ratio 80 : 10 : 10:
+    One random number per token, from 0 to 1, decides which of these happens. Below 0.15 the token
+    is chosen, and the range from 0 to 0.15 is divided in the ratio 80 : 10 : 10:
 
         0               0.12         0.135       0.15                            1
         |    [MASK]     |   random   |   same    |          not chosen           |

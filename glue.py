@@ -23,11 +23,12 @@ support/glue_*.py.
 Which seeds? Ten fine-tuning seeds of one pre-trained model, as in [C], say how much fine-tuning
 varies. Whether one variant is better than another depends on the noise of pre-training, too. So
 pre-train each variant with several seeds (pretrain.py --seed 0 1 2) and fine-tune each of these
-models with one seed (--seeds 1): for the same time the error then holds both.
+models with one seed (--seeds 1): this takes the same time, and the standard error then includes
+both kinds of noise.
 
-Batches are drawn at random, and each is as wide as its longest row. Sorting the rows by length
-would need less padding. But length often tells the label, and then most rows of a batch have the
-same label: such batches teach less, or nothing at all.
+Batches are drawn at random. Each is as wide as its longest row, rounded up to a multiple of 8.
+Sorting the rows by length would need less padding. But length often tells the label, and then most
+rows of a batch have the same label: such batches teach less, or nothing at all.
 
 How it is called, from the command to a batch:
 
@@ -59,7 +60,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from attention import VARIANTS
-from data import PAD, SEP, BatchSource, pad_pairs
+from data import PAD, SEP, BatchSource, batches_per_epoch, pad_pairs
 from model import SIZES, BertForClassification, load_config, load_run
 from pretrain import ADAM_BETAS, ADAM_EPS, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
@@ -145,7 +146,7 @@ class Task:
         metrics: names in support/glue_metrics.py. A task's score is the mean of its metrics.
         epochs: how often the training rows are seen.
         released_steps: the number of steps in the released code, for comparison. `epochs` over the
-            training rows give the same number within a few per cent.
+            training rows give the same number within 6 per cent.
         batch_size: rows per batch.
         lr: peak learning rate; None: LEARNING_RATES, by the size of the model.
         start: the task from whose fine-tuned encoder this one starts; None: the pre-trained one.
@@ -394,7 +395,8 @@ def evaluate(model, dev, metrics, device, dtype):
         scores: {split: {metric: ..., "score": ...}}.
         constant_prediction: whether all rows of a split got the same answer.
         partial: whether rows of a split are missing.
-        by_phenomenon: {phenomenon: accuracy}, only if the rows say which phenomenon they test.
+        by_phenomenon: {phenomenon: accuracy}, for CoLA only. In GLUE's own files the sentences have
+            a source in place of a phenomenon.
     """
     result = {"score": 0.0, "scores": {}, "constant_prediction": False, "partial": False}
     for split, data in dev.items():
@@ -494,12 +496,15 @@ def settings_for(name, seed, examples, config, args, dtype):
         args: the command line of `finetune`.
         dtype: the precision.
     """
-    # the published settings, or the given ones; those are for the tasks that the user names
+    # The published settings. --lr, --epochs and so on replace them for the tasks in --task only,
+    # not for MNLI if it is trained only because RTE starts from it.
     published = published_settings(name, config)
     settings = dict(published)
     if name in named_tasks(args.task):
         settings |= given_settings(args)
         check_batch_size(name, args.batch_size, len(examples.train.a))
+
+    # these options are for all tasks
     settings["seq_len"] = min(args.seq_len, config.max_length)
     settings["start"] = start_of(name, args)
 
@@ -509,8 +514,8 @@ def settings_for(name, seed, examples, config, args, dtype):
         settings["changed"] = changed
 
     # what follows from them
-    batches_per_epoch = max(1, len(examples.train.a) // settings["batch_size"])
-    settings["steps"] = settings["epochs"] * batches_per_epoch
+    batches = batches_per_epoch(examples.train.a, settings["batch_size"])
+    settings["steps"] = settings["epochs"] * batches
     settings["warmup_steps"] = math.ceil(settings["warmup_share"] * settings["steps"])
 
     # which run it is
@@ -773,11 +778,11 @@ def predict_tests(folder, formats, data_dir, args, device):
         args: the command line of `predict`.
         device: where the models run.
     """
-    # all runs and files must be there before any work
+    # the model, its fine-tuned runs and all files must be there before any work
+    pretrained, tokenizer = load_run(folder)
     out = folder / args.name
     hint = finetune_hint(folder, args)
     check_best_runs(folder, out, read_results(out), hint)
-    pretrained, tokenizer = load_run(folder)
     examples_of_file = {}
     for file, (name, split) in SUBMISSION.items():
         examples_of_file[file] = read_task(formats[name], data_dir, split, args.allow_partial)
@@ -847,7 +852,7 @@ def remake_hint(out, name, command):
 
 
 def finetune_hint(folder, args):
-    """The command that fine-tunes a run, for messages, with the options that the user gave."""
+    """The command that fine-tunes a run, for messages: with the same data, --name and so on."""
     words = ["python", "glue.py", "finetune", str(folder), "--data_dir", str(args.data_dir)]
     if is_toy(args.data_dir):
         words += ["--cache_dir", str(args.cache_dir)]
@@ -964,7 +969,7 @@ def finetune_command(args):
         f"before; results go to RUN/{results_path(args.name)}"
     )
 
-    # everything is checked: of several processes, the others begin
+    # under torchrun: the first process has checked everything, so the others may begin
     meet()
 
     with progress.bar:
@@ -988,6 +993,7 @@ def table_command(args):
     # two variants, or all of them
     if args.compare is not None:
         lines = comparison_lines(runs, *args.compare)
+        runs = [run for run in runs if run.variant in args.compare]  # of which the notes speak
     elif args.by_phenomenon:
         lines = result_lines(runs, phenomenon_cells)
     else:
@@ -1005,12 +1011,21 @@ def read_run(folder, name):
     if not records:
         hint = shlex.join(["python", "glue.py", "finetune", str(folder), "--name", name])
         raise ValueError(f"{folder / name} has no results: {hint} makes them")
+
+    # they are of the model that is there now, not of one that was trained for fewer steps
+    if (folder / "model.pt").is_file():
+        digest = digests_of(folder)["model"]
+        for record in records.values():
+            if record["settings"].get("model", digest) != digest:
+                raise ValueError(
+                    f"the results in {folder / name} are of an earlier model.pt: "
+                    "fine-tune the run again with another --name"
+                )
     return Run(str(folder), settings, list(records.values()))
 
 
 def predict_command(args):
     """Write the test files of a run."""
-    load_run(args.run)
     device, _, line = choose_device(args.device)
     print(line)
     predict_tests(args.run, formats_of(args.data_dir), data_folder(args), args, device)
@@ -1082,7 +1097,7 @@ def parse_arguments(arguments):
     if arguments[0] not in (*COMMANDS, "-h", "--help"):
         arguments = ["finetune", *arguments]
 
-    # argparse makes an empty list of this value, whatever the type of the option is
+    # argparse turns "--option=--" into an empty list, whatever the type of the option is
     for text in arguments:
         if text.startswith("--") and text.endswith("=--"):
             parser.error(f"{text}: -- is not a value")
@@ -1113,7 +1128,7 @@ def add_finetune_options(parser):
         help=f"one number up to {len(SEEDS)}: the first N of the published seeds; otherwise: the "
         f"seeds themselves (default: all {len(SEEDS)} published seeds). To compare variants, "
         "pre-train each of them with several seeds and fine-tune these with --seeds 1: then the "
-        "error holds the noise of pre-training, too",
+        "error includes the noise of pre-training, too",
     )
     add(
         "--intermediate",
@@ -1167,7 +1182,8 @@ def add_table_options(parser):
     group.add_argument(
         "--by_phenomenon",
         action="store_true",
-        help="in place of the tasks, print the accuracy on each phenomenon of CoLA",
+        help="in place of the tasks, print the accuracy on each phenomenon of the toy CoLA "
+        "(of GLUE's own CoLA: on each source of its sentences)",
     )
     group.add_argument(
         "--compare",

@@ -5,14 +5,14 @@
     python pretrain.py --size small --corpus my_texts/         the paper's BERT-small on your text
     torchrun --standalone --nproc_per_node 8 pretrain.py ...   the same on eight GPUs
 
-The batch, the masks and the dropout of a step are functions of (seed, step) alone. A run that was
-stopped and resumed therefore equals an uninterrupted run, on a CPU to the bit. The folder of a run
-holds config.json, tokenizer.json, model.pt (the weights), train_state.pt (what resuming needs) and
-log.jsonl.
+The batch and the masks of a step are functions of (seed, step), and so is its dropout if the work
+is divided in the same way. A run that was stopped and resumed therefore equals an uninterrupted
+run, on a CPU to the bit. The folder of a run holds config.json, tokenizer.json, model.pt (the
+weights), train_state.pt (what resuming needs) and log.jsonl.
 
 From top to bottom: the settings; Trainer (one step of the optimizer, the log, the checkpoint);
-the training loop; saving and resuming; the runs of a command line; main. One training step goes
-main -> train -> train_step -> Bert -> Layer -> SelfAttention -> attention.
+the training loop; saving and resuming; the dry run; the runs of a command line; main. One training
+step goes main -> train -> train_step -> Bert -> Layer -> SelfAttention -> attention.
 
 A step computes its batch in parts (own_parts): each process takes its own rows, and with
 --micro_batch it computes only so many of them at a time. The gradients of the parts add up to
@@ -75,6 +75,7 @@ from support.limits import check_memory, free_memory, memory_for, memory_line, p
 from support.provenance import made_by
 from support.runs import added_to_errors, check_not_in_use, holds_files, load_weights, own_folder
 from support.signals import StopSignals
+from support.statistics import different_settings
 from support.tables import mean_and_standard_error
 
 # --- Settings -------------------------------------------------------------------------------------
@@ -95,8 +96,7 @@ class Recipe:
     def __post_init__(self):
         if self.seq_len < 8:
             raise ValueError(
-                "--seq_len must be at least 8, room for two sentences and three special tokens, "
-                f"not {self.seq_len}"
+                f"--seq_len must be at least 8, for two short sentences, not {self.seq_len}"
             )
         if not 0 < self.lr < math.inf:
             raise ValueError(f"--lr must be a number above 0, not {self.lr}")
@@ -175,7 +175,7 @@ def make_optimizer(model, weight_decay):
         {"params": decayed, "weight_decay": weight_decay},
         {"params": not_decayed, "weight_decay": 0.0},
     ]
-    # The fused kernel updates all parameters in one call; torch has none for Apple's GPU.
+    # The fused kernel updates all parameters in one call. It is used where it is tested.
     fused = decayed[0].device.type in ("cpu", "cuda")
     return torch.optim.AdamW(groups, betas=ADAM_BETAS, eps=ADAM_EPS, fused=fused)
 
@@ -213,7 +213,7 @@ class Trainer:
         self.seconds = 0.0  # time of the steps so far, without evaluations and saving
         self.result = None  # what the last evaluation found, when the run is finished
 
-        # the lines of log.jsonl; the first one says what this run is and what made it
+        # the lines of log.jsonl; the first one says what this run is, and what made it or began it
         self.records = [{"settings": settings, "made_by": made_by(device)}]
 
     def update(self, loss):
@@ -335,7 +335,7 @@ class Trainer:
         self.losses = state["losses"]
         self.tokens = state["tokens"]
         self.seconds = state["seconds"]
-        self.records = state["records"]
+        self.records = resumed_log(state, self.records[0]["made_by"])
         self.result = state["result"]
         self.saved_step = self.step
 
@@ -355,6 +355,25 @@ class Trainer:
                 f"{self.path.parent} belongs to another run ({'; '.join(differences)}); "
                 f"choose another {self.option}"
             )
+
+
+def resumed_log(state, made_by):
+    """The lines of the log in a checkpoint, and one more if the run continues in another way.
+
+    Another way is: on another machine, with another version of the code, or divided among other
+    processes. The new line says from which step on.
+    """
+    lines = state["records"]
+    if state["result"] is not None:
+        return lines
+
+    # what made the last lines; early versions of this program did not say it
+    before = {}
+    for line in lines:
+        before = line.get("made_by", before)
+    if different_settings(before, made_by, except_for=("date",)):
+        lines = [*lines, {"step": state["step"], "made_by": made_by}]
+    return lines
 
 
 # --- Pre-training ---------------------------------------------------------------------------------
@@ -440,25 +459,25 @@ def train_step(trainer, corpus):
     # parts: the rows of this process, at most micro_batch of them at a time
     parts = own_parts(masked_ids, attention_mask, labels, trainer.micro_batch)
     loss_so_far = 0.0
-    for number, (masked_ids, attention_mask, labels, weight) in enumerate(parts, 1):
+    for number, part in enumerate(parts, 1):
         is_last = number == len(parts)
 
         # loss: the encoder, then the head at the masked tokens only. On CUDA their number is fixed,
         # so that the CPU does not wait until they are counted.
         max_predictions = None
         if device.type == "cuda":
-            max_predictions = predictions_at_most(labels.numel())
+            max_predictions = predictions_at_most(part.labels.numel())
         with autocast(device, trainer.dtype):
             if trainer.parallel is None:
-                hidden = model.bert(masked_ids, attention_mask)  # (b, N, C)
+                hidden = model.bert(part.masked_ids, part.attention_mask)  # (b, N, C)
                 logits, targets = model.masked_logits(
-                    hidden, labels, pad_to_multiple_of=64, max_predictions=max_predictions
+                    hidden, part.labels, pad_to_multiple_of=64, max_predictions=max_predictions
                 )  # (M, V), (M,)
             else:
                 logits, targets = logits_of_part(
-                    trainer.parallel, is_last, masked_ids, attention_mask, labels, max_predictions
+                    trainer.parallel, part, is_last, max_predictions
                 )  # (M, V), (M,)
-            loss = loss_so_far + weight * masked_lm_loss(logits, targets)
+            loss = loss_so_far + part.weight * masked_lm_loss(logits, targets)
 
         # The gradients of the parts add up.
         if not is_last:
@@ -490,7 +509,7 @@ def own_parts(masked_ids, attention_mask, labels, micro_batch=None):
     The loss of a batch is the mean over its masked tokens. So the mean over a part is multiplied by
     the share of the masked tokens that are in this part. With several processes it is also
     multiplied by their number, because DistributedDataParallel takes the mean of their gradients.
-    If there is only one part, its weight is exactly 1.
+    With one process and one part, the weight is exactly 1 (0 if no token is masked).
 
     Example: 5 rows, 2 processes, at most 2 rows at a time. The batch has 20 masked tokens.
 
@@ -551,8 +570,9 @@ def connect(trainer):
         )
 
 
-def logits_of_part(parallel, is_last, *inputs):
+def logits_of_part(parallel, part, is_last, max_predictions):
     """The forward pass of one of several processes. Only the last part sends the gradients."""
+    inputs = (part.masked_ids, part.attention_mask, part.labels, max_predictions)
     if is_last:
         return parallel(*inputs)
     with parallel.no_sync():
@@ -562,8 +582,9 @@ def logits_of_part(parallel, is_last, *inputs):
 def predictions_at_most(tokens):
     """Room for the masked tokens of a batch of `tokens` tokens, a multiple of 64.
 
-    Their number is random, with mean 0.15 * tokens. The result is at least six standard deviations
-    above the mean, which is never reached in practice.
+    Their number is random. Its mean is at most 0.15 * tokens, because padding and special tokens
+    are never masked. The result is at least six standard deviations above this, which is never
+    reached in practice.
     """
     mean = MASK_PROBABILITY * tokens
     deviation = math.sqrt(MASK_PROBABILITY * (1 - MASK_PROBABILITY) * tokens)
@@ -673,7 +694,7 @@ def new_trainer(config, settings, folder, device, dtype, micro_batch=None):
     model = BertForMaskedLM(config)
     trainer = Trainer(model, settings, folder / "train_state.pt", device, dtype)
 
-    # How the work is divided is no setting: the result is the same up to rounding and dropout.
+    # How the work is divided is not a setting: the result is the same up to rounding and dropout.
     trainer.micro_batch = micro_batch
     if micro_batch is not None or process_count() > 1:
         divided = {"processes": process_count(), "micro_batch": micro_batch}
@@ -726,6 +747,9 @@ def resume_run(trainer, folder):
             raise ValueError(f"{folder}/model.pt holds the weights of another run")
 
 
+# --- Dry run: memory and time of a step -----------------------------------------------------------
+
+
 def dry_run(trainer, corpus, steps=20):
     """Measure the memory and time of a few steps and write nothing: what would the run cost?"""
     steps = min(steps, trainer.settings["steps"])
@@ -767,12 +791,13 @@ def seconds_of_steps(trainer, corpus, steps):
 def measure_memory(trainer, corpus, steps):
     """Measure the memory of a step with a quarter, a half and all of the pairs at a time.
 
-    It is that one of the first steps whose rows are the widest, and two parts of it: they need as
-    much memory as all parts. All pairs at a time are left out if they would not fit, by what was
-    measured before.
+    Of the first steps, the one with the widest rows is measured. Two parts of its batch are enough:
+    further parts need no more memory. All pairs at a time are left out if the first two
+    measurements show that they would not fit.
 
     Returns:
-        (a line that says what was found, whether so many pairs at a time as were asked for fit)
+        line: what was found, as text.
+        fits: False if so many pairs at a time as the command line asks for would not fit.
     """
     memory = free_memory(trainer.device)
     if memory is None:
@@ -803,6 +828,7 @@ def measure_memory(trainer, corpus, steps):
         peak = peak_memory(trainer.device, partial(train_step, trainer, rows))
         trainer.check_finite()
         if peak is None:
+            trainer.micro_batch = limit
             return "its memory cannot be measured on this system", True
         peaks[pairs] = largest(peak)
     trainer.micro_batch = limit
@@ -835,7 +861,7 @@ def recipe_for(args):
         if value is not None:
             given[name] = value
 
-    # If only --steps is given: warm up for a tenth of them, but not longer than the recipe.
+    # --steps without --warmup_steps: warm up for a tenth of them, but not longer than the recipe.
     if "steps" in given and "warmup_steps" not in given:
         given["warmup_steps"] = min(recipe.warmup_steps, max(1, given["steps"] // 10))
     return replace(recipe, **given)
@@ -855,7 +881,7 @@ def config_for(args, recipe, name):
 
 
 def check_options(args):
-    """ValueError if an option is given that none of the variants can use."""
+    """ValueError if --kernel_size or --attention_layer is given and no variant can use it."""
     variants = [VARIANTS[name] for name in args.variant]
     if args.kernel_size is not None and not any(variant.has_kernel for variant in variants):
         raise ValueError(f"--kernel_size: {', '.join(args.variant)} has no kernel")
@@ -1016,7 +1042,7 @@ def main(arguments=None):
     if recipe.batch_size > len(lengths):
         print(f"--batch_size is above the {len(lengths):,} training pairs: a step repeats them")
 
-    # everything is checked: of several processes, the others begin
+    # under torchrun: the first process has checked everything, so the others may begin
     meet()
 
     results = {}
@@ -1029,7 +1055,7 @@ def main(arguments=None):
 
         # only time some steps
         if args.dry_run:
-            compile_for(trainer, args.compile, int(lengths.max()))
+            compile_for(trainer, args.compile, corpus)
             connect(trainer)
             dry_run(trainer, corpus)
             continue
@@ -1043,7 +1069,7 @@ def main(arguments=None):
                 continue
             if trainer.step > 0:
                 print(f"  resumed at step {trainer.step:,} of {recipe.steps:,}")
-            compile_for(trainer, args.compile, int(lengths.max()))
+            compile_for(trainer, args.compile, corpus)
             connect(trainer)
 
             # A first save before training: an error in writing shows now.
@@ -1070,39 +1096,50 @@ def main(arguments=None):
     return 0
 
 
-def compile_for(trainer, wanted, longest):
-    """torch.compile the encoder, first for a full batch; on a GPU also if nothing is given.
+def compile_for(trainer, wanted, corpus):
+    """torch.compile the encoder, first for the shape of the next batch.
 
-    longest: the number of tokens of the longest pair.
+    wanted: True and False are --compile and --no-compile; None, the default, is True on CUDA only.
     """
     if wanted is False or (wanted is None and trainer.device.type != "cuda"):
         return
+    settings = trainer.settings
+    batch = corpus.batch(settings["seed"], trainer.step, settings["batch_size"])  # (B, N)
+
     # as many rows as are computed at once
-    B = math.ceil(trainer.settings["batch_size"] / process_count())
+    rows = math.ceil(len(batch) / process_count())
     if trainer.micro_batch is not None:
-        B = min(B, trainer.micro_batch)
-    N = min(trainer.settings["seq_len"], longest)
-    input_ids = torch.full((B, N), PAD + 1, device=trainer.device)
+        rows = min(rows, trainer.micro_batch)
+    input_ids = torch.full((rows, batch.shape[1]), PAD + 1, device=trainer.device)
     precision = autocast(trainer.device, trainer.dtype)
     compile_encoder(trainer.model.bert, input_ids, precision)
 
 
 def parse_arguments(arguments=None):
-    """The command line's values. An error of the user ends the program with one line."""
+    """The command line's values. Wrong ones end the program with the usage and one line."""
     parser = argparse.ArgumentParser(
-        description="Masked-LM pre-training of any variant on any text.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description="Masked-LM pre-training of any variant on any text."
     )
     add = parser.add_argument
     by_size = "default by size and corpus, printed when the run starts"
 
     # what to train
     names = ", ".join(VARIANTS)
-    add("--variant", nargs="+", default=["composite"], help=f"one or more of: {names}; or all")
-    add("--size", choices=SIZES, default="tiny", help="size of the model")
-    add("--kernel_size", type=positive_int, help="K, odd; default 17, ConvBERT 9")
-    add("--beyond", choices=BEYOND, default="clip", help="beyond the kernel: its end weight, or 0")
-    add("--attention_layer", type=positive_int, help="of hybrids, from 1; default: the last layer")
+    add(
+        "--variant",
+        nargs="+",
+        default=["composite"],
+        help=f"one or more of: {names}; or all (default: composite)",
+    )
+    add("--size", choices=SIZES, default="tiny", help="size of the model (default: tiny)")
+    add("--kernel_size", type=positive_int, help="K, odd (default: the variant's own, mostly 17)")
+    add(
+        "--beyond",
+        choices=BEYOND,
+        default="clip",
+        help="beyond the kernel: its end weight, or 0 (default: clip)",
+    )
+    add("--attention_layer", type=positive_int, help="of hybrids, from 1 (default: the last layer)")
 
     # on which text
     add(
@@ -1110,10 +1147,15 @@ def parse_arguments(arguments=None):
         nargs="+",
         default=["toy"],
         help="toy, wikitext-2, wikitext-103, or text files and folders (.txt .gz .xz; "
-        "an empty line between documents)",
+        "an empty line between documents; default: toy)",
     )
-    add("--cache_dir", type=Path, default="cache", help="downloads and token ids")
-    add("--vocab_size", type=positive_int, default=VOCABULARY_SIZE, help="tokens, at most")
+    add("--cache_dir", type=Path, default="cache", help="downloads and token ids (default: cache)")
+    add(
+        "--vocab_size",
+        type=positive_int,
+        default=VOCABULARY_SIZE,
+        help="tokens, at most (default: %(default)s)",
+    )
 
     # how long and how fast
     add("--steps", type=positive_int, help=by_size)
@@ -1122,21 +1164,32 @@ def parse_arguments(arguments=None):
     add("--lr", type=float, help=f"peak learning rate; {by_size}")
     add("--warmup_steps", type=positive_int, help=by_size)
     add("--dropout", type=float, help=by_size)
-    add("--seed", nargs="+", type=int, default=[0], help="one run per seed")
+    add("--seed", nargs="+", type=int, default=[0], help="one run per seed (default: 0)")
 
     # where
     add("--out_dir", type=Path, help="folder of the run, or of several runs (default: runs/...)")
-    add("--resume", choices=("auto", "never"), default="auto", help="continue a run in its folder")
+    add(
+        "--resume",
+        choices=("auto", "never"),
+        default="auto",
+        help="continue a run in its folder, or refuse to (default: auto)",
+    )
     add("--save_every", type=positive_int, help="steps (default: a tenth of all, at most 1,000)")
     add("--eval_every", type=positive_int, help="steps (default: a tenth of all)")
 
     # on what machine
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
-    add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
+    add(
+        "--dtype",
+        choices=("auto", "fp32", "bf16"),
+        default="auto",
+        help="of matrix products (default: auto, bf16 if the hardware has it)",
+    )
     add(
         "--micro_batch",
         type=positive_int,
-        help="pairs that are computed at once, at most: less memory, same result (default: all)",
+        help="pairs that are computed at once, at most: less memory, and the same result up to "
+        "rounding and dropout (default: all)",
     )
     add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile (default: on CUDA)")
     add("--dry_run", action="store_true", help="memory and time of some steps; write no run")

@@ -6,11 +6,12 @@
     python -m lab.bench attention             attention alone, computed in six ways
 
 Each command prints a table. With --out FILE.json it also writes the numbers to a file, together
-with the settings and the machine; lab/figures.py draws from this file.
+with the settings and the machine; `python -m lab.figures lengths` draws the file of `lengths`.
 
-All variants, or all methods of computing attention, take turns in one process: a round measures
-each of them once. Times are medians over the rounds. A ratio is the median over the rounds of
-(time / time of the first variant or method in the same round), so it also holds on a busy machine.
+What is compared takes turns in one process: a round measures each variant, or each method, once.
+Times are medians over the rounds. A ratio is the median over the rounds of (time / time of the
+first one in the same round), so it also holds on a busy machine. Only `padding` compares sums over
+all rounds, because its batches differ in size; its ratio is speed / speed of the first one.
 Letters as in attention.py.
 """
 
@@ -220,7 +221,7 @@ def step_note(name, steps, corpus, batch_size):
 
 def step_peak(setup):
     """The peak memory in MiB of this process after three training steps on full rows."""
-    keep_freed_memory()  # as in pretrain.py
+    keep_freed_memory()  # as run_command does for pretrain.py; this is a fresh process
     trainer, _ = make_trainer(setup)
     full_rows = setup.full_rows()
     for _ in range(3):
@@ -234,7 +235,7 @@ def run_steps(args, arguments):
     device, dtype, line = choose_device(args.device, args.dtype)
     print(line)
 
-    # Everything that can be wrong is checked before the text is prepared.
+    # The options of the models are checked before the text is prepared.
     args.variant = chosen_variants(args.variant, list(VARIANTS), baseline="absolute")
     recipe = recipe_for(args)
     configs = {name: config_for(args, recipe, name) for name in args.variant}
@@ -394,19 +395,16 @@ def run_padding(args, arguments):
     print(line)
 
     # one model
-    if len(args.variant) > 1 or args.variant[0] not in VARIANTS:
-        raise ValueError("--variant: name one variant")
     recipe = recipe_for(args)
-    config = config_for(args, recipe, args.variant[0])
+    config = config_for(args, recipe, args.variant)
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len)
     config = replace(config, vocab_size=corpus.vocab_size)
     settings = settings_for(config, recipe, args.size, 0, corpus, dtype)
-    keep_freed_memory()  # as in pretrain.py
     trainer = new_trainer(config, settings, Path(), device, dtype)
 
     record_settings = {
         "size": args.size,
-        "variant": args.variant[0],
+        "variant": args.variant,
         "batch_size": recipe.batch_size,
         "seq_len": recipe.seq_len,
         "corpus": [without_folder(name) for name in args.corpus],
@@ -515,7 +513,7 @@ def make_mixer_run(config, B, N, device, dtype):
 def model_peak(config, device, dtype):
     """The peak memory in MiB of this process after a model's forward and backward pass.
 
-    The model reads one sequence of config.max_length tokens, 15 % of which are masked.
+    The model reads one sequence of config.max_length tokens and predicts about 15 % of them.
     """
     torch.manual_seed(0)
     model = BertForMaskedLM(config).to(device)
@@ -782,7 +780,8 @@ def forward_backward(function, inputs, grad_output):
 def relative_errors(results, exact):
     """(error of the values, largest error of a gradient).
 
-    An error is the largest difference, divided by the largest number of the exact result.
+    An error is the largest absolute difference, divided by the largest absolute value of the exact
+    result.
     """
     errors = []
     for result, expected in zip(results, exact, strict=True):
@@ -816,7 +815,7 @@ def run_attention(args, arguments):
     # the table, and the note below it
     print(
         f"forward and backward of attention, {HEADS} heads of {HEAD_SIZE} channels, "
-        f"K = {KERNEL_SIZE}; errors against float64, relative to the largest number"
+        f"K = {KERNEL_SIZE}; errors against float64, divided by the largest exact value"
     )
     rows = measure_attention(paths, lengths, args.tokens, device, dtype)
     record.add_table(ATTENTION_COLUMNS, rows)
@@ -873,7 +872,14 @@ def add_steps_command(commands):
 
 def add_padding_command(commands):
     parser = commands.add_parser("padding", help="training steps on batches made in four ways")
-    add_model_options(parser, default_variants=["composite"])
+    add_size(parser)
+    parser.add_argument(
+        "--variant",
+        choices=VARIANTS,
+        metavar="VARIANT",
+        default="composite",
+        help="name of one variant (default: composite)",
+    )
     add_corpus_options(parser)
     add_machine_options(parser, dtypes=("auto", "fp32", "bf16"))
     parser.add_argument(
@@ -918,8 +924,12 @@ def add_attention_command(commands):
     parser.set_defaults(run=run_attention)
 
 
-def add_model_options(parser, default_variants):
+def add_size(parser):
     parser.add_argument("--size", choices=SIZES, default="tiny", help="(default: tiny)")
+
+
+def add_model_options(parser, default_variants):
+    add_size(parser)
     parser.add_argument(
         "--variant",
         nargs="+",

@@ -11,8 +11,8 @@ must be new or empty. Neither command needs transformers. Its classes, and our v
     ElectraForMaskedLM     absolute     embeddings of another size (E != C); imported with any size
     ConvBertForMaskedLM    convbert
 
-A run of `none` is exported as a BERT whose position vectors are all 0. All other variants are
-refused, because their parts have no place in those classes.
+A run of `none` is exported like one of `absolute` whose position vectors are all 0. All other
+variants are refused, because these classes have no place for their parts.
 
 What a checkpoint has and a run cannot have is named in the output. If it changes what the encoder
 computes, the checkpoint is refused. docs/exchange.md has the details.
@@ -187,7 +187,8 @@ SIZES = {
     "max_position_embeddings": "max_length",
 }
 
-# Entries with which our models compute the same. If an entry is missing, it has this value.
+# Entries that must have these values, because our models compute nothing else. A missing entry
+# counts as this value.
 SAME = {
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-12,
@@ -331,7 +332,7 @@ def shown(value):
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
-# Weights of the encoder that have no influence, or only with inputs that nobody gives.
+# Default position ids and token types, which some files hold. Our models do not need them.
 INDICES = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
@@ -605,7 +606,9 @@ def wordpiece_tokenizer(path, settings):
         if type(value) is not bool and not is_unset:
             raise ValueError(f"{path}: tokenizer_config.json has {shown(value)} for {name}")
     if "do_lower_case" not in settings:
-        notes.append("text is turned into small letters: tokenizer_config.json does not say no")
+        notes.append(
+            "text is converted to lower case, because tokenizer_config.json has no do_lower_case"
+        )
 
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(clean_text=True, **options)
@@ -761,7 +764,7 @@ def kind_of(config):
     variant = VARIANTS[config.variant]
     reason = None
     if variant.mixer not in (SelfAttention, ConvBert) or variant.hybrid:
-        reason = f"another mixer than BERT and ConvBERT ({variant.mixer.__name__})"
+        reason = f"a mixer that neither BERT nor ConvBERT has ({variant.mixer.__name__})"
     elif variant.terms:
         reason = f"terms for relative positions ({', '.join(variant.terms)})"
     elif variant.convolutional:

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from attention import VARIANTS, ConvBert, Deberta, SelfAttention, split_heads
-from lab.figures import describe, encode, input_of_mixer, is_clipped, mixer_of
+from lab.figures import describe, dilation_of, encode, input_of_mixer, is_clipped, mixer_of
 from model import load_run
 from support.commands import run_command
 from support.files import write_text
@@ -136,7 +136,8 @@ def attention_heads(mixer, x, attention_mask, clipped):
 def rows_of_terms(mixer, q, k):
     """The position terms of SelfAttention: [(name, "query" or "key", rows (H, N or 1, K)), ...].
 
-    q, k: (1, H, N, d). What is not a row, an addition to the values or to the content, is left out.
+    q, k: (1, H, N, d). Terms without rows are left out: they add to the values, or only change the
+    content term.
     """
     # DeBERTa makes its rows itself
     if isinstance(mixer, Deberta):
@@ -151,21 +152,10 @@ def rows_of_terms(mixer, q, k):
     found = []
     for name, term in mixer.terms.items():
         if term.belongs_to in owners:
-            rows = rows_of_term(term, owners[term.belongs_to][0])  # (H, N, K) or (H, 1, K)
+            rows = term(owners[term.belongs_to])  # (1, H, N, K), (H, N, K) or (H, 1, K)
+            rows = rows.reshape(rows.shape[-3:])  # (H, N, K), or (H, 1, K): one for all tokens
             found.append((name, term.belongs_to, rows))
     return found
-
-
-def rows_of_term(term, owner):
-    """The rows of a term for its owners (H, N, d): (H, N, K), or (H, 1, K) if they are all equal.
-
-    The owners are the queries or the keys.
-    """
-    fixed = term.fixed_kernel()  # (H, K) or None
-    if fixed is not None:
-        return fixed[:, None]  # (H, K) -> (H, 1, K)
-    rows = term(owner[None])  # (1, H, N, K), or (H, N, K) if they do not depend on the text
-    return rows.reshape(rows.shape[-3:])  # (H, N, K)
 
 
 def convolution_heads(mixer, x, attention_mask):
@@ -173,8 +163,8 @@ def convolution_heads(mixer, x, attention_mask):
 
     An empty list if the mixer has no such kernels.
     """
-    # (H, N, K), or (H, 1, K) if all tokens have the same kernel
-    token_kernels = mixer.token_kernels(x, attention_mask)
+    # logits: (H, N, K), or (H, 1, K) if all tokens have the same kernel
+    token_kernels = mixer.token_kernels(x, attention_mask)  # (1, H, N, K) or None
     fixed = mixer.kernels().get("fixed")
     if token_kernels is not None:
         name = "dynamic"
@@ -186,7 +176,7 @@ def convolution_heads(mixer, x, attention_mask):
         return []
 
     # A kernel with dilation D has its weights D tokens apart.
-    dilation = getattr(mixer, "dilation", 1)
+    dilation = dilation_of(mixer)
     symbol = CONVOLUTIONS.get(type(mixer).__name__, "")
     heads = []
     for rows in logits:
@@ -213,7 +203,7 @@ def describe_term(name, symbol, belongs_to, rows, clipped):
 
 
 def notes_on(model, mixer, layer, heads):
-    """Sentences about what a layer does and the maps of the page do not show."""
+    """Sentences about what a layer does but the maps of the page do not show."""
     notes = []
     if not heads:
         notes.append(f"{type(mixer).__name__} has neither attention nor kernels to draw a map of.")

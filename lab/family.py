@@ -6,12 +6,12 @@
 Each panel shows four rows, of four heads or of four queries, against the relative position r of the
 key, for sequences of 64 tokens. The numbers are those of attention.py at these parameters:
 
-    fixed, t5      tables that hold the slopes of ALiBi, as far as their entries reach
-    alibi          has no parameters
-    fire, deberta  their initial values, from seed 0
-    dynamic, xl    their initial values, from seed 0, for four queries from normal(0, 1)
-    rotary         b . R_r b / sqrt(d), the term that a bias b on queries and keys adds: b is 1 in
-                   the first 8, 16, 32 and 64 of the 64 channels, and otherwise 0
+    fixed, t5              tables that hold ALiBi's -m_h abs(r); of t5, at the first r of a bucket
+    alibi                  has no parameters
+    fire                   its initial values, from seed 0
+    dynamic, xl, deberta   their initial values, from seed 0, for four queries from normal(0, 1)
+    rotary                 b . R_r b / sqrt(d), the term that a bias b on queries and keys adds: b
+                           is 1 in the first 8, 16, 32 and 64 of the 64 channels, and otherwise 0
 
 A learned row can have any shape that its scheme allows. Drawing needs matplotlib (pip install
 matplotlib).
@@ -59,7 +59,7 @@ def four_rows(name):
     d = config.hidden_size // config.heads
     q = torch.randn(1, H, N, d)
 
-    # the bias of a rotary embedding
+    # rotary: the term that a bias on queries and keys adds
     if name == "rotary":
         angles = R[:, None] * frequencies(d, "cpu", torch.float32)  # (2N - 1, d/2)
         b = torch.stack([torch.arange(d) < channels for channels in (8, 16, 32, 64)]).float()
@@ -80,7 +80,7 @@ def four_rows(name):
 
 
 def fill_table(mixer, name):
-    """Let the tables of fixed and t5 hold what ALiBi computes; other terms stay as they are."""
+    """Write ALiBi's -m_h abs(r) into the table of fixed or t5; other terms stay as they are."""
     slopes = 2.0 ** (-8 * torch.arange(1, H + 1) / H)  # (H,)
     distance = None
     if name == "fixed":

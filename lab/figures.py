@@ -9,18 +9,21 @@
     python -m lab.figures phenomena FILE.jsonl                                minimal pairs
     python -m lab.figures idea                                                the idea in a picture
     python -m lab.figures fixed RUN --describe                                each kernel in words
+    python -m lab.figures depthwise RUN --layer 4 --describe                  positions in numbers
 
 RUN is a folder that pretrain.py wrote, FILE.json a file that `python -m lab.bench lengths` wrote,
 FILE.jsonl a file of records of runs that `python -m lab.report collect` wrote. Layers and heads
 count from 1. Each figure becomes a PNG and an SVG file, in RUN/figures (for `loss` that of the
-first RUN; for a file next to it) or at --out. Drawing needs matplotlib (pip install matplotlib);
---describe prints text and does not need it. Letters as in attention.py.
+first RUN; for a file next to it) or at --out; `idea` becomes docs/idea.png only. Drawing needs
+matplotlib (pip install matplotlib); --describe prints text and does not need it. Letters as in
+attention.py.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
 
 # isort: split
 import argparse
+import functools
 import json
 import math
 from pathlib import Path
@@ -32,10 +35,11 @@ from attention import TERMS, VARIANTS, Deberta, SelfAttention, attention, split_
 from kernels import key_scores, relative_scores
 from lab.idea import draw_idea
 from lab.pairs import groups_of, mean_accuracy
-from lab.record import read_run_records
+from lab.record import read_log, read_run_records
 from lab.report import checked, with_pairs
 from model import load_run
 from support.commands import positive_int, run_command
+from support.files import write_atomically
 
 # Colours that colour-blind readers can tell apart (Okabe and Ito 2008).
 BLUE = "#0072B2"
@@ -95,7 +99,7 @@ def input_of_mixer(model, ids, layer):
 def attention_map(model, ids, layer):
     """(H, N, N): the weights of attention in all heads of a layer.
 
-    Raises ValueError if the layer is no self-attention.
+    Raises ValueError if the layer is not self-attention.
     """
     q, k, query_rows, key_rows, attention_mask, beyond = inputs_of_attention(model, ids, layer)
 
@@ -140,12 +144,14 @@ def inputs_of_attention(model, ids, layer):
     Returns:
         q, k (1, H, N, d), query_rows and key_rows (or None), attention_mask (1, N), beyond.
     Raises:
-        ValueError: the layer is no self-attention.
+        ValueError: the layer is another mixer than SelfAttention.
     """
     mixer = mixer_of(model, layer)
     if not isinstance(mixer, SelfAttention):
-        variant = model.config.variant
-        raise ValueError(f"layer {layer} of {variant} has no self-attention to draw a map of")
+        raise ValueError(
+            f"layer {layer} of {model.config.variant} is a {type(mixer).__name__}, and this figure "
+            "needs self-attention in all heads; python -m lab.explore shows every layer"
+        )
 
     # the queries, the keys and their rows of weights, as the mixer computes them
     x, attention_mask = input_of_mixer(model, ids, layer)
@@ -189,8 +195,9 @@ def dynamic_kernels(model, ids, layer):
 def depthwise_kernels(model, layer):
     """{of what: (C, K)}: the depthwise convolutions of a layer, each sorted by `channel_order`.
 
-    The names are "of the values" (added to attention, [C] eq. 7), "of the input" (ConvBERT), "for
-    the query", "for the key" and "for the value" (half convolutional projections, [C] section 5).
+    The names are "of the values" (added to attention, [C] eq. 7), "of the input" (ConvBERT and
+    Canon), "for the query", "for the key" and "for the value" (half convolutional projections, [C]
+    section 5).
     Raises ValueError if the layer has no depthwise convolution.
     """
     found = {}
@@ -289,11 +296,19 @@ def name_of_position(r, k, clipped):
     return names.get(r, f"the token at {r:+d}")
 
 
-def print_descriptions(kernels, clipped):
+def dilation_of(mixer):
+    """How many tokens apart the weights of a mixer's kernels are: 1 without dilation."""
+    return getattr(mixer, "dilation", 1)
+
+
+def print_descriptions(model, kernels):
     """One line for each layer and head of {layer: (H, K)}."""
     for layer, heads in kernels.items():
+        dilation = dilation_of(mixer_of(model, layer))
         for head, p in enumerate(heads, 1):
-            words, numbers = describe(p.astype(np.float64), clipped)
+            words, numbers = describe(p.astype(np.float64), is_clipped(model))
+            if dilation > 1:  # the words count single tokens
+                words = f"r in steps of {dilation}"
             print(f"layer {layer:>2}, head {head:>2}: {words:<20}  ({numbers})")
 
 
@@ -421,11 +436,19 @@ def draw_fixed(model):
             relative_axis(axis, K, is_clipped(model))
             if layer == first_layer:
                 axis.set_title(f"head {head}")
-        row[0].set_ylabel(f"layer {layer}")
+        row[0].set_ylabel(label_of_layer(model, layer))
 
     figure.supxlabel("relative position r (tokens; r = 0 in the other colour)", fontsize=8)
     figure.supylabel("softmax over r of the kernel (dotted: all equal)", fontsize=8)
     return figure
+
+
+def label_of_layer(model, layer):
+    """Beside a row of charts: "layer 2", and how far apart the weights of a dilated kernel are."""
+    dilation = dilation_of(mixer_of(model, layer))
+    if dilation == 1:
+        return f"layer {layer}"
+    return f"layer {layer}\nsteps of {dilation}"
 
 
 def draw_depthwise(model, layer):
@@ -484,25 +507,13 @@ def read_curves(folder):
 
     Raises ValueError if there is no log, or if it is damaged or has no losses.
     """
-    path = Path(folder) / "log.jsonl"
-    if not path.is_file():
-        raise ValueError(f"{folder} is not a run: it has no log.jsonl")
-
-    # A line of the log is the settings, a training loss or an evaluation.
-    curves = {"training": [], "held-out": []}
-    try:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            if "loss" in record:
-                curves["training"].append((int(record["step"]), float(record["loss"])))
-            if "held_out_loss" in record:
-                curves["held-out"].append((int(record["step"]), float(record["held_out_loss"])))
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise ValueError(f"{path} is damaged or belongs to another project") from None
-
-    if not curves["training"] and not curves["held-out"]:
-        raise ValueError(f"{path} has no losses yet")
-    return curves
+    _, training, evaluations = read_log(Path(folder))
+    if not training and not evaluations:
+        raise ValueError(f"{folder}/log.jsonl has no losses yet")
+    return {
+        "training": [(line["step"], line["loss"]) for line in training],
+        "held-out": [(line["step"], line["held_out_loss"]) for line in evaluations],
+    }
 
 
 def draw_loss(folders):
@@ -593,7 +604,9 @@ def read_phenomena(path):
         ValueError: it is not such a file, or it has results of no pairs or of several kinds.
     """
     records = checked(read_run_records(path))
-    names = {name for record in records for name in record["pairs"]}
+    names = set()
+    for record in records:
+        names.update(record["pairs"])
     if not names:
         raise ValueError(
             f"{path} has no minimal pairs yet: python -m lab.pairs RUN ..., then "
@@ -676,7 +689,7 @@ def run_attention(args):
 def run_fixed(args):
     model, _ = load_run(args.run)
     if args.describe:
-        print_descriptions(fixed_kernels(model), is_clipped(model))
+        print_descriptions(model, fixed_kernels(model))
         return
     save(draw_fixed(model), args.out, args.run / "figures", "fixed")
 
@@ -696,7 +709,7 @@ def run_dynamic(args):
     if args.describe:
         mean = dynamic_kernels(model, ids, args.layer).mean(axis=1)  # (H, N, K) -> (H, K)
         print("the mean over the tokens of the sentence of the kernels that they make")
-        print_descriptions({args.layer: mean}, is_clipped(model))
+        print_descriptions(model, {args.layer: mean})
         return
     head = args.head or 1
     figure = draw_dynamic(model, ids, pieces, args.layer, head)
@@ -738,9 +751,12 @@ def save(figure, out, folder, name, suffixes=(".png", ".svg"), dpi=200):
     path.parent.mkdir(parents=True, exist_ok=True)
     for suffix in suffixes:
         file = path.with_name(path.name + suffix)
-        # An SVG file without a date is the same file every time.
+        # An SVG file without a date is the same file every time. The format is given because the
+        # temporary file has another suffix.
         metadata = {"Date": None} if suffix == ".svg" else None
-        figure.savefig(file, metadata=metadata, dpi=dpi)
+        kind = suffix.removeprefix(".")
+        write = functools.partial(figure.savefig, format=kind, metadata=metadata, dpi=dpi)
+        write_atomically(file, write)
         print(file)
 
 

@@ -1,6 +1,5 @@
 """Measure a piece of code: seconds, memory, FLOPs."""
 
-import ctypes
 import math
 import multiprocessing
 import statistics
@@ -13,6 +12,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from support.devices import synchronize
+from support.memory import process_memory, reset_peak
 
 MIB = 2**20  # bytes
 
@@ -55,22 +55,10 @@ def median_ratio(times, reference):
 # --- Memory ---------------------------------------------------------------------------------------
 
 
-def process_memory(name):
-    """A number in MiB from what Linux says about this process. OSError on other systems.
-
-    "VmRSS" is what the process holds now, "VmHWM" the most it has held since the last reset.
-    """
-    with open("/proc/self/status", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith(name):
-                kib = int(line.split()[1])
-                return kib / 1024
-    raise OSError(f"/proc/self/status has no {name}")
-
-
 def peak_memory(run, device):
     """Call run(): (its result, the MiB that it needed in addition at its peak).
 
+    On CUDA this is the memory of tensors, without what torch keeps for later and the CUDA context.
     The peak is nan if the system does not say it.
     """
     if device.type == "cuda":
@@ -79,30 +67,24 @@ def peak_memory(run, device):
         result = run()
         return result, (torch.cuda.max_memory_allocated(device) - before) / MIB
 
-    try:
-        # Give freed memory back to the system. Otherwise run() would use it and the process would
-        # not grow.
-        ctypes.CDLL(None).malloc_trim(0)
-
-        # Reset VmHWM.
-        with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
-            file.write("5")
-        before = process_memory("VmRSS")
-    except (OSError, AttributeError, TypeError):  # not Linux, or another C library
+    if not reset_peak():
         return run(), math.nan
-
+    before = process_memory("VmRSS")
     result = run()
-    return result, process_memory("VmHWM") - before
+    return result, (process_memory("VmHWM") - before) / MIB
 
 
 def peak_of_process(device):
-    """The most MiB that this process has held on the device since it started; nan if unknown."""
+    """The most MiB that this process has held on the device since it started; nan if unknown.
+
+    On CUDA as in `peak_memory`.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / MIB
 
     # Linux. The next way, with `resource`, would include the parent process there.
     if Path("/proc/self/status").exists():
-        return process_memory("VmHWM")
+        return process_memory("VmHWM") / MIB
 
     try:
         import resource  # Windows does not have it

@@ -82,6 +82,8 @@ def check_log(state):
         raise ValueError("its log is not a list of records")
     if records[0]["settings"] != state["settings"]:
         raise ValueError("its log has other settings")
+    if not all(type(record.get("made_by", {})) is dict for record in records):
+        raise ValueError("its log does not say what made it")
 
     # one loss for each step since the last line with a loss
     logged = 0

@@ -60,7 +60,7 @@ def run_command(program, function, *arguments):
             raise
         message = (
             "out of memory; smaller batches or shorter rows need less (--batch_size, --seq_len; "
-            "in pretrain.py also --micro_batch, with the same result)"
+            "in pretrain.py also --micro_batch, with the same result up to rounding and dropout)"
         )
         code = 1
 

@@ -173,6 +173,8 @@ def compile_encoder(encoder, input_ids, precision):
             hidden = encoder(input_ids)  # (B, N, C)
         hidden.float().sum().backward()
         compiled = True
+    except torch.OutOfMemoryError:  # the run itself does not fit
+        raise
     except Exception as error:  # no compiler, an unsupported GPU: plain code computes the same
         kind = type(error).__name__
         print(f"  torch.compile does not work here ({kind}); running uncompiled")

@@ -15,7 +15,7 @@ counts:
     settings     all that the result depends on; "changed" lists the names of those that are not
                  the published ones, if there are any
     made_by      the machine, the versions and the code that made it (support/provenance.py)
-    seconds      how long it took
+    seconds      how long the training steps took, without scoring and saving
 
 A file of weights holds task, seed, settings and result, too. So weights that do not belong to their
 line are noticed, whatever happened to one of the files.
@@ -32,6 +32,7 @@ from support.files import load_checkpoint, save_checkpoint, sha256_of
 from support.glue_format import FORMATS
 from support.json_lines import append_json_line, read_json_lines
 from support.locks import lock
+from support.signals import delayed_signals
 
 DTYPES = ("float32", "bfloat16")
 
@@ -70,7 +71,7 @@ def add_result(folder, record):
 
 
 def check_record(record):
-    """Raises an error (any of those that `read_results` catches) if a record is not complete."""
+    """Raises one of json_lines.DAMAGE if a record is not complete."""
     # which run it is
     task, seed, result = record["task"], record["seed"], record["result"]
     if task not in FORMATS:
@@ -225,8 +226,9 @@ def check_settings(out, records, settings):
 def settings_of_encoder(records, settings):
     """The settings with which a task is trained only to give an encoder to others.
 
-    They are those of its results, if there are any that began with the same model and saw the same
-    data: whatever else was changed there, the encoder can be used. Otherwise `settings`.
+    They are those of its results, if there are any that started from the same model and tokenizer
+    and saw the same data in batches of the same kind: whatever else was changed there, the encoder
+    can be used. Otherwise `settings`.
     """
     for record in records.values():
         saved = record["settings"]
@@ -342,22 +344,26 @@ def keep_run(out, record, weights, gives_encoder):
         if start is not None and start["result"]["partial"]:
             record["result"]["partial"] = True
 
-        # the encoder and its pooler, if other tasks start from them
-        if gives_encoder:
-            encoder = {}
-            for key, value in weights.items():
-                if not key.startswith("classifier"):
-                    encoder[key] = value
-            save_weights(encoder_path(out, name, seed), record, encoder)
+        # Ctrl-C and SIGTERM wait until all files are written. Between two of them, the best
+        # weights would be those of a run that has no line yet.
+        with delayed_signals():
+            # the encoder and its pooler, if other tasks start from them
+            if gives_encoder:
+                save_weights(encoder_path(out, name, seed), record, without_classifier(weights))
 
-        # all weights, if it is the best run of the task so far; MNLI has a best run for each half
-        records[name, seed] = record
-        for split in FORMATS[name].dev_splits:
-            if best_record(records, name, split) is record:
-                save_weights(best_path(out, name, split), record, weights)
+            # all weights, if it is the best run of the task so far; MNLI has one for each half
+            records[name, seed] = record
+            for split in FORMATS[name].dev_splits:
+                if best_record(records, name, split) is record:
+                    save_weights(best_path(out, name, split), record, weights)
 
-        # the line of results.jsonl comes last: it says that everything else is there
-        add_result(out, record)
+            # the line of results.jsonl comes last: it says that everything else is there
+            add_result(out, record)
+
+
+def without_classifier(weights):
+    """A state_dict of a classifier without its last layer: the encoder and the pooler."""
+    return {key: value for key, value in weights.items() if not key.startswith("classifier")}
 
 
 # --- The name of the folder -----------------------------------------------------------------------

@@ -11,7 +11,8 @@ There are two kinds of seeds. The pre-training seed decides a pre-trained model,
 seed what fine-tuning makes of it. Runs that differ in nothing but the pre-training seed share a row
 of the table, and the error of a row is taken over them: for each of them first the mean over its
 fine-tuning seeds. If a row has only one pre-trained model, then its error is over the fine-tuning
-seeds, as in [C]. Such an error does not hold the noise of pre-training: the row is marked with ^.
+seeds, as in [C]. Such an error does not include the noise of pre-training: the row is marked
+with ^.
 
 [C] is Chang, Xu, Xu, Tu 2021.
 """
@@ -51,7 +52,7 @@ OUTSIDE = {"WNLI": ("wnli", "dev")}
 
 # [C] table 6, development scores: means over ten fine-tuning seeds of one model, and below them the
 # standard errors. The order is that of COLUMNS, then GLUE. The GLUE scores of BERT-base are 0.1 to
-# 0.4 below the means of their columns; so they are printed in [C].
+# 0.4 below the means of their columns: they are copied as [C] prints them.
 # fmt: off
 PUBLISHED = {
     "small": {
@@ -232,7 +233,7 @@ def different_training(run, other, except_for):
 
 
 def finetuning_settings(run):
-    """{task: the settings that its records share}: all except the seed and the model."""
+    """{task: the settings that its records share}, without the seed, the model and "changed"."""
     settings = {}
     for record in run.records:
         shared = dict(record["settings"])
@@ -377,7 +378,7 @@ def glue_cell(cells):
 
 
 def phenomenon_cells(group):
-    """{phenomenon: Cell}: the accuracy on the CoLA sentences that test it."""
+    """{phenomenon: Cell}: the accuracy on its CoLA sentences; of GLUE's own CoLA, by source."""
     cells = {}
     for run in group:
         for record in run.records:
@@ -468,7 +469,7 @@ def only_group(runs, variant):
 
 
 def check_same_training(run, other):
-    """ValueError if two runs differ in more than variant and seed."""
+    """ValueError if two runs differ in settings other than the seed and SETTINGS_OF_VARIANT."""
     differences = different_training(run, other, except_for=("seed", *SETTINGS_OF_VARIANT))
     if differences:
         listed = [f"{name}: {one} and {two}" for name, (one, two) in differences.items()]

@@ -28,12 +28,11 @@ batch itself needs 24 bytes per token: its ids, the masked ids and the labels, 8
 
 import math
 import os
-import re
-from pathlib import Path
 
 import torch
 
 from support.distributed import local_count, process_count
+from support.memory import process_memory, reset_peak
 
 MIB = 2**20
 GIB = 2**30
@@ -78,21 +77,19 @@ def free_memory(device):
 def peak_memory(device, run):
     """The most memory in bytes that this process uses while it calls run(); None if unknown.
 
-    On CUDA: the memory of its tensors. Otherwise: all that the process has had in the memory of the
-    machine since it started.
+    On CUDA: the memory of its tensors. On Linux: all that the process has in the memory of the
+    machine, its code and the text included.
     """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         run()
         return torch.cuda.max_memory_allocated(device)
 
+    is_reset = reset_peak()
     run()
-    try:
-        status = Path("/proc/self/status").read_text(encoding="utf-8")
-    except OSError:  # not Linux
+    if not is_reset:
         return None
-    kibibytes = re.search(r"VmHWM:\s+([0-9]+) kB", status)[1]
-    return 1024 * int(kibibytes)
+    return process_memory("VmHWM")
 
 
 def measured_line(peaks):

@@ -1,4 +1,4 @@
-"""The memory of a CPU."""
+"""The memory of a process on a CPU."""
 
 import contextlib
 import ctypes
@@ -18,3 +18,31 @@ def keep_freed_memory():
         # back page by page even more often.
         if libc.mallopt(M_MMAP_THRESHOLD, 2**31 - 1):
             libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def process_memory(name):
+    """A number of bytes from what Linux says about this process. OSError on other systems.
+
+    "VmRSS" is what the process holds now, "VmHWM" the most it has held since the last reset.
+    """
+    with open("/proc/self/status", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith(name):
+                kib = int(line.split()[1])
+                return 1024 * kib
+    raise OSError(f"/proc/self/status has no {name}")
+
+
+def reset_peak():
+    """From now on, "VmHWM" is what comes. Returns False if the system cannot do this."""
+    try:
+        # Give freed memory back to the system. Otherwise it would be used again, and the process
+        # would not grow.
+        ctypes.CDLL(None).malloc_trim(0)
+
+        # Linux resets VmHWM to the memory that the process holds now.
+        with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
+            file.write("5")
+    except (OSError, AttributeError, TypeError):  # not Linux, or another C library
+        return False
+    return True

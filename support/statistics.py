@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Settings of pre-training in which two variants may differ and still be compared. They belong to
-# the variant: `none` has no kernel, and a hybrid alone has a layer of attention.
+# Settings of pre-training in which two variants may differ and still be compared, because they
+# belong to the variant: `none` has no kernel, the kernels of `convbert` are shorter than those of
+# `composite` by default, and only a hybrid has a layer of attention.
 SETTINGS_OF_VARIANT = ("variant", "kernel_size", "attention_layer", "beyond")
 
-# Two differences are equal if they differ by less than this share of the largest value: sums of
-# decimal numbers such as 0.1 are not exact.
+# Differences count as equal if their range is at most this share of the largest absolute value:
+# sums of decimal numbers such as 0.1 are not exact.
 ROUNDING = 1e-12
 
 ALL_EQUAL = "all differences are equal"
@@ -123,7 +124,10 @@ def chance_note(count):
     """
     if count < 2:
         return ""
-    return f"{count} comparisons: about {count / 20:.1f} of them have p < 0.05 by chance."
+    return (
+        f"{count} comparisons: without any true difference, about {count / 20:.1f} would have "
+        "p < 0.05."
+    )
 
 
 def two_sided_p(t, degrees):
@@ -136,12 +140,16 @@ def two_sided_p(t, degrees):
     """
 
     def area(low, high, intervals=2000):
+        """The area under cos(a)^(degrees - 1) between two angles, by Simpson's rule."""
         angles = np.linspace(low, high, intervals + 1)
         heights = np.cos(angles) ** (degrees - 1)
+
+        # Simpson's weights: 1 4 2 4 2 ... 4 1
         weights = np.ones(intervals + 1)
         weights[1:-1:2] = 4
         weights[2:-1:2] = 2
         return float((weights * heights).sum()) * (high - low) / intervals / 3
 
+    # the density is symmetric, so one half of it is enough
     angle = math.atan(abs(t) / math.sqrt(degrees))
     return area(angle, math.pi / 2) / area(0, math.pi / 2)

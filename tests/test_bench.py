@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from data import PAD, prepare_corpus
 from lab import bench, figures, measure, record
 from model import BertConfig
+from support import memory
 
 CPU = torch.device("cpu")
 FLOAT = torch.float32
@@ -128,7 +129,7 @@ def test_the_peak_is_nan_where_the_system_does_not_say_it(monkeypatch):
         def fail(name, error=error):
             raise error
 
-        monkeypatch.setattr(measure.ctypes, "CDLL", fail)
+        monkeypatch.setattr(memory.ctypes, "CDLL", fail)
         result, peak = measure.peak_memory(lambda: 7, CPU)
         assert result == 7 and math.isnan(peak)
 
@@ -355,7 +356,10 @@ def test_sorted_batches_hold_each_pair_once_equally_many_and_of_similar_length(m
 def test_padding_takes_one_variant(benchmark, small_text):
     code, _, error = padding(benchmark, small_text, "--variant", "none", "fixed")
     assert code == 2
-    assert error.strip().endswith("--variant: name one variant")
+    assert error.strip().endswith("unrecognized arguments: fixed")
+    code, _, error = padding(benchmark, small_text, "--variant", "all")
+    assert code == 2
+    assert "argument --variant: invalid choice: 'all'" in error
 
 
 # --- lengths --------------------------------------------------------------------------------------

@@ -258,7 +258,7 @@ def test_a_text_with_fewer_pieces_than_asked_for_gives_what_it_has_and_says_so()
 
 
 def test_a_vocabulary_smaller_than_the_alphabet_is_refused():
-    message = "vocabulary of 10 is too small: the text has 14 characters"
+    message = "vocabulary of 10 is too small: the 14 different characters"
     with pytest.raises(ValueError, match=message):
         data.train_tokenizer(["abcdefg hijklm"], 10, print)
 
@@ -706,7 +706,7 @@ def test_a_corpus_that_cannot_be_used_is_refused_in_one_line_and_leaves_no_cache
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"seq_len": 7}, "too short"),
+        ({"seq_len": 7}, "at least 8 tokens, not 7"),
         ({"vocab_size": 5}, "not 5"),
         ({"vocab_size": 70_000}, "65,536"),
     ],

@@ -150,10 +150,21 @@ def log_of(folder):
     return [json.loads(line) for line in lines]
 
 
+def steps_of(folder):
+    """The lines of training and of evaluations."""
+    return [line for line in log_of(folder) if "made_by" not in line]
+
+
+def divisions_of(folder):
+    """Among how many processes the steps were divided: [(from which step, processes)]."""
+    lines = [line for line in log_of(folder) if "made_by" in line]
+    return [(line.get("step", 0), line["made_by"].get("processes", 1)) for line in lines]
+
+
 def assert_same_run(folder, expected, tolerance=1e-5):
     """The same losses at the same steps, the same evaluations and weights, up to rounding."""
-    log = log_of(folder)[1:]
-    other_log = log_of(expected)[1:]
+    log = steps_of(folder)
+    other_log = steps_of(expected)
     assert len(log) == len(other_log) > 20
     for one, other in zip(log, other_log, strict=True):
         assert one.keys() == other.keys() and one["step"] == other["step"]
@@ -466,7 +477,8 @@ def sigkill_in_second(rank):
 
 
 def assert_resumed(together, arguments, stopped, alone, counts):
-    """So many processes continue the run, each a copy of it, with the same result."""
+    """So many processes continue a run of two, each a copy of it, with the same result."""
+    step = load_checkpoint(stopped / "train_state.pt")["step"]
     for count in counts:
         folder = stopped.with_name(f"resumed-{count}")
         shutil.copytree(stopped, folder)
@@ -478,6 +490,12 @@ def assert_resumed(together, arguments, stopped, alone, counts):
             assert outcome.codes == [0] * count, outcome.error
             assert "resumed at step" in outcome.out[0]
         assert_same_run(folder, alone)
+
+        # the log says if the number of processes changed
+        expected = [(0, 2)]
+        if count != 2:
+            expected.append((step, count))
+        assert divisions_of(folder) == expected
 
 
 def test_a_signal_to_one_process_stops_all_and_one_two_or_three_resume(

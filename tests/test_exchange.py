@@ -493,7 +493,7 @@ def test_an_imported_tokenizer_makes_the_same_pieces(source, run_exchange, tmp_p
         (folder / "tokenizer.json").unlink()
         (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
     done = run_exchange("import", folder, tmp_path / "run")
-    assert ("small letters" in done.out) == (source == "vocab.txt")
+    assert ("lower case" in done.out) == (source == "vocab.txt")
 
     _, tokenizer = load_run(tmp_path / "run")
     assert [tokenizer.id_to_token(i) for i in range(13)] == [PIECES[old] for old in NEW_ORDER]
@@ -511,7 +511,7 @@ def test_a_vocabulary_with_capital_letters_keeps_them(run_exchange, tmp_path):
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     done = run_exchange("import", folder, tmp_path / "run")
-    assert "small letters" not in done.out
+    assert "lower case" not in done.out
     assert load_run(tmp_path / "run")[1].encode("The the").tokens == ["[UNK]", "the"]
 
 
@@ -949,8 +949,8 @@ def test_other_variants_are_refused_with_the_reason(variant, run_exchange, tmp_p
         "composite": "terms for relative positions (fixed, dynamic)",
         "conv-qk": "convolutions in its projections (query, key)",
         "depthwise": "a convolution of the values next to attention",
-        "dilated": "another mixer than BERT and ConvBERT (LightConv)",
-        "dynamicconv-hybrid": "another mixer than BERT and ConvBERT (DynamicConv)",
+        "dilated": "a mixer that neither BERT nor ConvBERT has (LightConv)",
+        "dynamicconv-hybrid": "a mixer that neither BERT nor ConvBERT has (DynamicConv)",
     }
     assert reasons.get(variant, "it has") in done.error
 

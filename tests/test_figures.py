@@ -31,10 +31,10 @@ SIZES = {
     "max_length": 16,
 }
 LOG = [
-    {"settings": {}},
-    {"step": 1, "loss": 3.0},
-    {"step": 2, "loss": 2.0},
-    {"step": 2, "held_out_loss": 2.5},
+    {"settings": {"steps": 2, "seed": 0}},
+    {"step": 1, "loss": 3.0, "tokens": 10, "seconds": 1.0},
+    {"step": 2, "loss": 2.0, "tokens": 20, "seconds": 2.0},
+    {"step": 2, "held_out_loss": 2.5, "held_out_accuracy": 0.5},
 ]
 
 
@@ -337,6 +337,10 @@ def test_every_layer_and_head_of_the_fixed_kernels_is_labelled(matplotlib, tmp_p
     assert titles == ["head 1", "head 2"]
     assert labels == ["layer 1", "layer 2"]
 
+    model, _ = write_run(tmp_path / "dilated", "dilated")
+    labels = [axis.get_ylabel() for axis in figures.draw_fixed(model).axes if axis.get_ylabel()]
+    assert labels == ["layer 1", "layer 2\nsteps of 2"]
+
 
 # --- In words -------------------------------------------------------------------------------------
 
@@ -423,6 +427,15 @@ def test_describe_prints_a_line_for_each_layer_and_head(tmp_path, figure):
     code, out, _ = figure("dynamic", tmp_path / "run", SENTENCE, "--layer", 2, "--describe")
     assert code == 0
     assert out.count("layer  2, head") == 2
+
+
+def test_describe_says_how_far_apart_the_weights_of_a_dilated_kernel_are(tmp_path, figure):
+    """Layer 1 has the dilation 1, layer 2 the dilation 2."""
+    write_run(tmp_path / "run", "dilated")
+    code, out, _ = figure("fixed", tmp_path / "run", "--describe")
+    assert code == 0
+    for line in out.splitlines():
+        assert ("r in steps of 2" in line) == line.startswith("layer  2")
 
 
 def test_describe_counts_the_channels_of_depthwise_kernels_by_the_position_of_their_largest_weight(
@@ -582,7 +595,8 @@ def test_the_idea_shows_each_weight_of_the_kernel_on_its_diagonal(matplotlib):
     [
         ("none", ["fixed", "RUN"], "none has no fixed kernels"),
         ("none", ["attention", "RUN", SENTENCE], "no position terms"),
-        ("lightconv", ["attention", "RUN", SENTENCE], "no self-attention"),
+        ("lightconv", ["attention", "RUN", SENTENCE], "is a LightConv, and this figure"),
+        ("convbert", ["attention", "RUN", SENTENCE], "needs self-attention in all heads"),
         ("fixed", ["dynamic", "RUN", SENTENCE], "makes no dynamic kernels"),
         ("composite", ["depthwise", "RUN"], "no depthwise convolution"),
         (

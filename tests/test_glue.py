@@ -1302,6 +1302,14 @@ def test_predict_names_the_task_that_has_no_run(run, small_toy, run_program):
     assert f"{command} --task sst-2" in error  # with the options that the user gave
 
 
+def test_the_table_refuses_results_of_an_earlier_model(run, small_toy, tokenizer, run_program):
+    tune(run_program, run, "--task", "cola", "--seeds", 42)
+    assert run_glue(run_program, "table", run).code == 0
+    torch.manual_seed(9)
+    save_run(run, BertForMaskedLM(small_config(tokenizer)), tokenizer)
+    assert "are of an earlier model.pt" in failure(run_program, "table", run)
+
+
 def test_predict_names_weights_that_are_gone_or_of_another_model(
     run, small_toy, tokenizer, run_program
 ):

@@ -3,11 +3,13 @@
 import argparse
 import json
 import math
+import signal
 
 import pytest
 import torch
 
 from glue_helpers import error_of
+from support import glue_results
 from support.files import save_checkpoint
 from support.glue_results import (
     add_result,
@@ -322,6 +324,21 @@ def test_of_two_runs_with_other_settings_the_second_one_writes_nothing(tmp_path)
     message = error_of(keep_run, tmp_path, second, WEIGHTS, True)
     assert "lr is 0.0003 there and 1.0 here" in message
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_ctrl_c_between_two_files_of_a_run_acts_when_all_are_written(tmp_path, monkeypatch):
+    """Otherwise the weights of the earlier best run would be lost without a line for the new."""
+    keep_run(tmp_path, finished(seed=42, score=5.0), WEIGHTS, gives_encoder=False)
+
+    def save_and_interrupt(path, record, weights):
+        save_weights(path, record, weights)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(glue_results, "save_weights", save_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        keep_run(tmp_path, finished(seed=97, score=6.0), WEIGHTS, gives_encoder=False)
+    record_of_best = read_results(tmp_path)["cola", 97]
+    load_weights_of(best_path(tmp_path, "cola", "dev"), record_of_best, ADVICE)
 
 
 def test_a_run_that_starts_from_a_partial_one_is_partial(tmp_path):

@@ -561,7 +561,9 @@ def test_the_notes_say_what_the_interval_is_worth_and_how_many_p_values_there_ar
     notes = pairs.comparison_notes(pairs.compare_variants(two_variants(), "toy", "x", "y"))
     assert "bootstrap over seeds and pairs" in notes[0]
     assert "the true difference in about three of four experiments" in notes[1]
-    assert notes[2:] == ["2 comparisons: about 0.1 of them have p < 0.05 by chance."]
+    assert notes[2:] == [
+        "2 comparisons: without any true difference, about 0.1 would have p < 0.05."
+    ]
 
 
 def test_the_interval_of_one_seed_says_that_it_is_over_pairs_only():

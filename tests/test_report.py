@@ -431,14 +431,14 @@ def test_the_tables_of_differences_say_how_many_p_values_there_are_and_what_one_
             records.append(run_record(variant, seed, loss=seed + accuracy / 50, pairs=pairs))
 
     lines = report.paper_order_table(records, (report.LOSS, report.BLIMP))
-    note = "2 comparisons: about 0.1 of them have p < 0.05 by chance."
+    note = "2 comparisons: without any true difference, about 0.1 would have p < 0.05."
     assert lines[-1] == f"{report.DIFFERENCES} {note}"
     assert "seeds), [" in lines[2]
     assert "| 20.0 (one seed), [" in lines[3]
     assert lines[3].endswith("] (pairs only) |")
 
     lines = report.phenomena_order_table(records, "blimp")
-    note = "3 comparisons: about 0.1 of them have p < 0.05 by chance."
+    note = "3 comparisons: without any true difference, about 0.1 would have p < 0.05."
     assert lines[-1] == f"{report.DIFFERENCES} {note}"
     _, name, first, second, _ = lines[2].split("|")
     assert name == " a_b "

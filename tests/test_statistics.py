@@ -86,7 +86,10 @@ def test_different_settings_are_those_of_either_run_that_are_not_excepted():
 
 
 def test_the_note_on_chance_is_for_tables_with_several_p_values():
-    assert chance_note(12) == "12 comparisons: about 0.6 of them have p < 0.05 by chance."
+    assert (
+        chance_note(12)
+        == "12 comparisons: without any true difference, about 0.6 would have p < 0.05."
+    )
     assert chance_note(1) == chance_note(0) == ""
 
 

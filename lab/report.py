@@ -767,7 +767,7 @@ DISTANCES = tuple(f"distance_{distance:02}" for distance in range(1, 13))
 TABLES = {
     # README.md
     "first-command":           Table(("first-command.jsonl",), first_command_table),
-    "summary":                 Table(TOY, summary_table),
+    "summary":                 Table((*TOY, *ENGLISH), summary_table),
     # docs/results.md
     "toy-language":            Table(TOY, measure_table, ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE),)),
     "toy-order":               Table(TOY, paper_order_table, ((LOSS, TOY_PAIRS, TOY_GLUE),)),

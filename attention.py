@@ -127,7 +127,7 @@ def attention(
     p = scores.softmax(dim=-1)  # (B, H, n, N)
     p = drop(p, dropout, generator)
 
-    # values: sum_j p_ij v_j (under autocast p is float32, and the values are bf16)
+    # values: sum_j p_ij v_j (under autocast on a GPU p is float32, and the values are bf16)
     z = p.to(value.dtype) @ value  # (B, H, n, d)
 
     # relative values: sum_j p_ij s_(j-i) = sum_r (sum of the p_ij with j - i = r) s_r
@@ -536,7 +536,7 @@ class DepthwiseConvolution(nn.Conv1d):
     """`depthwise_convolution` with its own weight (C, 1, K) and bias (C)."""
 
     def __init__(self, channels, kernel_size):
-        super().__init__(channels, channels, kernel_size, padding=kernel_size // 2, groups=channels)
+        super().__init__(channels, channels, kernel_size, groups=channels)
 
     def forward(self, x):
         return depthwise_convolution(x, self.weight[:, 0], self.bias)  # (C, 1, K) -> (C, K)
@@ -619,10 +619,10 @@ class Mixer(nn.Module):
         return {}
 
     def token_kernels(self, x, attention_mask):
-        """(B, H, N, K): logits of the kernel that each token makes; None if tokens make none.
+        """(B, H, N, K): logits of the kernel that each token makes as a query; None without any.
 
-        H counts only the heads that make kernels. Rows that have no window are not kernels, and
-        DeBERTa's rows are not included.
+        H counts only the heads that make kernels. Not included: the rows of the keys (key_dynamic),
+        rows without a window, and DeBERTa's rows.
         """
         return None
 
@@ -658,7 +658,7 @@ class SelfAttention(Mixer):
         self.heads = config.heads
         self.beyond = config.beyond
         self.dropout = config.dropout
-        self.terms = nn.ModuleDict()  # made here: their place in the order of the parameters
+        self.terms = nn.ModuleDict()  # filled below; its parameters come first in parameters()
 
         # projections, linear or half convolutional ([C] sec. 5)
         self.has_convolutional_projection = variant.convolutional != ()
@@ -802,7 +802,8 @@ class SelfAttention(Mixer):
 def add_rows(one, other, beyond):
     """The sum of the rows of two terms, which may differ in the numbers of rows and columns."""
     # One row for all queries becomes as many rows as the other term has, by a view. Without this
-    # step the sum is the same, but its gradient is summed in another order, with other last bits.
+    # step the sum is the same, but its gradient is summed in another order, with other last bits:
+    # the recorded results could not be repeated exactly.
     count = max(one.shape[-2], other.shape[-2])
     one = one.expand(*one.shape[:-2], count, -1)  # (..., 1 or N, K) -> (..., N, K)
     other = other.expand(*other.shape[:-2], count, -1)
@@ -824,10 +825,11 @@ class Canon(SelfAttention):
 
         x_i  <-  x_i + sum_r weight_r * x_(i+r) + bias        K weights and a bias per channel
 
-    The convolution is added to x. With small weights this is attention without convolutions, and
-    training decides how much of its neighbours each token takes. Here the kernel is centred, K = 5:
-    two tokens to each side. In a model that reads from left to right it covers the token and the
-    three tokens before it.
+    The convolution is added to x, so with weights and a bias of 0 this is attention without
+    convolutions. They start as torch's convolutions do, uniform in +-1/sqrt(K), and training
+    decides how much of its neighbours each token takes. Here the kernel is centred, K = 5: two
+    tokens to each side. In a model that reads from left to right it covers the token and the three
+    tokens before it.
     """
 
     def __init__(self, config, variant, layer):
@@ -849,9 +851,9 @@ class Deberta(SelfAttention):
         a_ij = (q_i . k_j  +  q_i . (W_k P_r)  +  k_j . (W_q P_(i-j))) / sqrt(3d)
 
     P (K, C) has one vector per relative position and is shared by all layers. W_k and W_q are the
-    layer's own key and query projections, with their biases, so a position is a token that every
-    query can read, and that can read every key. With beyond = "clip", positions beyond the window
-    take the end vector of their side; with "zero" they add nothing.
+    layer's own key and query projections, with their biases. So each vector of P gets a key, which
+    the queries read, and a query, which reads the keys, as a token does. With beyond = "clip",
+    positions beyond the window take the end vector of their side; with "zero" they add nothing.
 
     The first release of DeBERTa has two more matrices in place of W_k and W_q; later ones can share
     these, biases included. Dropout of P, and a LayerNorm of P in later releases, are left out here.
@@ -889,8 +891,9 @@ class ConvBert(Mixer):
         p_i = softmax over r of kernel(c_i * q_i)   K weights per token and convolution head
         z_i = sum_r p_i,r v_(i+r)                   a dynamic lightweight convolution
 
-    q and k have width C/2 and serve the attention heads. v has width C: its first half serves the
-    attention heads, its second half the convolution heads. Weights that fall on padding or beyond
+    q and k have width C/2. The attention heads use both, and q also makes the kernels of the
+    convolution heads. v has width C: its first half serves the attention heads, its second half the
+    convolution heads. Weights that fall on padding or beyond
     the ends are multiplied by a value of 0, and keep their share of the softmax. In training each
     weight p_i,r is dropped with the config's probability, as in [C]'s released code. [C] A.3
     compares with this mixer.
@@ -1071,7 +1074,7 @@ class Variant:
         self.check_mixer()
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be odd, not {self.kernel_size}")
-        if not self.dilations or min(self.dilations) < 1:
+        if not self.dilations or any(type(D) is not int or D < 1 for D in self.dilations):
             raise ValueError(f"dilations are whole numbers above 0, not {self.dilations}")
 
     def check_mixer(self):

@@ -14,8 +14,7 @@ The map of scores reads the row at every key j:
 With "clip" (Shaw et al. 2018; the default) every key farther away than k takes the end weight of
 its side. With "zero" such keys get nothing.
 
-From rows to the map. The first three functions are tested against plain loops, and add_band
-against relative_scores:
+From rows to the map. The first four functions are tested against plain loops:
 
     gather_scores        the definition, with an index of N x N numbers
     relative_scores      no index: the rows are shifted into place by a view
@@ -55,7 +54,7 @@ from torch.nn import functional as F
 
 BEYOND = ("clip", "zero")  # what lies beyond k positions
 STRIP = 64  # queries whose rows are shifted at a time: their copy still fits into the CPU cache
-BAND = 32  # queries whose kernels `convolve` applies as one matrix
+CONVOLVE_BLOCK = 32  # queries whose kernels `convolve` applies as one matrix
 BLOCK = 128  # queries per block of `attention_in_blocks`
 
 
@@ -149,7 +148,7 @@ def relative_scores(rows, length, beyond="clip", first=0):
 
     # (i, j) is number (n - 1) + i (N + n - 1) + j of the flattened rows
     flat = wide.flatten(-2)[..., n - 1 :]  # (B, H, n * (N + n) - (n - 1))
-    scores = flat.unfold(-1, N, N + n - 1)  # (B, H, n or more, N): if N is small, too many rows
+    scores = flat.unfold(-1, N, N + n - 1)  # (B, H, n, N); one row too many if N = 1
     return scores[..., :n, :]  # (B, H, n, N)
 
 
@@ -165,8 +164,10 @@ def extra_columns(n, N, K, first):
 
 
 def covers_every_r(n, N, K, first):
-    """Whether a row has a column for every relative position that a query can meet."""
+    """Whether a row has a column for every relative position that a query can meet, and K > 1."""
     left, right = extra_columns(n, N, K, first)
+
+    # With K = 1, the view of scores_of_covering_rows would have a step of K - 1 = 0.
     return left <= 0 and right <= 0 and K > 1
 
 
@@ -485,7 +486,7 @@ def convolve(rows, value):
     k = rows.shape[-1] // 2
 
     # blocks of n queries; the last block is filled up with kernels of zeros
-    n = min(N, BAND)
+    n = min(N, CONVOLVE_BLOCK)
     spare = -N % n
     rows = F.pad(rows.to(value.dtype), (0, 0, 0, spare))  # (B, H, N + spare, K)
     rows = rows.unflatten(-2, (-1, n))  # (B, H, blocks, n, K)
@@ -599,8 +600,13 @@ class AttentionInBlocks(torch.autograd.Function):
     def backward(ctx, gradient):
         attention_mask, *inputs = ctx.saved_tensors
 
-        # One sum per input for its gradient, at least in float32: bf16 would lose small parts.
-        sums = [None if x is None else zeros_to_sum(x) for x in inputs]
+        # Which inputs need a gradient, in their order among the arguments of `forward`. ALiBi's
+        # rows, for example, need none.
+        query, key, value, _, *relative = ctx.needs_input_grad[1:8]
+        needed = [query, key, value, *relative]
+
+        # One sum for each gradient, at least in float32: bf16 would lose small parts.
+        sums = [zeros_to_sum(x) if need else None for x, need in zip(inputs, needed, strict=True)]
 
         for first in range(0, gradient.shape[-2], BLOCK):
             # Each block uses its own queries and rows, and all keys and values.
@@ -613,7 +619,9 @@ class AttentionInBlocks(torch.autograd.Function):
                 key_rows,
                 relative_value,
             ]
-            parts = [None if x is None else x.detach().requires_grad_() for x in parts]
+            for i, (x, need) in enumerate(zip(parts, needed, strict=True)):
+                if x is not None:
+                    parts[i] = x.detach().requires_grad_(need)
             query, key, value, *relative = parts
 
             # Compute the block again, now with a graph, and go back through it.
@@ -628,7 +636,7 @@ class AttentionInBlocks(torch.autograd.Function):
                     first,
                     **ctx.settings,
                 )
-            given = [x for x in parts if x is not None]
+            given = [x for x, need in zip(parts, needed, strict=True) if need]
             gradients = iter(torch.autograd.grad(z, given, block_of(gradient, first)))
 
             # Add the gradients to their sums: those of queries and rows only at this block. If all
@@ -648,7 +656,7 @@ class AttentionInBlocks(torch.autograd.Function):
 
         # Return them in the dtypes of the inputs, in the order of the arguments of `forward`.
         for i, (x, total) in enumerate(zip(inputs, sums, strict=True)):
-            if x is not None:
+            if total is not None:
                 sums[i] = total.to(x.dtype)
         query_sum, key_sum, value_sum, *relative_sums = sums
         return None, query_sum, key_sum, value_sum, None, *relative_sums, None, None

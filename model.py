@@ -43,7 +43,10 @@ MOST_LAYERS = 200  # a wrong number in a config.json must not make a model for h
 
 @dataclass(frozen=True)
 class BertConfig:
-    """Everything that fixes the shape of a model. Raises ValueError if the numbers do not fit."""
+    """Everything that defines a model. Raises ValueError if the numbers do not fit.
+
+    What a single mixer needs, such as an even number of heads, is checked when the mixer is made.
+    """
 
     variant: str  # a name in attention.VARIANTS
     vocab_size: int  # V
@@ -55,8 +58,8 @@ class BertConfig:
     max_length: int = 128  # longest sequence; absolute positions have no vectors beyond it
     kernel_size: int | None = None  # K, odd; None: the variant's own (17, ConvBERT 9)
     beyond: str = "clip"  # beyond the reach of a kernel: its end weight ("clip") or 0 ("zero")
-    # dropout of embeddings, hidden states, attention probabilities, LightConv's and DynamicConv's
-    # kernels
+    # dropout of embeddings, hidden states, attention probabilities, the kernels of ConvBERT,
+    # LightConv and DynamicConv, and what the classifier reads
     dropout: float = 0.1
     # which layer of a hybrid is self-attention, counted from 1; None: the last layer
     attention_layer: int | None = None
@@ -99,7 +102,10 @@ class BertConfig:
             raise ValueError(f"dropout must be in [0, 1), not {self.dropout!r}")
 
     def check_kernel(self):
-        """ValueError if kernel_size, beyond or attention_layer do not fit the variant."""
+        """ValueError if kernel_size, beyond or attention_layer cannot be used.
+
+        A variant without rows of K weights ignores beyond.
+        """
         variant = VARIANTS[self.variant]
 
         # the kernel
@@ -244,7 +250,7 @@ class Bert(nn.Module):
         return x
 
     def share(self):
-        """Let all layers hold the same shared parameters again, those of the first layer.
+        """Let all layers hold the same shared parameters again, those of the first that has them.
 
         Needed if every layer was given tensors of its own.
         """
@@ -435,6 +441,8 @@ def load_run(folder):
             model = BertForMaskedLM(config)
     except RuntimeError:
         raise ValueError(f"{folder}/config.json describes a model that is too large") from None
+    except ValueError as error:
+        raise ValueError(f"{folder}/config.json does not describe a model: {error}") from None
 
     load_weights(model, read_weights(folder), f"{folder}/model.pt", assign=True)
     model.bert.share()  # the file has a copy of a shared parameter for each layer

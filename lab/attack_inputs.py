@@ -2,7 +2,7 @@
 
 In the arguments, {run} is the folder of a small run with fine-tuning results of one seed, {text}
 and {cache} are its text and its prepared corpus, {data} are GLUE files of a few rows, and {folder}
-is an empty folder.
+is the folder of the trial, which holds the copies of the run and the cache.
 """
 
 import json
@@ -73,7 +73,8 @@ READERS = [
 
 
 # These commands must work as they are. Otherwise a wrong input would be refused for another reason.
-# READ_PREDICT is not among them: its last step refuses predictions for files of so few rows.
+# Two are not among them: READ_PREDICT, whose last step refuses predictions for files of so few
+# rows, and READ_PAIRS_TABLE, because no pairs were scored. Of these only crashes are noticed.
 WORKING = [
     READ_MODEL,
     READ_FINETUNE,

@@ -28,10 +28,10 @@ TIMEOUT = 90  # seconds after which a victim hangs; the longest of them takes ab
 POLL_SECONDS = 0.002  # between two looks at a victim
 
 # What can come out of an attack.
-REFUSED = "refused"  # it ended with one line of message
+REFUSED = "refused"  # it ended with one line of message, or as lab/attacks.py says
 EQUAL = "equal"  # the files or the run were repaired: equal to the bit to those without the attack
 HARMLESS = "harmless"  # the attack changed nothing that anybody reads
-LOST = "lost"  # a program refuses to continue after a kill, or leaves temporary files
+LOST = "lost"  # the same command does not continue after a kill, or leaves temporary files
 SILENT = "silent"  # another result, and no message
 CRASH = "crash"  # a traceback, an abort, or more than one line of message
 HANG = "hang"  # it does not end
@@ -351,7 +351,7 @@ def kill_me():
 
 
 def start_and_kill(random, folder, program, arguments, usual):
-    """Start a program and kill it at a random moment. Returns whether it was killed.
+    """Start a program and kill it at a random moment. Returns its Outcome.
 
     The moment is a random time, a call that changes the disk, or the middle of a write.
 
@@ -360,8 +360,8 @@ def start_and_kill(random, folder, program, arguments, usual):
     """
     if random.random() < 1 / 3:
         victim = Victim(folder, program, arguments)
-        return was_killed(victim.kill_after(random.uniform(0, usual.seconds)))
-    return was_killed(run(folder, program, arguments, random_hook(random, usual)))
+        return victim.kill_after(random.uniform(0, usual.seconds))
+    return run(folder, program, arguments, random_hook(random, usual))
 
 
 def random_hook(random, usual):
@@ -373,8 +373,8 @@ def random_hook(random, usual):
 
 
 def was_killed(outcome):
-    """Whether a victim ended by one of the kills of this file."""
-    return outcome.code in (-signal.SIGKILL, -signal.SIGXFSZ)
+    """Whether a victim ended by one of the kills of this file. One that hung did not."""
+    return not outcome.hung and outcome.code in (-signal.SIGKILL, -signal.SIGXFSZ)
 
 
 class Usual(NamedTuple):

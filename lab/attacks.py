@@ -13,20 +13,23 @@ have there. So after an interruption, name the attacks that are missing.
 
 A program that is attacked may do one of three things:
 
-    refused     it ends with an exit code above 0 and one line that says what is wrong
+    refused     it ends with one line that says what is wrong. Without a line: Ctrl-C during the
+                start, a closed output, and the bus error of docs/robustness.md
     equal       it, or the same command started again, ends with files that are equal to the bit to
                 those of a run without the attack
     harmless    the attack changed nothing that anybody reads
 
 Everything else is a fault, and the exit code of this program is 1:
 
-    lost        after a kill, the same command does not end with the same files, or leaves others
+    lost        after a kill, the same command does not continue, or leaves files of killed programs
     silent      another result, and no line about it
     crash       a traceback, an abort, or several lines of message
     hang        no end
 
-The random numbers of a trial depend on its number only, so a trial can be repeated. A kill at a
-random time is the only exception. Works on Linux and macOS; Windows cannot fork.
+The random numbers of a trial depend on the attack and on its number, so a trial can be repeated
+(of two-glue also with the same --count). What depends on time is not the same again: a kill or
+Ctrl-C at a random time, and which of two processes comes first. Works on Linux; on macOS it was not
+tried; Windows cannot fork.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
@@ -176,7 +179,9 @@ def kill_pretraining(trial):
     if trial.random.random() < 0.5:
         clone(prepared, cache)
     job = pretraining_job(trial, cache)
-    kills = kill_some_times(trial, job)
+    kills, fault = kill_some_times(trial, job)
+    if fault is not None:
+        return [fault]
 
     # the same command again, until it ends
     outcome = run(trial.folder, job.program, job.arguments)
@@ -202,12 +207,16 @@ def kill_preparation(trial):
             other = Victim(trial.folder, digest_of_corpus, arguments)
 
         usual = prepared.usual
-        if start_and_kill(trial.random, trial.folder, digest_of_corpus, arguments, usual):
-            kills += 1
+        outcomes = [start_and_kill(trial.random, trial.folder, digest_of_corpus, arguments, usual)]
         if other is not None:
-            outcome = other.kill_after(trial.random.uniform(0, usual.seconds))
+            outcomes.append(other.kill_after(trial.random.uniform(0, usual.seconds)))
+
+        # a victim that was not killed must have ended without a fault
+        for outcome in outcomes:
             if was_killed(outcome):
                 kills += 1
+            elif outcome.fault() is not None:
+                return [outcome.fault()]
 
     outcome = run(trial.folder, digest_of_corpus, arguments)
     result = after_kills(outcome, differing_files(cache, prepared.folder), [])
@@ -217,7 +226,9 @@ def kill_preparation(trial):
 def kill_fine_tuning(trial):
     """Kill glue.py one to three times, then let it end. All results and weights must be equal."""
     job = fine_tuning_job(trial)
-    kills = kill_some_times(trial, job)
+    kills, fault = kill_some_times(trial, job)
+    if fault is not None:
+        return [fault]
     outcome = run(trial.folder, job.program, job.arguments)
     result = after_kills(outcome, job.differences(), leftovers(trial.folder))
     return one_per_kill(result, kills)
@@ -242,6 +253,9 @@ def kill_one_of_two(trial):
     second = Victim(trial.folder, job.program, job.arguments)
     outcomes = [second.kill_after(trial.random.uniform(0, 2 * job.usual.seconds)), first.wait()]
     killed = [outcome for outcome in outcomes if was_killed(outcome)]
+    for outcome in outcomes:
+        if outcome not in killed and outcome.fault() is not None:
+            return [outcome.fault()]
 
     # the same command again, until it ends
     outcome = run(trial.folder, job.program, job.arguments)
@@ -255,13 +269,16 @@ def kill_one_of_two(trial):
 def kill_some_times(trial, job):
     """Start a program one to three times and kill it, unless it ends before.
 
-    Returns how often it was killed.
+    Returns how often it was killed, and the fault of a start that was not killed, or None.
     """
     kills = 0
     for _ in range(trial.random.randint(1, 3)):
-        if start_and_kill(trial.random, trial.folder, job.program, job.arguments, job.usual):
+        outcome = start_and_kill(trial.random, trial.folder, job.program, job.arguments, job.usual)
+        if was_killed(outcome):
             kills += 1
-    return kills
+        elif outcome.fault() is not None:
+            return kills, outcome.fault()
+    return kills, None
 
 
 def after_kills(outcome, differing, left):
@@ -808,8 +825,10 @@ def close_output(trial):
     ]
     program, arguments = programs[trial.number % len(programs)]
 
-    # the program with each kind of output in turn
-    kinds = ("closed", "full", "pipe")
+    # the program with each kind of output in turn; macOS has no /dev/full
+    kinds = ["closed", "pipe"]
+    if os.path.exists("/dev/full"):
+        kinds = ["closed", "full", "pipe"]
     kind = kinds[trial.number // len(programs) % len(kinds)]
     if kind == "full":
         stdout = os.open("/dev/full", os.O_WRONLY)
@@ -864,7 +883,7 @@ ATTACKS = {
     "cache":          Attack("damages of a prepared corpus", damage_corpus, 1800, 5),
     "mid-run":        Attack("damages while a program runs", damage_while_running, 60, 1),
     "controls":       Attack("commands without an attack", give_right_input, len(WORKING), 1),
-    "inputs":         Attack("wrong inputs", give_wrong_input, 820, 5),
+    "inputs":         Attack("wrong inputs", give_wrong_input, len(wrong_inputs()), 5),
     "signals":        Attack("two signals while a file is written", signal_while_saving, 30, 1),
     "imports":        Attack("Ctrl-C during the start", interrupt_start, 20, 1),
     "outputs":        Attack("closed and full outputs", close_output, 21, 1),
@@ -1006,7 +1025,7 @@ def main(arguments=None):
     with tempfile.TemporaryDirectory(prefix="attacks-") as folder:
         world = World(folder)
         if args.trial is not None:
-            return repeat_trial(args.attacks[0], args.trial, world)
+            return repeat_trial(args.attacks[0], args.trial, args.count, world)
         counts = try_attacks(args, world)
 
     print_table(counts)
@@ -1032,9 +1051,12 @@ def try_attacks(args, world):
     return counts
 
 
-def repeat_trial(name, number, world):
-    """Do one trial of an attack and print its results. Returns the exit code."""
-    results = try_once(name, number, world, ATTACKS[name].full)
+def repeat_trial(name, number, count, world):
+    """Do one trial of an attack and print its results. Returns the exit code.
+
+    count: how many results the attack has; None: those of its full form.
+    """
+    results = try_once(name, number, world, count or ATTACKS[name].full)
     print_new(name, number, results, VERDICTS)
     return int(any(result.verdict in FAULTS for result in results))
 

@@ -187,7 +187,9 @@ def dynamic_kernels(model, ids, layer):
     x, attention_mask = input_of_mixer(model, ids, layer)
     logits = mixer.token_kernels(x, attention_mask)  # (1, H, N, K)
     if logits is None:
-        raise ValueError(f"layer {layer} of {model.config.variant} makes no dynamic kernels")
+        raise ValueError(
+            f"layer {layer} of {model.config.variant} has no kernels that its queries make"
+        )
     return logits.softmax(dim=-1)[0].numpy()
 
 
@@ -507,7 +509,7 @@ def read_curves(folder):
 
     Raises ValueError if there is no log, or if it is damaged or has no losses.
     """
-    _, training, evaluations = read_log(Path(folder))
+    _, training, evaluations, _ = read_log(Path(folder))
     if not training and not evaluations:
         raise ValueError(f"{folder}/log.jsonl has no losses yet")
     return {

@@ -90,12 +90,13 @@ BUILT_IN = ("toy", "blimp")  # names of data that are no folders
 
 RESAMPLES = 2_000  # of the bootstrap
 
-# A resample takes the smallest of three differences three times with probability 1 / 27 = 3.7 %.
-# This is more than 2.5 %, so the interval goes from the smallest to the largest difference. All
-# three are on one side of the true difference with probability 2 / 8, even without noise of pairs.
+# Without noise of pairs, the interval of three seeds goes from the smallest to the largest of the
+# three differences: a resample takes the smallest one three times with probability 1 / 27 = 3.7 %,
+# which is more than 2.5 %. All three are on one side of the true difference with probability 2 / 8.
 COVERAGE = (
-    "With three seeds such an interval holds the true difference in about three of four "
-    "experiments; the p-value decides."
+    "The intervals include the choice of the pairs, p does not. But with three seeds, if most of "
+    "the noise is between seeds, an interval holds the true difference in about three of four "
+    "experiments only. So trust a difference only if p is small and 0 is outside the interval."
 )
 
 
@@ -290,8 +291,8 @@ def score_rows(model, rows, mask, tokens):
         logits = model.head(hidden_at(model.bert, ids, positions))  # (M, C) -> (M, V)
         loss = F.cross_entropy(logits, targets, reduction="none")  # (M,)
 
-        # Add it to the scores that it belongs to, in float64.
-        log_p = -loss.double().cpu().numpy()[:, None]  # (M, 1)
+        # Add it to the scores that it belongs to, in float64, which Apple's GPU does not have.
+        log_p = -loss.cpu().double().numpy()[:, None]  # (M, 1)
         terms = np.where([copy.for_score for copy in batch], log_p, 0.0)  # (M, 2)
         np.add.at(sums, [copy.row for copy in batch], terms)
     return sums
@@ -432,6 +433,7 @@ def read_run(folder, data):
 
     Raises ValueError if it has no results on these data, or if they are of an earlier model.
     """
+    # its results, of the model that it has now
     say_if_unfinished(folder)
     records = list(read_results(folder, data_name(data)).values())
     command = f"python -m lab.pairs {folder} --data {data}"
@@ -440,8 +442,11 @@ def read_run(folder, data):
     digest = sha256_of(existing_file(folder, "model.pt"))[:DIGITS]
     for record in records:
         if record["model"] != digest:
-            raise ValueError(f"the results of {folder} are of an earlier model; {command}")
+            raise ValueError(
+                f"the results of {folder} are of an earlier model: {command} makes new ones"
+            )
 
+    # what was trained
     settings = pretraining_settings(folder)
     if "variant" not in settings or "seed" not in settings:
         raise ValueError(f"{folder} has no log.jsonl, so its variant and its seed are unknown")
@@ -510,14 +515,22 @@ def check_same_pairs(runs, data):
     first = records_of(runs[0], data)
     for run in runs[1:]:
         records = records_of(run, data)
-        for paradigm in sorted({*first, *records}):
-            pair = (first.get(paradigm), records.get(paradigm))
-            digests = [record and record["pairs_sha256"] for record in pair]
-            if digests[0] != digests[1]:
+
+        # both have results, but of other pairs
+        for paradigm in first.keys() & records.keys():
+            if first[paradigm]["pairs_sha256"] != records[paradigm]["pairs_sha256"]:
                 raise ValueError(
                     f"{runs[0]['run']} and {run['run']} were not scored on the same pairs of "
                     f"{data} ({paradigm}): score both of them again"
                 )
+
+        # only one of them has a result, perhaps because the other one was interrupted
+        for paradigm in sorted(first.keys() ^ records.keys()):
+            without = run if paradigm in first else runs[0]
+            raise ValueError(
+                f"{without['run']} has no result on {paradigm} of {data}: score it again, "
+                "and only what is missing is done"
+            )
 
 
 def groups_of(run, data, paradigms=()):

@@ -5,7 +5,8 @@ JSON object:
 
     run        the name of its folder
     settings   everything that the run depends on: variant, seed, steps, ...
-    made_by    the machine, the versions and the code that made it (support/provenance.py)
+    made_by    the machine, the versions and the code that began it (support/provenance.py)
+    continued  the same of every other machine, code or division that continued it, a list
     curve      [[step, held-out loss, held-out accuracy], ...]
     training   [[step, training loss], ...], about 20 of them
     result     {"loss", "accuracy", "parameters", "tokens_per_second", "seconds"}, as in pretrain.py
@@ -151,7 +152,7 @@ def record_of_run(folder):
     """
     folder = Path(folder)
     config = load_config(folder)
-    first, training, evaluations = read_log(folder)
+    first, training, evaluations, continued = read_log(folder)
 
     # a run that was stopped has no result yet
     step = evaluations[-1]["step"] if evaluations else 0
@@ -170,6 +171,7 @@ def record_of_run(folder):
         "run": folder.resolve().name,
         "settings": first["settings"],
         "made_by": first.get("made_by", {}),
+        "continued": [line["made_by"] for line in continued],
         "curve": [],
         "training": [],
         "result": {
@@ -195,7 +197,11 @@ def record_of_run(folder):
 
 
 def read_log(folder):
-    """The log of a run: (its first line, the lines of training, the lines of evaluations).
+    """The log of a run.
+
+    Returns:
+        its first line, the lines of training, those of evaluations, and those that say from which
+        step on another machine or another version of the code continued.
 
     Raises ValueError if there is no log or if it is damaged.
     """
@@ -207,6 +213,7 @@ def read_log(folder):
         first, *lines = read_lines(path)
         training = [line for line in lines if "loss" in line]
         evaluations = [line for line in lines if "held_out_loss" in line]
+        continued = [line for line in lines if "made_by" in line]
 
         # everything that is read later is there
         settings = first["settings"]
@@ -217,7 +224,7 @@ def read_log(folder):
             check_numbers(line["step"], line["held_out_loss"], line["held_out_accuracy"])
     except (*DAMAGE, ZeroDivisionError) as error:
         raise ValueError(f"{path} is damaged ({error})") from None
-    return first, training, evaluations
+    return first, training, evaluations, continued
 
 
 def read_pairs(folder):

@@ -51,6 +51,7 @@ from support.glue_table import (
     result_lines,
     task_cells,
 )
+from support.glue_table import compare_variants as compare_on_glue
 from support.statistics import chance_note, compare
 from support.tables import mean_and_standard_error
 
@@ -271,8 +272,12 @@ def conditions(records):
     if shortest == longest:
         duration = shortest
 
-    # what computed it; every machine is named
-    machines = [machine_of(record) for record in records if record["made_by"]]
+    # what computed it; every machine is named, also one on which a run was continued
+    origins = []
+    for record in records:
+        origins += [record["made_by"], *record.get("continued", [])]
+    origins = [origin for origin in origins if origin]  # early records have none
+    machines = [machine_of(origin) for origin in origins]
 
     parts = [
         f"{len(records)} runs with the seeds {listed_seeds}",
@@ -280,18 +285,17 @@ def conditions(records):
         *dict.fromkeys(machines),
         f"{duration} minutes of training per run",
     ]
-    dates = sorted({record["made_by"]["date"] for record in records if record["made_by"]})
+    dates = sorted({origin["date"] for origin in origins})
     if dates:
         parts.append(" to ".join(dict.fromkeys([dates[0], dates[-1]])))
-    codes = {record["made_by"].get("code") for record in records}
+    codes = {origin.get("code") for origin in origins}
     if len(codes) > 1:
         parts.append(f"{len(codes)} versions of the code")
     return "; ".join(parts) + "."
 
 
-def machine_of(record):
+def machine_of(made_by):
     """The machine of a run and the version of torch, as text."""
-    made_by = record["made_by"]
     threads = f"{made_by['threads']} threads"
     if made_by["threads"] == 1:
         threads = "one thread"
@@ -368,6 +372,11 @@ def comparison_of(records, first, second, measure):
     other_values = values_by_seed(records, second, measure)
     if not values.keys() & other_values.keys():
         return None
+
+    # of GLUE: the fine-tuning seeds that both have, and an error if their settings differ
+    if measure.column is not None:
+        runs = [finetuned(record) for record in records]
+        return compare_on_glue(runs, first, second)[measure.column].comparison
     return compare(values, other_values)
 
 
@@ -381,6 +390,11 @@ def difference_cell(records, first, second, measure, comparison):
         return text
     mean = differences_on_pairs(records, measure.data, first, second)[-1]
     return f"{text}, {interval_text(mean)}"
+
+
+def seeds_text(seeds):
+    """A number of seeds as text: "1 seed", "3 seeds"."""
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
 
 
 def differences_on_pairs(records, data, first, second):
@@ -424,8 +438,8 @@ def phenomena_order_table(records, data):
         seeds = values_by_seed(runs, lower, measure).keys()
         if not seeds & values_by_seed(runs, higher, measure).keys():
             continue
-        header.append(f"{higher} - {lower}")
         differences = differences_on_pairs(runs, data, higher, lower)
+        header.append(f"{higher} - {lower} ({seeds_text(differences[-1].comparison.seeds)})")
         p_values += p_value_count(differences)
         for row in differences:
             text = f"{row.comparison.mean:.1f} {interval_text(row)}"
@@ -527,7 +541,7 @@ def first_command_table(records):
         minutes, seconds = divmod(round(result["seconds"]), 60)
         rows.append(
             [
-                machine_of(record),
+                machine_of(record["made_by"]),
                 record["settings"]["dtype"],
                 f"{minutes}:{seconds:02d}",
                 f"{result['tokens_per_second']:,.0f}",
@@ -665,6 +679,9 @@ def losses_of_variants(rows):
 
 def length_losses_table(record):
     """The loss of each variant in rows of N tokens, from `python -m lab.lengths`."""
+    if not record["rows"]:
+        return [NOT_MEASURED]
+
     # how many seeds most cells have
     losses = losses_of_variants(record["rows"])
     usual = max(len(seeds) for by_length in losses.values() for seeds in by_length.values())
@@ -691,7 +708,11 @@ def length_changes_table(record):
 
     All runs of the record were trained with rows of the same length.
     """
+    if not record["rows"]:
+        return [NOT_MEASURED]
     trained_at = record["rows"][0]["trained_at"]
+    if trained_at not in record["settings"]["lengths"]:
+        raise ValueError(f"the loss at {trained_at} tokens, the training's rows, was not measured")
     longer = [N for N in record["settings"]["lengths"] if N > trained_at]
 
     # one row per variant, one column per longer length
@@ -710,7 +731,10 @@ def length_changes_table(record):
         rows.append(row)
 
     header = ["variant", *[f"{N:,} - {trained_at}" for N in longer]]
-    note = "Each run is compared with itself. p: paired t-test over seeds."
+    note = (
+        "Each run is compared with itself, on the same tokens of one text. p: paired t-test over "
+        "seeds, without the noise of the choice of the text."
+    )
     return [*markdown(header, rows), "", below_differences(note, p_values)]
 
 
@@ -820,7 +844,7 @@ def lines_of(name, results):
     # the rows of a record may lack what the table reads
     try:
         return table.make(*contents, *table.options)
-    except (KeyError, TypeError, AttributeError, StopIteration) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, StopIteration) as error:
         files = " or ".join(str(results / file) for file in table.files)
         raise ValueError(f"{files} is damaged or was made by another version ({error!r})") from None
 
@@ -831,7 +855,7 @@ def read_records(path):
         return read_run_records(path)
     if not path.is_file():
         raise ValueError(
-            f"{path} is not there: lab.bench or lab.attacks with --out {path} makes it"
+            f"{path} is not there: lab.bench, lab.lengths or lab.attacks with --out makes it"
         )
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -44,9 +44,10 @@ class Comparison:
     Attributes:
         mean: the mean difference.
         standard_error: of the mean; nan for a single seed.
-        p: the two-sided p-value. If there were no true difference, a mean difference of at least
-            this size would occur with this probability. nan if the test is not defined: for a
-            single seed, and if all differences are equal.
+        p: the two-sided p-value. If there were no true difference, and the differences had a
+            normal distribution, then mean / standard_error would be at least this far from 0 with
+            this probability. nan if the test is not defined: for a single seed, and if all
+            differences are equal.
         seeds: how many differences there are, one for each seed.
     """
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from conftest import ROOT
-from lab import attack_files, attack_inputs, attacks, report
+from lab import attack_files, attack_inputs, attack_tools, attacks, report
 from lab.attack_tools import (
     CRASH,
     EQUAL,
@@ -85,6 +85,7 @@ def test_a_crash_is_noticed(code, error):
 def test_a_hang_is_noticed(tmp_path):
     outcome = Victim(tmp_path, time.sleep, [60]).wait(seconds=0.1)
     assert outcome.hung and outcome.fault().verdict == HANG
+    assert not attack_tools.was_killed(outcome)
 
 
 def test_victims_of_an_interrupted_attack_are_killed(tmp_path):
@@ -321,7 +322,7 @@ def test_what_is_no_fault_in_the_table_is_none_for_the_exit_code():
 
 def test_there_are_wrong_inputs_for_every_command():
     inputs = attack_inputs.wrong_inputs()
-    assert len(inputs) >= attacks.ATTACKS["inputs"].full >= 300
+    assert len(inputs) == attacks.ATTACKS["inputs"].full >= 300
     programs = {wrong.program for wrong in inputs}
     assert programs == {
         *("pretrain.py", "glue.py", "model.py", "toy"),

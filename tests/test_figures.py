@@ -597,7 +597,7 @@ def test_the_idea_shows_each_weight_of_the_kernel_on_its_diagonal(matplotlib):
         ("none", ["attention", "RUN", SENTENCE], "no position terms"),
         ("lightconv", ["attention", "RUN", SENTENCE], "is a LightConv, and this figure"),
         ("convbert", ["attention", "RUN", SENTENCE], "needs self-attention in all heads"),
-        ("fixed", ["dynamic", "RUN", SENTENCE], "makes no dynamic kernels"),
+        ("fixed", ["dynamic", "RUN", SENTENCE], "has no kernels that its queries make"),
         ("composite", ["depthwise", "RUN"], "no depthwise convolution"),
         (
             "composite",

@@ -411,7 +411,7 @@ def test_differences_on_minimal_pairs_have_the_interval_of_the_bootstrap():
     assert 15 <= float(high) <= 17
 
     lines = report.phenomena_order_table(records, "blimp")
-    assert lines[0] == "| phenomenon | absolute - none |"
+    assert lines[0] == "| phenomenon | absolute - none (2 seeds) |"
     assert lines[2:] == [
         f"| a_b | 10.0 [{low}, {high}], all differences are equal |",
         f"| mean of 1 paradigm | 10.0 [{low}, {high}], all differences are equal |",
@@ -541,8 +541,19 @@ def test_changes_from_the_length_of_the_training_are_those_of_each_run():
         "| alibi | 0.600 +- 0.100 (p = 0.11, 2 seeds) |",
         "| absolute | - |",
         "",
-        "Each run is compared with itself. p: paired t-test over seeds.",
+        "Each run is compared with itself, on the same tokens of one text. p: paired t-test over "
+        "seeds, without the noise of the choice of the text.",
     ]
+
+
+def test_a_measurement_of_lengths_that_is_not_complete_is_said():
+    record = record_of_lengths()
+    record["settings"]["lengths"] = [256]
+    with pytest.raises(ValueError, match="the loss at 128 tokens, the training's rows, was not"):
+        report.length_changes_table(record)
+    record["rows"] = []
+    assert report.length_changes_table(record) == [report.NOT_MEASURED]
+    assert report.length_losses_table(record) == [report.NOT_MEASURED]
 
 
 def test_the_table_of_the_first_command_has_a_row_per_run():

@@ -874,7 +874,7 @@ def test_a_constant_added_to_beta_changes_nothing_with_clip(variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 @alone()
 def test_only_none_ignores_word_order(variant):
-    """With other words, only `none` commutes with permutations of the tokens."""
+    """In other words, only `none` commutes with permutations of the tokens."""
     model = small_model(variant)
     sentence = random_tokens(1, 12)
     order = torch.arange(12).roll(5).flip(0)

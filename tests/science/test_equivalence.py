@@ -457,8 +457,19 @@ def test_primer_averages_convolved_values_and_depthwise_adds_them_after_averagin
 
     If each token attends to itself alone, these are conv(v) and v + conv(v).
     """
-    v = draw(B, N, C)
+    mixer = mixer_of("depthwise")
+    x = draw(B, N, C)
+    q, k, v = project(mixer, x)  # (B, H, N, d) each
+    convolved = mixer.depthwise(merge_heads(v))  # (B, N, C)
+
+    # depthwise adds the convolved values; averaging them, as Primer does, is something else
+    p = content_of(q, k).softmax(dim=-1)  # (B, H, N, N)
+    added = merge_heads(p @ v) + convolved
+    assert_same(mixer(x, NO_PADDING), mixer.output(added))
+    averaged = merge_heads(p @ split_heads(convolved, H))
+    assert (averaged - added).abs().max() > 0.01
+
+    # each token attends to itself alone
     p = torch.eye(N, dtype=torch.float64)
-    convolved = depthwise_convolution(v, draw(C, K), draw(C))
+    assert_same(p @ merge_heads(v) + convolved, merge_heads(v) + convolved)
     assert_same(p @ convolved, convolved)
-    assert_same(p @ v + convolved, v + convolved)

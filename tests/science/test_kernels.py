@@ -1,7 +1,7 @@
 """kernels.py: every way to compute the map of scores equals plain loops, values and gradients.
 
 The first part tests the map itself, then the sums that lead back from it, the rows of the keys,
-`convolve`, and at last attention in blocks. The drawings in the docstrings are tests, too.
+`convolve`, and finally attention in blocks. The drawings in the docstrings are tests, too.
 """
 
 import pytest
@@ -470,7 +470,7 @@ def test_the_drawing_of_key_scores_is_what_it_computes():
 
 @pytest.mark.parametrize("band", [1, 3, 64])
 def test_convolve_is_a_sum_over_the_window(monkeypatch, band):
-    monkeypatch.setattr(kernels, "BAND", band)
+    monkeypatch.setattr(kernels, "CONVOLVE_BLOCK", band)
     for N, K in ((1, 3), (3, 9), (10, 3), (12, 9), (6, 1), (6, 13)):
         rows = draw(2, 2, N, K).requires_grad_()
         value = draw(2, 2, N, 4, seed=1).requires_grad_()
@@ -540,6 +540,16 @@ def test_blocks_equal_attention_without_blocks(monkeypatch, beyond, block, N, K)
         inputs = (*qkv_and_mask, *terms)
         expected = results(references.attention_function, inputs, beyond)
         assert_near(results(blocks, inputs, beyond), expected, 1e-10)
+
+
+def test_rows_that_learn_nothing_get_no_gradient_in_blocks(monkeypatch):
+    """As those of ALiBi: sum_bands, their backward pass, is not called."""
+    query, key, value, mask, query_rows, _, _ = attention_inputs(11, 5)
+    inputs = (query, key, value, mask, query_rows.detach(), None, None)
+    expected = results(references.attention_function, inputs)
+    monkeypatch.setattr(kernels, "BLOCK", 4)
+    monkeypatch.setattr(kernels, "sum_bands", None)
+    assert_near(results(blocks_of_the_project, inputs), expected, 1e-10)
 
 
 def test_the_backward_pass_of_blocks_has_the_dropout_of_the_forward_pass(monkeypatch):

@@ -2,7 +2,7 @@
 
 First several steps together, against a plain loop whose parts are in tests/references.py. Then
 every part of a step by itself: the batch, the masks, the dropout, the padding mask, the loss, the
-clipped gradients, the learning rate and the weight decay; then the evaluation, and at last what
+clipped gradients, the learning rate and the weight decay; then the evaluation, and finally what
 fine-tuning gives to the encoder. Where the model does not matter it is `Simple`, so that a failure
 here is a mistake in the step and not in the model.
 """

@@ -219,19 +219,23 @@ class Trainer:
     def update(self, loss):
         """One step of the optimizer from the loss of this step's batch.
 
-        If the batch has several parts, the gradients of the earlier ones are already there.
+        If the batch has several parts, the gradients of the earlier ones are already there. The
+        gradients are clipped to a common norm of MAX_GRADIENT_NORM. `losses` gets the loss,
+        detached, `gradient_norms` the norm before clipping, and `step` becomes one more.
         """
+        # the learning rate of this step
         settings = self.settings
         lr = learning_rate(self.step, settings["steps"], settings["warmup_steps"], settings["lr"])
         for group in self.optimizer.param_groups:
             group["lr"] = lr
 
+        # backward pass, clipped gradients, new weights; then the gradients are forgotten
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-        # Both stay on the device: reading them would wait for the step to end.
+        # The loss and the norm stay on the device: reading them would wait for the step to end.
         self.losses.append(loss.detach())
         self.gradient_norms.append(norm)
         self.step += 1

@@ -29,7 +29,7 @@ def check_command(args):
         own = [noticed for _, of_part, noticed in rows if of_part == part]
         if own:
             count = sum(1 for noticed in own if noticed)
-            print(f"part {part}: {count} of {len(own)} mistakes noticed, none by another part")
+            print(f"part {part}: {count} of {len(own)} mistakes noticed")
     missed = [mistake for mistake, _, noticed in rows if not noticed]
     print(f"all parts: {len(rows) - len(missed)} of {len(rows)} mistakes noticed")
     return 1 if missed else 0

@@ -4,7 +4,7 @@
 
 FOLDER is a copy of the project in which the file with the student's function is not the original
 one. The current folder holds job.json; the outputs are written to outputs.pt there. The outputs are
-compared somewhere else: nothing that happens here can raise a score.
+compared in another process.
 
 Three fences, in addition to course/rules.py: limits of the operating system on memory, time, the
 size of files and the number of processes; a hook in Python that refuses to open files and to start

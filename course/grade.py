@@ -4,8 +4,8 @@ Of the student's files, only the bodies of the graded functions are used. Each b
 (course/rules.py) and put into a fresh copy of the instructor's project, in a temporary folder.
 There a child process computes the outputs of the cases (course/child.py). This process never
 executes a line of the student's: it reads the outputs as plain tensors and compares them with those
-of the original function. So a wrong function costs only its own points. Whatever the child prints,
-writes or changes cannot raise a score.
+of the original function. So a wrong function costs only its own points. Of what the child does,
+only these outputs count.
 
 It is not a sandbox. Run it in a container, as an ordinary user, without network. On Windows only
 the time of a child is limited, not its memory.
@@ -307,7 +307,7 @@ def end_of(code):
     cpu_limit = getattr(signal, "SIGXCPU", 99)
     killed = getattr(signal, "SIGKILL", 99)
     if code in (-cpu_limit, -killed):
-        return "It was stopped because it computed for too long: is there an endless loop?"
+        return "It was killed: it computed for too long, or the machine had no memory left."
     if code < 0:
         return f"The process crashed with signal {-code}: too much memory, or too deep a recursion?"
     return f"The process ended itself with exit code {code}, before all cases were computed."
@@ -424,8 +424,8 @@ def compare(name, found, expected, tolerance, letters):
         names = [f"{name} [{i}]" for i in range(len(expected))]
         return first_difference(zip(names, found, expected, strict=True), tolerance)
 
-    # numbers: Python's and torch's are the same here
-    if is_number(expected) and is_number(found):
+    # numbers: Python's and torch's are the same here; larger ones have no float
+    if is_number(expected) and is_number(found) and abs(found) < 1e300:
         found = torch.tensor(float(found), dtype=torch.float64)
         expected = torch.tensor(float(expected), dtype=torch.float64)
     if isinstance(expected, torch.Tensor) and isinstance(found, torch.Tensor):

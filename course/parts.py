@@ -2,7 +2,8 @@
 
 The table names the functions of the six files; it holds no copy of their code. A function is named
 by its file and its name there: "attention.Fixed.forward" is in attention.py. To move the course to
-other functions, change the table, and give each new function cases (course/cases.py).
+other functions, change the table, and give each new function cases (course/cases.py), known
+mistakes (course/mistakes.py) and its tests (course/assignment.py).
 """
 
 import argparse
@@ -31,7 +32,7 @@ class Function(NamedTuple):
     points: int  # 0: not blanked and not graded, but its known mistakes must be noticed
     title: str = ""  # what the blank says: "part 2: the dynamic term"
     may_not: tuple[str, ...] = ()  # names that the body may not use
-    vectorised: bool = False  # whether a Python loop over the positions costs all points
+    vectorised: bool = False  # a Python loop over the positions costs all points (case "no loop")
     may: tuple[str, ...] = ()  # functions of the project that it may call, next to the original's
 
 
@@ -47,7 +48,7 @@ FUNCTIONS = (
     Function(1, "attention.split_heads", 2, "split the channels into heads", vectorised=True),
     Function(1, "attention.merge_heads", 2, "merge the heads", vectorised=True),
     Function(1, "attention.lowest_at_padding", 4, "no attention to padding", vectorised=True),
-    Function(1, "attention.drop", 4, "dropout", vectorised=True),
+    Function(1, "attention.drop", 4, "dropout"),
     Function(1, "attention.attention", 8, "attention", READY, vectorised=True),
 
     Function(2, "attention.Fixed.forward", 4, "the fixed term", vectorised=True),

@@ -1,8 +1,9 @@
 """The training, written once more as a plain loop: what pretrain.py must compute, step by step.
 
-It uses the weights of the model and nothing of its code: no module is called, no optimizer of
-torch, no function of pretrain.py except the seeds of a step. The variant is "composite". Letters as
-in attention.py; `weights` maps the names of parameters to tensors.
+The initial weights are those of a Trainer, batches and masks come from data.py, and the seeds from
+pretrain.step_seed. All other steps are written out: no module is called, and no optimizer of torch.
+The variant is "composite". Letters as in attention.py; `weights` maps the names of parameters to
+tensors.
 
 The outputs have the same names as those of the cases (course/cases.py).
 """

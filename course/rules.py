@@ -272,7 +272,8 @@ def used_names(node):
 def may_use(function):
     """The names of the project that the body of a graded function may use, sorted."""
     module = source_and_tree(file_of(function.name))[1]
-    names = (used_names(original(function.name)) | set(function.may)) & definitions(module)
+    names = used_names(original(function.name)) | set(function.may)
+    names &= definitions(module) | constants(module)
     return sorted(names - LIBRARIES - set(function.may_not))
 
 
@@ -295,6 +296,15 @@ def names_given(nodes):
         ):
             names.add(node.name)
     return names
+
+
+def constants(module):
+    """The names in capitals that a file gives values, such as MASK."""
+    names = set()
+    for node in module.body:
+        if isinstance(node, ast.Assign):
+            names |= names_given(ast.walk(node))
+    return {name for name in names if name.isupper()}
 
 
 def definitions(module):

@@ -7,8 +7,7 @@ paradigm; each line is a JSON object with at least
     UID                            the name of the paradigm
     linguistics_term               its phenomenon
 
-The names of the phenomena are 13: the paper counts the paradigms of "s-selection" among those of
-"argument_structure".
+The files name 13 phenomena, the paper 12: it counts "s-selection" as "argument_structure".
 """
 
 import json
@@ -102,11 +101,11 @@ def group_by_paradigm(texts):
 
     if not paradigms:
         raise ValueError(f"{', '.join(texts)}: there is no pair in these files")
-    return sorted(paradigms.values(), key=place_of)
+    return sorted(paradigms.values(), key=sort_key)
 
 
-def place_of(paradigm):
-    """By what the paradigms are sorted."""
+def sort_key(paradigm):
+    """The sort key of a paradigm."""
     return paradigm.phenomenon, paradigm.name
 
 

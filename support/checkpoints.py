@@ -116,13 +116,15 @@ def check_result(state):
 
 
 def is_count(value):
-    """Whether a value is a whole number from 0 on, of 64 bits. True and False are not."""
+    """Whether a value is a whole number from 0 to 2**63 - 1. True and False are not."""
     return type(value) is int and 0 <= value < 2**63
 
 
 def is_number(value):
-    """Whether a value is a finite number."""
-    return type(value) in (int, float) and math.isfinite(value)
+    """Whether a value is a finite number; a whole one has at most 63 bits."""
+    if type(value) is int:
+        return abs(value) < 2**63
+    return type(value) is float and math.isfinite(value)
 
 
 # --- Tensors --------------------------------------------------------------------------------------
@@ -131,15 +133,15 @@ def is_number(value):
 def check_tensor(name, tensor, expected):
     """ValueError if a tensor is not one of finite numbers, with the shape and dtype of another one.
 
-    torch itself copies complex numbers without their imaginary part, and takes tensors that have
-    no numbers at all (of the device "meta", or sparse ones) or not finite ones.
+    torch itself copies complex numbers without their imaginary part, and accepts sparse tensors,
+    tensors without numbers (of the device "meta"), and numbers that are not finite.
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{name} is not a tensor")
     if tensor.dtype != expected.dtype:
         raise ValueError(f"{name} is {tensor.dtype}, not {expected.dtype}")
     if tensor.layout != torch.strided or tensor.is_meta:
-        raise ValueError(f"{name} has no numbers")
+        raise ValueError(f"{name} is not an ordinary tensor with numbers")
     if tensor.shape != expected.shape:
         raise ValueError(f"{name} has the shape {list(tensor.shape)}, not {list(expected.shape)}")
     if not tensor.isfinite().all():

@@ -6,7 +6,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from support.memory import keep_freed_memory
+from support.memory import is_out_of_memory, keep_freed_memory
 
 LARGEST_INT = 2**31 - 1  # of a number on the command line
 
@@ -56,7 +56,7 @@ def run_command(program, function, *arguments):
         code = 130
     except (MemoryError, RuntimeError) as error:
         # torch reports a full memory by either of the two; other RuntimeErrors are our mistakes.
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+        if not is_out_of_memory(error):
             raise
         message = (
             "out of memory; smaller batches or shorter rows need less (--batch_size, --seq_len; "

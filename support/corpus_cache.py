@@ -119,7 +119,8 @@ def remove_leftovers(cache_dir):
             continue
 
         # If the lock is free, its owner is dead. At its end, `lock` removes the file.
-        with suppress(InUse, OSError), lock(path, path.stem):
+        # A ValueError: it is in use, or it is the file of another program.
+        with suppress(ValueError, OSError), lock(path, path.stem):
             delete(temporary_name(path.with_suffix("")))
 
 
@@ -234,7 +235,8 @@ def write_tokenizer_and_meta(folder, tokenizer, counts):
     """Complete a folder that already holds the array files: add tokenizer.json and meta.json."""
     (folder / "tokenizer.json").write_bytes(tokenizer.to_str().encode())
 
-    # The fingerprint is equal for two corpora if tokenizer and token ids are equal.
+    # Two corpora have the same fingerprint if tokenizer, token ids, sentences and documents are
+    # equal.
     digests = [sha256_of(folder / name) for name in FINGERPRINTED]
     meta = {"counts": counts, "fingerprint": fingerprint_of(digests)}
     meta["checksum"] = checksum_of(meta)
@@ -257,8 +259,8 @@ def checksum_of(meta):
 def count_known_pairs(folder, first_sentences, train, held_out):
     """How many held-out pairs also occur, word for word, among the training pairs.
 
-    Two pairs are equal if both of their sentences have the same token ids. Only the held-out pairs
-    are kept in memory, so the corpus may be large.
+    Two pairs are equal if both of their sentences have the same token ids. Of the token ids, only
+    those of the held-out pairs are copied into memory, so the corpus may be large.
 
     Args:
         folder: the folder of the corpus, in which the array files are complete.

@@ -24,6 +24,8 @@ import torch
 from torch import distributed
 from tqdm import tqdm
 
+from support.memory import is_out_of_memory
+
 TIMEOUT = timedelta(minutes=10)  # a process that waits longer for the others ends the run
 POLL_SECONDS = 0.1  # between two looks at whether the first process has come to meet()
 
@@ -101,9 +103,10 @@ def run_together(function, *arguments):
         if not is_first_failure():
             sys.exit(1)
         if is_lost_connection(error):
+            reason = str(error).partition("\n")[0][:200]
             raise ConnectionError(
                 "another process of this run has ended, or cannot be reached: so all end; the same "
-                "command continues from the last checkpoint"
+                f"command continues from the last checkpoint ({reason})"
             ) from error
         raise
     disconnect()
@@ -177,9 +180,9 @@ def is_first_failure():
 
 def is_lost_connection(error):
     """Whether an error says that another process cannot be reached."""
-    text = str(error).lower()
-    if "out of memory" in text:
+    if not isinstance(error, RuntimeError) or is_out_of_memory(error):
         return False
+    text = str(error).lower()
     return isinstance(error, distributed.DistError) or "gloo" in text or "nccl" in text
 
 
@@ -232,5 +235,5 @@ def value_of_first(value):
 
 
 def own_share(values):
-    """Those of the values that this process does: of two processes, every other one."""
+    """The values that this process works on: with two processes, every second one."""
     return itertools.islice(values, rank(), None, process_count())

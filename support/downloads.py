@@ -16,7 +16,7 @@ from tqdm import tqdm
 from support.files import sha256_of, write_to_disk
 
 USER_AGENT = "bert-convolution/1.0"  # some servers refuse the name that Python sends by default
-ATTEMPTS = 3  # at one mirror; another attempt is made only if the last one brought some bytes
+ATTEMPTS = 3  # at one mirror; again only if the last one brought bytes, or older ones were wrong
 CHUNK = 1 << 18  # bytes that are read at a time
 
 
@@ -48,7 +48,8 @@ def download(urls, path, size, sha256, timeout=30):
             f"delete it and start again"
         )
 
-    # Try one mirror after the other. Each one continues with the part that the last one left.
+    # Try one mirror after the other. If its server can, it continues with the part that the last
+    # one left.
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     failures = []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from support.memory import is_out_of_memory
 from support.signals import delayed_signals
 
 PART = ".part"  # how the temporary names end
@@ -128,13 +129,15 @@ def save_checkpoint(path, value):
     """torch.save `value` to `path` atomically. Raises OSError if the disk is full."""
 
     def write(temporary):
-        # Give torch an open file: with a path, it reports a full disk as a RuntimeError.
+        # Give torch an open file: then its RuntimeError about a full disk holds the reason.
         with open(temporary, "wb") as file:
             torch.save(value, file)
 
     try:
         write_atomically(path, write)
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         reason = error.__context__ or "is the disk full?"
         raise OSError(f"could not write {path}: {reason}") from None
 
@@ -154,6 +157,8 @@ def load_checkpoint(path):
             # A damaged archive names impossible places ("invalid argument"); other errors of the
             # system are not the fault of the file.
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise
+            if is_out_of_memory(error):
                 raise
             kind = type(error).__name__
             raise ValueError(

@@ -148,7 +148,7 @@ def prepare_folder(out, encoder_tasks):
         out: the folder.
         encoder_tasks: names of the tasks from whose encoders others start.
     """
-    # Taking the lock writes a file, so an error in writing shows before any work.
+    # Taking the lock makes a file, so a folder without write permission shows before any work.
     out.mkdir(exist_ok=True)
     with results_lock(out):
         remove_parts(out)

@@ -52,7 +52,7 @@ def submission_text(predictions, task):
 
 
 def prediction_text(value, task):
-    """A class id as the task's label word, a number with three decimals between 0 and 5."""
+    """The label word of a class id; of STS-B, the number within [0, 5], with three decimals."""
     if task.classes is not None:
         return task.classes[int(value)]
     clamped = min(max(value, 0), 5)
@@ -128,7 +128,10 @@ def read_zip(path):
                 # nothing else is unpacked
                 if info.filename in SUBMISSION:
                     if info.file_size > LARGEST_FILE:
-                        raise ValueError(f"{info.filename} has {info.file_size:,} bytes")
+                        raise ValueError(
+                            f"{info.filename} has {info.file_size:,} bytes, more than "
+                            f"{LARGEST_FILE:,}"
+                        )
                     contents[info.filename] = archive.read(info)
     except (
         ValueError,

@@ -31,7 +31,7 @@ NAMED = set()  # (path, number) of such lines that the user has been told of
 
 
 def append_json_line(path, record):
-    """Add a record at the end of a file, in one write, so that it is there or not there.
+    """Add a record at the end of a file, in one write. Readers leave out a half written line.
 
     Raises ValueError if the record has a number that is not finite, which is not JSON.
     """

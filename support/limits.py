@@ -15,7 +15,7 @@ token of the part, in each layer:
 
 in the precision of the matrix products, 4 bytes or 2. And for every masked token, in float32:
 
-    V numbers    the logits
+    V numbers    the logits, which are still there
     V numbers    their log-probabilities, for the gradient of the cross-entropy
 
 This is a lower bound: LayerNorms, mixers, maps of attention and the text itself come on top of it,
@@ -123,16 +123,22 @@ def memory_line(peaks, own_pairs, memory):
         memory: bytes that there are.
     """
     measured = [f"{mib(peak)} with {pairs:,} pairs at a time" for pairs, peak in peaks.items()]
-    found = ", ".join(measured)
+    text = f"a step took {', '.join(measured)}; there are {mib(memory)}"
+
+    # A single measurement gives no line.
+    if len(peaks) == 1 and own_pairs not in peaks:
+        return f"{text}; measure with a larger --micro_batch how many pairs would fit"
 
     advice = f"all {own_pairs:,} pairs of a step fit at once"
     if memory_for(own_pairs, peaks) > memory:
         fixed, per_pair = measured_line(peaks)
-        fits = 1
+        fits = 0
         if per_pair > 0:
-            fits = max(1, int((memory - fixed) / per_pair))
+            fits = int((memory - fixed) / per_pair)
         advice = f"--micro_batch {fits:,} would fit"
-    return f"a step took {found}; there are {mib(memory)}, so by a straight line {advice}"
+        if fits < 1:
+            advice = "not even a single pair would fit: choose a smaller --size or --seq_len"
+    return f"{text}, so by a straight line {advice}"
 
 
 def check_memory(

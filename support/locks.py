@@ -4,8 +4,8 @@
         ...no other process is in such a block with this file...
 
 A lock is a file that the operating system has locked for this process. It is free again as soon as
-the process ends, even if it was killed, so no lock of a dead process is ever left. The file says
-who holds it: the number of the process and the name of its machine.
+the process ends, even if it was killed: then only the file is left, and the next process uses it.
+The file says who holds it: the number of the process and the name of its machine.
 
 Some network file systems have no locks. There the block runs without protection, and a line says
 so.
@@ -66,7 +66,7 @@ def lock(path, name, wait=False, advice=None):
     try:
         yield
     finally:
-        # Remove the file while it is locked: then nobody has just begun to use it.
+        # Remove the file before the lock is given up: afterwards another process could hold it.
         # Windows does not remove an open file. There it stays; it is not locked.
         with suppress(OSError):
             path.unlink(missing_ok=True)
@@ -104,9 +104,10 @@ def open_lock_file(path):
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise OSError(
-            f"cannot lock {path} ({error.strerror}): if no other process works there, delete it"
-        ) from None
+        message = f"cannot lock {path} ({error.strerror})"
+        if os.path.lexists(path):
+            message += ": if no other process works there, delete it"
+        raise OSError(message) from None
 
     # It is empty, or it says who holds it.
     content = os.read(file, len(OWNER))

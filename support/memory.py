@@ -34,7 +34,7 @@ def process_memory(name):
 
 
 def reset_peak():
-    """From now on, "VmHWM" is what comes. Returns False if the system cannot do this."""
+    """From now on, "VmHWM" is the most since this call. Returns False if that is impossible."""
     try:
         # Give freed memory back to the system. Otherwise it would be used again, and the process
         # would not grow.
@@ -46,3 +46,14 @@ def reset_peak():
     except (OSError, AttributeError, TypeError):  # not Linux, or another C library
         return False
     return True
+
+
+def is_out_of_memory(error):
+    """Whether an error of Python or torch says that the memory is full."""
+    if isinstance(error, MemoryError):
+        return True
+
+    # torch has no class of its own for a CPU. "illegal memory access" is another error.
+    text = str(error)
+    signs = ("out of memory", "allocate memory", "not enough memory")
+    return isinstance(error, RuntimeError) and any(sign in text for sign in signs)

@@ -115,7 +115,7 @@ def read_results(folder, data):
 
 
 def check_record(record):
-    """Raises an error (any of those that `read_results` catches) if a record is not complete."""
+    """Raises one of json_lines.DAMAGE if a record is not complete."""
     for name in ("data", "paradigm", "phenomenon", "pairs_sha256", "model"):
         if not isinstance(record[name], str):
             raise ValueError(f"{name} is {record[name]!r}")

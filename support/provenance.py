@@ -44,7 +44,7 @@ def device_name(device):
 
 
 def code_digest():
-    """A short string that changes with every change of the project's code, tests excepted."""
+    """A short string that changes with every change of the code, except tests/ and course/."""
     digest = hashlib.sha256()
     for pattern in CODE:
         for path in sorted(ROOT.glob(pattern)):

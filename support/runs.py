@@ -1,4 +1,7 @@
-"""A run's folder on disk: config.json, tokenizer.json and model.pt (the weights)."""
+"""A run's folder on disk: config.json, tokenizer.json and model.pt (the weights).
+
+pretrain.py adds log.jsonl and train_state.pt.
+"""
 
 import hashlib
 import json
@@ -61,7 +64,10 @@ def each_run_once(folders):
 
 
 def check_not_in_use(folder, option):
-    """ValueError if another process works on a run's folder. Arguments as in `own_folder`."""
+    """ValueError if another process works on a run's folder. Arguments as in `own_folder`.
+
+    What killed processes left in the folder is deleted.
+    """
     # Without a lock nobody works there. A killed process leaves one that nobody holds.
     if (folder / LOCK).exists():
         with own_folder(folder, option):
@@ -149,14 +155,15 @@ def say_if_unfinished(folder):
     if not isinstance(steps, int):
         return
 
-    # Every line after the first one is about a step. The log is written together with model.pt.
+    # Every line after the first one is about a step. The log is written directly after model.pt.
     path = Path(folder) / "log.jsonl"
     last_line = path.read_text(encoding="utf-8").splitlines()[-1]
     try:
         step = json.loads(last_line).get("step", 0)
-    except (ValueError, RecursionError):
+        is_unfinished = step < steps
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError(f"{path} is damaged: its last line is not complete") from None
-    if step < steps:
+    if is_unfinished:
         print(f"{folder} is not finished: step {step:,} of {steps:,}", file=sys.stderr)
 
 
@@ -206,7 +213,7 @@ def parse_tokenizer(path):
             tokenizer.encode("the [MASK] \N{SNOWMAN}.", add_special_tokens=False)
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # a plain Exception, or a PanicException, which is not even one
+    except BaseException as error:  # an Exception, or a PanicException, which is none
         raise ValueError(f"{path} is damaged: {error}") from None
     return tokenizer
 

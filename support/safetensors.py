@@ -129,7 +129,7 @@ def check_entry(name, entry):
 
 
 def is_list_of_counts(value):
-    """Whether a value is a list of whole numbers from 0 on, of 63 bits. True and False are not."""
+    """Whether a value is a list of whole numbers from 0 to 2**63 - 1. True and False are not."""
     if not isinstance(value, list):
         return False
     return all(type(number) is int and 0 <= number < 2**63 for number in value)

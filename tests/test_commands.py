@@ -71,7 +71,14 @@ def test_out_of_memory_is_one_line_that_names_the_options(run_program, error):
     assert "--batch_size" in outcome.error and "--seq_len" in outcome.error
 
 
-@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), KeyError("step")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("shapes do not match"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        KeyError("step"),
+    ],
+)
 def test_our_own_mistakes_keep_their_traceback(error):
     before = signal.getsignal(signal.SIGTERM)
     try:

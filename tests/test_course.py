@@ -96,7 +96,7 @@ def test_graded_functions_have_values_and_those_of_tensors_are_tried_for_loops()
     for function in GRADED:
         kinds = {case.property for case in cases.cases_of([function.name])}
         assert "values" in kinds
-        if function.vectorised and function.name != "attention.drop":
+        if function.vectorised:
             assert "no loop" in kinds
 
 

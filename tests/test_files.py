@@ -302,6 +302,22 @@ def test_a_hostile_checkpoint_executes_nothing(tmp_path):
     assert not trace.exists()
 
 
+def test_a_full_memory_does_not_make_a_checkpoint_damaged(tmp_path, monkeypatch):
+    path = tmp_path / "state.pt"
+    save_checkpoint(path, {"step": 1})
+    for error in (MemoryError(), RuntimeError("can't allocate memory")):
+
+        def fail(*arguments, error=error, **options):
+            raise error
+
+        monkeypatch.setattr(torch, "load", fail)
+        monkeypatch.setattr(torch, "save", fail)
+        with pytest.raises(type(error)):
+            load_checkpoint(path)
+        with pytest.raises(type(error)):
+            save_checkpoint(path, {"step": 2})
+
+
 def test_a_missing_checkpoint_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="absent.pt"):
         load_checkpoint(tmp_path / "absent.pt")

@@ -114,8 +114,16 @@ def test_a_dry_run_says_which_micro_batch_fits():
         "there are 1,000 MiB, so by a straight line all 16 pairs of a step fit at once"
     )
     assert limits.memory_line(peaks, 17, 1000 * mib).endswith("line --micro_batch 16 would fit")
-    assert limits.memory_line(peaks, 17, 100 * mib).endswith("line --micro_batch 1 would fit")
-    assert limits.memory_line({1: 300 * mib}, 1, mib).endswith("line --micro_batch 1 would fit")
+    assert limits.memory_line(peaks, 17, 250 * mib).endswith("line --micro_batch 1 would fit")
+
+
+def test_a_dry_run_says_if_not_even_one_pair_fits_or_if_it_cannot_know():
+    mib = 2**20
+    for peaks in ({2: 300 * mib, 4: 400 * mib}, {1: 300 * mib}):
+        line = limits.memory_line(peaks, max(peaks), 200 * mib)
+        assert "by a straight line not even a single pair would fit: choose a smaller" in line
+    line = limits.memory_line({1: 300 * mib}, 256, 400 * mib)
+    assert "fit at once" not in line and "measure with a larger --micro_batch" in line
 
 
 def test_the_peak_memory_of_this_process_is_measured_on_linux(monkeypatch):

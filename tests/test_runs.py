@@ -409,8 +409,8 @@ def tokenizer_with_other_numbers_of_special_tokens(run):
         (weights_not_a_number, "model.pt is damaged .*bias has numbers that are not finite"),
         (weights_complex, "model.pt is damaged .*complex64"),
         (weights_of_another_dtype, "model.pt is damaged .*float64"),
-        (weights_without_numbers, "model.pt is damaged .*no numbers"),
-        (weights_sparse, "model.pt is damaged .*no numbers"),
+        (weights_without_numbers, "model.pt is damaged .*not an ordinary tensor"),
+        (weights_sparse, "model.pt is damaged .*not an ordinary tensor"),
         (weights_without_end, "another model"),
         (a_weight_that_is_a_list, "model.pt"),
         (config_not_json, "config.json is damaged"),
@@ -514,3 +514,11 @@ def test_a_run_that_is_not_finished_is_named(run, capsys, lines, said):
 def test_a_run_without_a_log_is_not_named(run, capsys):
     say_if_unfinished(run)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("line", ['{"step": 3', "[3]", '{"step": "3"}'])
+def test_a_damaged_last_line_of_a_log_is_one_line(run, line):
+    first = json.dumps({"settings": {"steps": 5}})
+    (run / "log.jsonl").write_text(f"{first}\n{line}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="log.jsonl is damaged: its last line is not complete"):
+        say_if_unfinished(run)

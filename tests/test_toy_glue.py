@@ -678,3 +678,13 @@ def test_every_task_shows_one_correct_row_of_each_label(name):
 def test_every_other_task_shows_a_row_of_each_label(name):
     examples = example_rows(toy_glue.TASKS[name], LABELS[name])
     assert sorted(label for _, label in examples) == sorted(LABELS[name])
+
+
+def test_an_interrupted_write_leaves_no_folder(tmp_path, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(toy_glue, "write_split", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        toy_glue.write_glue(tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -561,12 +561,12 @@ def test_every_scene_shows_two_correct_pairs_of_sentences(scene, documents):
 
 
 def test_the_scene_that_the_module_s_docstring_shows_works():
-    lines = language.__doc__.split("def drinking_scene")[1].split("\n\n")[0]
-    program = "def drinking_scene" + lines.replace("\n" + " " * 18, "\n")
+    lines = language.__doc__.split("def playing_scene")[1].split("\n\n")[0]
+    program = "def playing_scene" + lines.replace("\n" + " " * 18, "\n")
     names = dict(vars(language))
     exec(program, names)
 
     story = language.Story(Random(0).random)
-    first, second = names["drinking_scene"](story)
-    assert re.fullmatch(r".* (drink|drinks|drank) \.", first)
-    assert re.fullmatch(r".* (is|are|was|were) not thirsty \.", second)
+    first, second = names["playing_scene"](story)
+    assert re.fullmatch(r".* (play|plays|played) \.", first)
+    assert re.fullmatch(r".* (is|are|was|were) not ill \.", second)

@@ -116,7 +116,7 @@ def features_of(row):
     in the first       it, ran, ., "^ it", "it ran", "ran .", ". $", "^ it ran", ...
     in the second      they, ran, ., "^ they", ...
     in both            ran, ., "ran .", ". $", "ran . $"
-    the lengths        3 words and marks, 3 words and marks
+    the lengths        2 words, 2 words      (one feature per length; marks are not counted)
     """
     first = word_sequences(row.texts[0])
     second = word_sequences(row.texts[-1])
@@ -135,7 +135,7 @@ def features_of(row):
 def word_sequences(text):
     """All sequences of one, two and three words or marks in a text, each one once.
 
-    "^" is the begin of the text and "$" is its end.
+    "^" is the beginning of the text and "$" is its end.
     """
     words = re.findall(r"\w+|[.,?]", text)
     with_ends = ["^", *words, "$"]

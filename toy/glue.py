@@ -36,8 +36,16 @@ toy/baselines.py). It is better than chance only in these tasks:
     MNLI     2/3. A "not" in both texts or in neither excludes a contradiction; a "not" in only one
              of them excludes an entailment. Which noun is meant stays open.
     STS-B    a correlation of about 0.6. Whether both texts have a "not" is one of the four parts.
+
+Three things limit what a score shows. In all tasks that ask for the subject, it is the first noun
+of its sentence: the rule "take the first noun" is enough, and no task tests more. Two tasks hardly
+need the subject: the best prediction of STS-B from mood, tense and negation alone has a correlation
+of 0.95, and "the same mood, the same question" gives QQP an accuracy of 75 % and an F1 of 80 %. In
+CoLA, the wrong reflexive is always that of the noun next to it and the right one never is, so a
+short sequence, "cats washed themselves", shows the mistake without the subject.
 """
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -294,7 +302,7 @@ def stsb(story, label, turn):
 
     0.000    the dog near the cats slept.    they are not ill.
     1.250    the dog near the cats slept.    they are not tired.
-    2.500    the dog near the cats slept.    they are tired.
+    2.500    the dog near the cats slept.    it is not tired.
     3.750    the dog near the cats slept.    it is tired.
     5.000    the dog near the cats slept.    it was tired.
     """
@@ -369,7 +377,7 @@ def mnli(story, label, turn):
         who, neighbour = singular_and_plural(story)
     mood = story.pick(ONE_WORD_MOODS)
 
-    # In the past, "slept" does not show the number of its subject.
+    # In the past, the verb does not show the number of its subject; in the present it does.
     known = in_mood(near(story, who, neighbour), mood, story.past, negated, acting=True)
 
     # A contradiction denies the second sentence. So does half of the neutral rows; otherwise a
@@ -530,6 +538,16 @@ def write_glue(folder, seed=0):
     except FileExistsError:
         raise FileExistsError(f"{folder} exists already: give a new folder") from None
 
+    # Nothing is left of a folder that did not become complete.
+    try:
+        return write_tasks(folder, seed)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def write_tasks(folder, seed):
+    """Write the files of all tasks into a new folder. Arguments and result as in `write_glue`."""
     # one file per split; support/glue_format.py knows the columns of each
     written = {}
     for task in GLUE_ROWS:
@@ -558,7 +576,7 @@ def make_task(task, seed):
             turn_rows = make_turn(task, split, turn, name)
 
             # Keep them if all of them are new. Otherwise, try again.
-            if all_new(turn_rows, seen):
+            if add_if_new(turn_rows, seen):
                 rows.extend(turn_rows)
                 turn += 1
 
@@ -587,8 +605,8 @@ def make_turn(task, split, turn, name):
     return rows
 
 
-def all_new(rows, seen):
-    """Whether all rows are new. Then their texts are added to `seen`.
+def add_if_new(rows, seen):
+    """Add the texts of rows to `seen` if every row is new. Returns whether they were.
 
     Args:
         rows: list of Row; None where there is none.

@@ -15,7 +15,8 @@ How a document is made:
        afraid") of one or two Entities ("the dog").
     3. The constructions (clause, passive, question, relative_clause, ...) put this into words.
     4. A scene gives two sentences, and the second one depends on the meaning of the first one. A
-       document keeps one tense and draws no noun twice, so it cannot contradict itself.
+       document keeps one tense (except for what is always true: "every duck is a bird") and draws
+       no noun twice, so it cannot contradict itself.
 
 In the text, there is a space between words, and also before a punctuation mark. `spell` removes the
 spaces before the marks.
@@ -25,7 +26,7 @@ it gives the same numbers in every version, so a seed gives the same text on eve
 
 How to add something:
 
-    a noun    Add a row to NOUNS. Rows further up are drawn more often than rows further down.
+    a noun    Add a row to NOUNS. Within a kind, rows further up are drawn more often.
     a verb    Add a row to EVENT_VERBS. The states of its agent and of its patient are the words
               that follow from it: after "the dog chased the cat", "the dog was tired" and "the cat
               was afraid". If the agent's state is an effect of the event and not the reason for it,
@@ -33,13 +34,13 @@ How to add something:
               sometimes expressed in another way: "the cat hid", "the cat was not asleep".
     a scene   Write a function scene(story) that returns two sentences, and add it to SCENES. Its
               parts come from the methods of Story, and `sentence` puts them into words. This
-              scene gives "the dogs drank . they were not thirsty .":
+              scene gives "the dogs played . they were not ill .":
 
-                  def drinking_scene(story):
+                  def playing_scene(story):
                       who = story.new_entity()
-                      first = Event(who, MOODS["thirsty"], past=story.past)
+                      first = Event(who, MOODS["glad"], past=story.past)
                       again = story.mention_again(who)
-                      second = State(again, "thirsty", past=story.past, negated=True)
+                      second = State(again, "ill", past=story.past, negated=True)
                       return sentence(first), sentence(second)
 
 Every such change gives another text. The tests that compare the text, and the GLUE tasks made from
@@ -468,6 +469,10 @@ def pronoun_of(entity):
     """The Pronoun of an entity, or None if the language leaves it open.
 
     of "the cats": they; of "anna": she; of "the teacher", who may be a woman or a man: None
+
+    A flaw of the language: the noun "person" is the name of a kind and has none itself, so it gets
+    "it", as in "every person in the house washed itself". It stays, because the text of all
+    recorded runs has it.
     """
     if entity.is_plural:
         return THEY
@@ -939,7 +944,7 @@ def relative_meanings(story, event):
 
 
 def reason_scene(story, event=None):
-    """Why something is so. The meaning alone decides who the pronoun is.
+    """Why something is so. If both have the same pronoun, the meaning alone decides who it is.
 
     the fox bit the hen because it was angry .    the fox was angry .
     the hen was hurt because the fox bit it .     the fox bit the hen .
@@ -1246,7 +1251,7 @@ def ask_for_yes_or_no(story, asked):
 
 # fmt: off
 SCENES = (
-    # scene              how often: a scene with 6 is drawn six times as often as one with 1
+    # scene              how many tickets it has: each draw takes one ticket
     (consequence_scene,  6),
     (relative_scene,     6),
     (mood_scene,         4),
@@ -1263,7 +1268,7 @@ SCENES = (
 
 def pick_scenes(random, count):
     """Draw `count` different scenes."""
-    # A scene that is drawn six times as often has six tickets.
+    # all tickets
     tickets = []
     for scene, share in SCENES:
         tickets.extend(itertools.repeat(scene, share))

@@ -204,6 +204,18 @@ def test_a_record_is_written_after_every_row(tmp_path, capsys):
 # --- steps ----------------------------------------------------------------------------------------
 
 
+def test_ratios_of_steps_are_times_divided_by_those_of_the_first_variant(monkeypatch):
+    monkeypatch.setattr(measure, "in_new_process", lambda function, *arguments: 0.0)
+    tokens = {"full": [9], "corpus": [10]}
+    measured = {
+        "absolute": bench.StepTimes(1.0, False, {"full": [2.0], "corpus": [1.0]}, tokens),
+        "none": bench.StepTimes(1.0, False, {"full": [1.0], "corpus": [4.0]}, tokens),
+    }
+    _, row = bench.step_rows(measured, {"absolute": None, "none": None})
+    assert (row["full_ms"], row["full_ratio"]) == (1000, 0.5)
+    assert (row["corpus_tokens_per_second"], row["corpus_ratio"]) == (2.5, 4.0)
+
+
 def test_full_rows_are_functions_of_seed_and_step_and_have_no_padding_and_no_marks():
     full = bench.FullRows(300, 16)
     first = full.batch(0, 1, 4)

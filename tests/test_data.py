@@ -525,14 +525,23 @@ def edited_meta(folder, name, value):
     return meta
 
 
-@pytest.mark.parametrize("name", ["documents", "sentences", "tokens", "pairs", "known"])
+@pytest.mark.parametrize("name", ["documents", "sentences", "tokens", "pairs"])
 @pytest.mark.parametrize("value", [0, 10**30, "many"])
-def test_every_number_of_meta_json_is_checked(tmp_path, name, value):
+def test_every_count_must_be_that_of_the_files_whatever_the_checksum(tmp_path, name, value):
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    folder = prepared_folder(tmp_path)
+    meta = edited_meta(folder, name, value)
+    del meta["checksum"]
+    meta["checksum"] = corpus_cache.checksum_of(meta)
+    (folder / "meta.json").write_text(json.dumps(meta))
+    check_that_it_is_prepared_again(tmp_path)
+
+
+def test_a_changed_number_of_known_pairs_is_noticed_by_the_checksum(tmp_path):
     first = corpus_of(tmp_path, numbered_text([4] * 9) + "\n\n" + numbered_text([4] * 9))
     assert first.counts["known"] > 0
     folder = prepared_folder(tmp_path)
-    meta = edited_meta(folder, name, value)
-    (folder / "meta.json").write_text(json.dumps(meta))
+    (folder / "meta.json").write_text(json.dumps(edited_meta(folder, "known", 0)))
     check_that_it_is_prepared_again(tmp_path)
 
 
@@ -780,16 +789,16 @@ def test_held_out_and_training_pairs_share_none_and_leave_none_out(count):
 
 
 def test_held_out_pairs_that_are_also_training_pairs_are_counted_and_printed(tmp_path):
-    # 40 pairs, and 60 pairs of which each occurs only once.
+    # 400 equal pairs, and 600 pairs of which each occurs only once.
     lines = []
-    repeated = "one two\nthree four\n\n" * 40
-    corpus = corpus_of(tmp_path, repeated + numbered_text([2] * 60), log=lines.append)
+    repeated = "one two\nthree four\n\n" * 400
+    corpus = corpus_of(tmp_path, repeated + numbered_text([2] * 600), log=lines.append)
 
     training = {sentences_of(corpus, row) for row in corpus.rows(corpus.train)}
     held_out = [sentences_of(corpus, row) for row in corpus.rows(corpus.held_out)]
     known = sum(1 for pair in held_out if pair in training)
     assert corpus.counts["known"] == known
-    assert 0 < len(held_out)
+    assert 0 < known < len(held_out)
 
     share = 100 * known / len(held_out)
     assert lines[-1].endswith(

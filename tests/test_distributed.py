@@ -145,7 +145,7 @@ def alone(arguments, tmp_path, monkeypatch, capsys):
 
 
 def log_of(folder):
-    """The lines of a log, without times."""
+    """The lines of a log."""
     lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
@@ -449,9 +449,11 @@ def test_an_error_in_one_process_ends_all_with_one_message(
     assert load_checkpoint(folder / "train_state.pt")["step"] == step
 
 
-def test_a_folder_that_another_program_uses_is_refused_by_all(together, arguments, alone, tmp_path):
-    with pretrain.own_folder(alone, "--out_dir"):
-        outcome = together(2, [*arguments, "--out_dir", alone])
+def test_a_folder_that_another_program_uses_is_refused_once(together, arguments, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with pretrain.own_folder(folder, "--out_dir"):
+        outcome = together(2, [*arguments, "--out_dir", folder])
     assert outcome.codes[0] == 2 and len(outcome.messages()) == 1
     assert "in use by process" in outcome.messages()[0]
 
@@ -532,6 +534,21 @@ def small_tasks(rank):
     toy_glue.GLUE_ROWS = {name: dict.fromkeys(splits, 24) for name, splits in rows}
 
 
+def second_process_first(rank):
+    """As small_tasks; the first process begins to train when the second one has a result."""
+    small_tasks(rank)
+    if rank == 0:
+        fine_tune_once = glue.fine_tune_once
+
+        def wait_and_train(job, *rest):
+            deadline = time.monotonic() + LONGEST_WAIT / 2
+            while not (job.out / "results.jsonl").exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            return fine_tune_once(job, *rest)
+
+        glue.fine_tune_once = wait_and_train
+
+
 def results_of(folder):
     """{(task, seed): result} of a run."""
     found = {}
@@ -546,7 +563,7 @@ def test_two_processes_share_the_tasks_and_seeds_with_the_results_of_one(
 ):
     options = ["--data_dir", "toy", "--cache_dir", tmp_path / "glue-cache", "--device", "cpu"]
     options += ["--dtype", "fp32", "--task", "wnli", "cola", "--seeds", 2, "--epochs", 1]
-    outcome = together(2, [alone, *options, "--name", "two"], small_tasks, "glue.py")
+    outcome = together(2, [alone, *options, "--name", "two"], second_process_first, "glue.py")
     assert outcome.codes == [0, 0] and outcome.error == ["", ""]
 
     # monkeypatch undoes what small_tasks does to this process
@@ -561,6 +578,7 @@ def test_two_processes_share_the_tasks_and_seeds_with_the_results_of_one(
     lines = [line for text in outcome.out for line in text.splitlines() if " seed " in line]
     results = [line for line in lines if "tokens/s" in line]
     assert len(results) == 4 and all("tokens/s" in line for line in outcome.out[1].splitlines())
+    assert all("tokens/s" in text for text in outcome.out)
 
 
 # --- torchrun itself ------------------------------------------------------------------------------

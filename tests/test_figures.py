@@ -329,6 +329,17 @@ def test_depthwise_kernels_are_those_of_the_layer_sorted_and_named_by_what_they_
         assert np.array_equal(found[name], weight[figures.channel_order(weight)])
 
 
+def test_the_loss_figure_has_the_training_and_held_out_losses_of_each_run(matplotlib, tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        write_run(folder, "none")
+    (axis,) = figures.draw_loss(folders).axes
+    curves = [(list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines]
+    assert curves == 2 * [([1, 2], [3.0, 2.0]), ([2], [2.5])]
+    labels = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert labels == [str(folder) for folder in folders]
+
+
 def test_every_layer_and_head_of_the_fixed_kernels_is_labelled(matplotlib, tmp_path):
     model, _ = write_run(tmp_path / "run", "fixed")
     axes = figures.draw_fixed(model).axes

@@ -26,7 +26,7 @@ from model import SIZES, BertConfig, BertForClassification, BertForMaskedLM, sav
 from support import progress as progress_file
 from support.glue_format import FORMATS, Examples, read_task
 from support.glue_metrics import scores
-from support.glue_submission import CHOSEN_ON, SUBMISSION
+from support.glue_submission import CHOSEN_ON, SUBMISSION, submission_text
 from support.progress import Progress
 from toy import glue as toy_glue
 from toy import language as toy_language
@@ -608,6 +608,8 @@ def test_rte_starts_from_the_mnli_encoder_of_its_seed_trained_once(
         assert "pooler.weight" in start
         assert not any(name.startswith("classifier") for name in start)
         assert not torch.equal(start[embeddings], pretrained[embeddings])
+        begin = starts["mnli", seed]
+        assert all(torch.equal(begin[name], weight) for name, weight in pretrained.items())
 
     # the learning rate was given for RTE alone
     rates = [record["settings"]["lr"] for record in results(run)]
@@ -667,12 +669,17 @@ def test_an_encoder_of_another_seed_or_a_damaged_one_is_refused_and_the_advice_i
     assert [record["task"] for record in results(run)] == ["mnli", "mnli", "mnli", "rte"]
 
 
-def test_no_intermediate_starts_every_task_from_the_pretrained_encoder(run, small_toy, run_program):
+def test_no_intermediate_starts_every_task_from_the_pretrained_encoder(
+    run, small_toy, run_program, starts
+):
     output = tune(run_program, run, "--task", "rte", "--seeds", 1, "--no-intermediate")
     [record] = results(run)
     assert record["task"] == "rte"
     assert record["settings"]["start"] is None
     assert "mnli" not in output
+    pretrained = torch.load(run / "model.pt", weights_only=True)
+    begin = starts["rte", 42]
+    assert all(torch.equal(begin[name], weight) for name, weight in pretrained.items())
 
 
 def test_the_encoder_is_the_start_and_the_classifier_is_drawn_from_the_seed(tokenizer):
@@ -889,10 +896,12 @@ def test_killed_at_random_and_started_again_it_ends_with_the_results_of_an_unint
             time.sleep(rng.random() / 20)
             if process.is_running():
                 process.send_signal([signal.SIGKILL, signal.SIGTERM][kills % 2])
-        code = process.wait().code
+        outcome = process.wait()
+        code = outcome.code
         seen = count_best(run)
         if code == 0:
             break
+        assert code in (-signal.SIGKILL, 128 + signal.SIGTERM), outcome
         kills += 1
 
     assert code == 0
@@ -1199,7 +1208,9 @@ def test_a_run_on_part_of_the_training_rows_is_marked_partial(
 # --- The test files -------------------------------------------------------------------------------
 
 
-def test_predict_writes_eleven_files_that_the_checker_accepts(run, small_toy, run_program):
+def test_predict_writes_eleven_files_that_the_checker_accepts(
+    run, small_glue, small_toy, tokenizer, run_program
+):
     tune(run_program, run, "--seeds", 2)
     options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache"]
     outcome = run_glue(run_program, "predict", run, *options, "--device", "cpu")
@@ -1207,9 +1218,11 @@ def test_predict_writes_eleven_files_that_the_checker_accepts(run, small_toy, ru
 
     # names, and the words that were predicted
     words = {}
+    texts = {}
     with zipfile.ZipFile(run / "glue" / "submission.zip") as archive:
         for name in archive.namelist():
-            lines = archive.read(name).decode().splitlines()[1:]
+            texts[name] = archive.read(name).decode()
+            lines = texts[name].splitlines()[1:]
             words[name] = {line.split("\t")[1] for line in lines}
     names = "CoLA SST-2 MRPC STS-B MNLI-m MNLI-mm QNLI QQP RTE WNLI AX"
     assert " ".join(name.removesuffix(".tsv") for name in words) == names
@@ -1228,6 +1241,16 @@ def test_predict_writes_eleven_files_that_the_checker_accepts(run, small_toy, ru
                     best = (score, record["seed"])
         line = f"{file}: {ROWS} predictions of seed {best[1]}, development score {best[0]:.1f}\n"
         assert line in outcome.out
+
+    # each file holds the predictions of the weights that were kept for it
+    formats = glue.formats_of("toy")
+    for file, (name, split) in SUBMISSION.items():
+        path = glue.best_path(run / "glue", name, CHOSEN_ON[split])
+        model = BertForClassification(small_config(tokenizer), glue.label_count(formats[name]))
+        model.load_state_dict(torch.load(path, weights_only=True)["weights"])
+        data = LabelledPairs(read_task(formats[name], small_glue, split), tokenizer, 64)
+        predictions = predict(model, data, CPU, torch.float32)
+        assert texts[file] == submission_text(predictions, formats[name]), file
 
     # the checker, as a command of its own
     path = run / "glue" / "submission.zip"

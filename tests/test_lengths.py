@@ -10,9 +10,11 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 import pretrain
+from conftest import ROOT
 from data import CLS, PAD, SEP, prepare_corpus
 from lab import lengths
 from model import BertConfig, BertForMaskedLM, load_run
+from support.tables import mean_and_standard_error
 
 LENGTHS = (7, 16, 33, 65)
 LONGEST = 65
@@ -151,6 +153,14 @@ def test_the_numbers_of_far_tokens_in_the_documents_are_those_of_a_count():
     assert (round(counted[128]), round(counted[2048])) == (113, 2033)
     assert round(counted[2048] / counted[128]) == 18
 
+    # the documents
+    docstring = " ".join(lengths.__doc__.split())
+    assert "113 in a row of 128, and 2,033 in a row of 2,048" in docstring
+    assert "18 times as much" in docstring
+    results = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
+    assert "about 113 such far tokens; in a row of 2,048, about 2,033." in results
+    assert "18 times as much" in results
+
 
 def test_end_weights_that_are_not_used_beyond_the_kernel_are_refused():
     lengths.check_end_weights("run", model_of("composite").config)
@@ -212,8 +222,37 @@ def test_every_run_is_measured_and_absolute_ends_with_its_table(
 
     # the table: mean and standard error over two runs, and a dash
     table = {line.split()[0]: line for line in printed.splitlines() if line.strip()}
+    losses = {(row["run"], row["N"]): row["loss"] for row in record["rows"]}
+    cells = []
+    for N in (8, 16, 40):
+        cells.append(mean_and_standard_error([losses["alibi0", N], losses["alibi1", N]]))
+    assert table["alibi"].split() == " ".join(["alibi", *cells]).split()
     assert table["alibi"].count("+-") == 3
-    assert table["absolute"].split()[-1] == "-"
+    single = [f"{losses['absolute0', N]:.3f}" for N in (8, 16)]
+    assert table["absolute"].split() == ["absolute", *single, "-"]
+
+
+def test_divided_end_weights_change_the_loss_of_rows_longer_than_those_of_the_training_only(
+    small_text, run_program, tmp_path
+):
+    text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
+    text += ["--dtype", "fp32"]
+    training = ["--variant", "fixed", "--steps", 2, "--batch_size", 4, "--seq_len", 16]
+    training += ["--out_dir", tmp_path / "run"]
+    code, _, error = run_program("pretrain.py", pretrain.main, *text, *training)
+    assert code == 0, error
+
+    out = tmp_path / "lengths.json"
+    losses = []
+    for options in ([], ["--divide_end_weights"]):
+        measuring = [tmp_path / "run", *text, "--lengths", 16, 40, "--out", out, *options]
+        code, _, error = run_program("lab.lengths", lengths.main, *measuring)
+        assert code == 0, error
+        rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+        losses.append([row["loss"] for row in rows])
+    (at_16, at_40), (divided_at_16, divided_at_40) = losses
+    assert divided_at_16 == at_16
+    assert divided_at_40 != at_40
 
 
 def test_a_run_of_another_corpus_is_refused_in_one_line(runs, run_program, tmp_path):

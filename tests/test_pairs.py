@@ -627,6 +627,16 @@ def test_the_bootstrap_of_equal_differences_has_no_spread():
     assert np.allclose(drawn["b"], 0.0)
 
 
+def test_the_bootstrap_draws_the_same_pairs_for_all_seeds():
+    """All seeds have the same differences, so more seeds do not make the noise of pairs smaller.
+
+    Half of 100 pairs: 100 * sqrt(1/4 / 100) = 5. With other pairs for each seed it would be 3.7.
+    """
+    values = np.tile([0.0] * 50 + [100.0] * 50, (3, 1))  # (seeds, pairs)
+    drawn = pairs.bootstrap({"a": values})["a"]
+    assert drawn.std() == pytest.approx(5.0, rel=0.06)
+
+
 def test_the_bootstrap_draws_the_same_seeds_for_all_paradigms():
     values = np.repeat([[0.0], [100.0]], 8, axis=1)  # seed 0: no difference; seed 1: always
     drawn = pairs.bootstrap({"a": values, "b": values}, resamples=1_000)

@@ -544,6 +544,30 @@ def test_a_finished_checkpoint_has_no_copy_of_the_weights(main, tmp_path):
     assert state["result"]["model_sha256"] == sha256_of(tmp_path / "model.pt")
 
 
+def test_the_clock_runs_for_training_alone(corpus, tmp_path, monkeypatch):
+    """A step takes 1 second, an evaluation 100, a save 1,000."""
+    now = [0.0]
+    monkeypatch.setattr(pretrain.time, "perf_counter", lambda: now[0])
+
+    def slow(name, seconds):
+        function = getattr(pretrain, name)
+
+        def call(*arguments):
+            now[0] += seconds
+            return function(*arguments)
+
+        monkeypatch.setattr(pretrain, name, call)
+
+    slow("train_step", 1)
+    slow("evaluate", 100)
+    slow("save_run_and_checkpoint", 1000)
+    trainer = small_trainer(corpus, tmp_path, steps=6, warmup_steps=1)
+    assert pretrain.train(trainer, corpus, tmp_path, save_every=3, eval_every=2) == 0
+    records = [record for record in log_of(tmp_path) if "loss" in record]
+    assert [record["seconds"] for record in records] == [1, 2, 3, 4, 5, 6]
+    assert trainer.result["tokens_per_second"] == trainer.tokens / 6
+
+
 def test_a_run_in_bf16_is_trained_evaluated_and_noted_as_such(main, tmp_path):
     code, out, _ = main("--dtype", "bf16", "--steps", 3, "--out_dir", tmp_path)
     assert code == 0 and "precision bf16 (as given)" in out
@@ -673,9 +697,10 @@ def test_all_names_every_variant_and_a_name_or_seed_given_twice_is_one_run():
 
 def outcome_of(folder):
     """Everything of a finished run except times: its log, its result and its weights."""
-    records = []
-    for record in log_of(folder):
-        records.append({name: value for name, value in record.items() if name != "seconds"})
+    records = log_of(folder)
+    for record in records:
+        record.pop("seconds", None)
+        record.get("made_by", {}).pop("date", None)
     result = load_checkpoint(folder / "train_state.pt")["result"]
     result = {name: result[name] for name in ("loss", "accuracy", "parameters")}
     return records, result, load_checkpoint(folder / "model.pt")
@@ -738,6 +763,7 @@ def test_a_run_stopped_by_sigkill_sigint_and_sigterm_equals_one_that_was_not_to_
     state = broken / "train_state.pt"
     step = 0
     moments = []  # shown if the test fails
+    stopped = []  # the signals that came in time
     for number in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
         run = start_program("pretrain.py", *complete([*INTERRUPTED, broken]))
         # wait until it has trained on from where it was, and then for a random time
@@ -755,9 +781,11 @@ def test_a_run_stopped_by_sigkill_sigint_and_sigterm_equals_one_that_was_not_to_
         elif code != 0:
             assert code == 128 + number, (out, error)
             assert "saved" in out and not error, (out, error)
+            stopped.append(number)
         step = load_checkpoint(state)["step"]  # complete at any moment
         assert step > 0
 
+    assert stopped, moments
     assert real_main(*INTERRUPTED, broken)[0] == 0
     assert_same_outcome(broken, uninterrupted, moments)
 
@@ -909,7 +937,7 @@ def test_a_memory_that_is_too_small_ends_in_one_line(main, tmp_path, monkeypatch
 
 
 class Killed(BaseException):
-    """What a kill is to the program: nothing runs after it."""
+    """Stands for a kill: no later file is written. Clean-up runs, after a real kill it does not."""
 
 
 @pytest.mark.parametrize("survivors", range(5))
@@ -1229,7 +1257,7 @@ STATES = {
     "step beyond int64": of_state("step", 10**30),
     "step a float": of_state("step", 3.0),
     "step a tensor": of_state("step", torch.tensor(3)),
-    "last step, no result": of_state("step", 210),
+    "last step, no losses": of_state("step", 210),
     "finished too early": of_state("result", {"loss": 1.0}),
     "steps below step": other_steps_in_the_settings,
     "settings without steps": of_state("settings", {}),
@@ -1315,6 +1343,18 @@ def test_a_state_that_cannot_be_is_refused_in_one_line(corpus, tmp_path, state_o
     with pytest.raises(ValueError, match="train_state.pt") as error:
         resumed_from(corpus, tmp_path, state_of_step_3, change)
     assert "\n" not in str(error.value)
+
+
+def test_the_state_of_the_last_step_without_a_result_is_refused(corpus, tmp_path, state_of_step_3):
+    def change(state):
+        state["step"] = 210
+        state["records"].append({"step": 210, "loss": 1.0})
+        state["losses"] = []
+        for moments in state["optimizer"]["state"].values():
+            moments["step"] = torch.tensor(210.0)
+
+    with pytest.raises(ValueError, match="a result before the last step, or none after it"):
+        resumed_from(corpus, tmp_path, state_of_step_3, change)
 
 
 @pytest.mark.parametrize("key", ["exp_avg", "exp_avg_sq"])

@@ -546,6 +546,30 @@ def test_changes_from_the_length_of_the_training_are_those_of_each_run():
     ]
 
 
+def test_a_table_names_every_machine_the_dates_and_how_many_versions_of_the_code(tmp_path):
+    run = write_run(tmp_path / "none-seed0")
+    log = run / "log.jsonl"
+    other = {**MADE_BY, "date": "2026-11-23", "device": "cuda (model)", "code": "beef"}
+    line = json.dumps({"step": 20, "made_by": other})
+    log.write_text(log.read_text(encoding="utf-8") + "\n" + line, encoding="utf-8")
+    kept = record.record_of_run(run)
+    assert kept["continued"] == [other]
+    assert report.conditions([kept]) == (
+        "1 runs with the seeds 0; 40 steps of 8 pairs, float32; "
+        "cpu (model), one thread, torch 2.13.0; cuda (model), one thread, torch 2.13.0; "
+        "0.1 minutes of training per run; 2026-11-21 to 2026-11-23; 2 versions of the code."
+    )
+
+
+def test_a_difference_on_glue_is_that_of_the_finetuning_seeds_that_both_have():
+    """Seed 42 is in both: 40 - 10. The mean of none over its two seeds is 20."""
+    first = [glue_record("cola", 42, 10.0), glue_record("cola", 97, 30.0)]
+    second = [glue_record("cola", 42, 40.0)]
+    records = [run_record("none", glue=first), run_record("absolute", glue=second)]
+    lines = report.paper_order_table(records, (report.COLA,))
+    assert lines[2] == "| absolute - none | 30.0 (one seed) |"
+
+
 def test_a_measurement_of_lengths_that_is_not_complete_is_said():
     record = record_of_lengths()
     record["settings"]["lengths"] = [256]

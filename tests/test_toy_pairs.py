@@ -462,7 +462,7 @@ NEIGHBOURS_DECIDE = [
     "form_after_auxiliary",
     "form_in_passive",
 ]
-NEIGHBOURS_HELP = ["filled_gap", "role_passive"]
+NEIGHBOURS_HELP = {"filled_gap": 93, "role_passive": 80}  # as in the docstring of toy/pairs.py
 NEIGHBOURS_MISLEAD = [*DISTANCES[3:], "reflexive_near", "reflexive_relative"]
 
 
@@ -474,7 +474,7 @@ def test_counts_of_three_words_solve_eight_paradigms_and_are_misled_in_eleven(
     if name in NEIGHBOURS_DECIDE:
         assert share >= 97
     elif name in NEIGHBOURS_HELP:
-        assert 70 < share < 97
+        assert abs(share - NEIGHBOURS_HELP[name]) <= 0.5
     elif name in NEIGHBOURS_MISLEAD:
         assert share < 40
     else:

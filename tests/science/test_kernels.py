@@ -60,7 +60,7 @@ def test_one_row_for_all_queries_adds_what_n_equal_rows_add(K, beyond):
 
 
 def test_the_gradient_of_one_row_is_summed_in_its_own_dtype():
-    """70 sums of bf16 numbers, each at most 1: added in bf16, they would lose small parts."""
+    """The sum of 70 gradients in bf16, one per query: added in bf16, it would lose small parts."""
     upstream = draw(1, 1, 70, 70).bfloat16()
     row = torch.zeros(1, 1, 3, requires_grad=True)
     scores = kernels.add_band(torch.zeros(1, 1, 70, 70, dtype=torch.bfloat16), row)
@@ -583,6 +583,32 @@ def test_dropout_in_blocks_is_the_same_for_the_same_seed():
     first = results(blocks_of_the_project, inputs, "clip", 0.2)
     second = results(blocks_of_the_project, inputs, "clip", 0.2)
     assert_same_bits(first, second)
+
+
+def test_dropout_in_blocks_is_another_one_in_every_call():
+    inputs = attention_inputs(11, 5)
+    torch.manual_seed(0)
+    first = blocks(*inputs, "clip", 0.4)
+    assert not torch.equal(first, blocks(*inputs, "clip", 0.4))
+    torch.manual_seed(1)
+    assert not torch.equal(first, blocks(*inputs, "clip", 0.4))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_backward_pass_of_blocks_has_the_precision_of_the_forward_pass(monkeypatch, enabled):
+    monkeypatch.setattr(kernels, "BLOCK", 4)
+    seen = []
+
+    def note(*arguments):
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return references.attention_function(*arguments)
+
+    inputs = attention_inputs(11, 5, torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+        z = kernels.attention_in_blocks(note, *inputs)
+    with torch.autocast("cpu", torch.bfloat16, enabled=not enabled):
+        z.sum().backward()
+    assert seen == [enabled] * 6  # three blocks, forward and backward
 
 
 def test_the_backward_pass_of_blocks_does_not_change_the_random_state():

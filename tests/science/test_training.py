@@ -535,3 +535,24 @@ def test_in_fine_tuning_the_token_types_reach_the_encoder():
     found = call_of_classify()["token_type_ids"]
     assert found is not None, "no token types reach the encoder"
     assert torch.equal(found, TYPES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_steps_and_evaluations_compute_in_the_dtype_of_the_trainer(dtype):
+    """The weights and the loss are float32 all the same."""
+    torch.manual_seed(1)
+    trainer = pretrain.Trainer(composite(), SETTINGS, "not-written", CPU, dtype)
+    found = []
+
+    def note(module, arguments, output):
+        found.append(output.dtype)
+
+    trainer.model.bert.layers[0].ffn[0].register_forward_hook(note)
+    trainer.model.transform.register_forward_hook(note)
+    pretrain.train_step(trainer, Sentences())
+    assert found == [dtype] * 2
+    found.clear()
+    pretrain.evaluate(trainer.model, Sentences(), 3, CPU, dtype)
+    assert found == [dtype] * 6  # three batches
+    assert trainer.losses[0].dtype == torch.float32
+    assert all(x.dtype == torch.float32 for x in trainer.model.parameters())

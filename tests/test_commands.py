@@ -263,11 +263,42 @@ def test_an_output_on_a_full_disk_is_one_line(text):
 
 
 @no_signals
+def test_a_program_that_ignores_ctrl_c_ignores_it_after_quiet_start(tmp_path):
+    (tmp_path / "support").mkdir()
+    shutil.copy(ROOT / "support" / "quiet_start.py", tmp_path / "support")
+    path = tmp_path / "pretrain.py"
+    path.write_text(
+        "import os, signal\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "import support.quiet_start\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "print('still running')\n"
+    )
+    ended = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "still running\n")
+
+
+@no_signals
+def test_run_command_leaves_an_ignored_ctrl_c_ignored():
+    code = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "from support.commands import run_command\n"
+        "run_command('a.py', lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+    )
+    program = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (program.returncode, program.stderr) == (0, "")
+
+
+@no_signals
 @pytest.mark.parametrize(
     "program, quiet",
     [
         ("project/pretrain.py", True),
+        ("project/glue.py", True),
+        ("project/model.py", True),
         ("project/lab/pairs.py", True),
+        ("project/toy/__main__.py", True),
         ("project/mine.py", False),
         ("mine.py", False),
     ],
@@ -276,7 +307,8 @@ def test_ctrl_c_during_the_imports_is_quiet_in_our_programs_only(tmp_path, progr
     # a copy of the project with this module alone
     project = tmp_path / "project"
     (project / "support").mkdir(parents=True)
-    (project / "lab").mkdir()
+    for folder in ("lab", "toy"):
+        (project / folder).mkdir()
     shutil.copy(ROOT / "support" / "quiet_start.py", project / "support")
 
     # a program of the project, or one of somebody else

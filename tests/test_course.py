@@ -367,6 +367,17 @@ def test_a_mistake_of_every_function_is_noticed_and_recognised(outputs):
         is_error = all("error" in result for result in found.values())
         if not is_error:
             assert grade.same_outputs(name, found, expected, known) == mistake
+        assert grade.same_outputs(name, {}, expected, known) is None  # no case is the same
+
+
+def test_one_part_is_graded_alone(blanked, outputs, monkeypatch, capsys):
+    monkeypatch.setattr(grade, "expected_outputs", lambda names: outputs[0])
+    assert main(["grade", str(blanked), "--part", "3"]) == 0
+    printed = capsys.readouterr().out
+    for function in GRADED:
+        assert (function.name in printed) == (function.part == 3)
+    with pytest.raises(ValueError, match="written work"):
+        main(["grade", str(blanked), "--part", "6"])
 
 
 def test_a_blanked_project_earns_nothing(blanked, outputs):
@@ -425,6 +436,7 @@ def test_a_copy_with_a_right_a_wrong_and_a_refused_function(
     assert "Wrong: query_rows, zero, block. Not tested because of the error: " in half["output"]
     assert "query_rows (content and query_rows): result at b = 0" in half["output"]
     assert "later in the line `raise NotImplementedError('later')`" in half["output"]
+    assert "This is what comes out" not in half["output"]
     assert results["score"] == round(2 + rate["score"] + half["score"], 2)
     assert "It is still blank." in printed and f"{results['score']:.2f} of 100" in printed
 

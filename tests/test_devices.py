@@ -220,3 +220,12 @@ def test_a_compiled_encoder_computes_the_same_and_one_line_says_how_long_it_took
     assert all(layer._compiled_call_impl is not None for layer in model.bert.layers)
     assert torch.allclose(model(every_word_once()), expected, atol=1e-6)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_full_memory_is_not_taken_for_a_missing_compiler(monkeypatch):
+    def compile_full(module, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compile_full)
+    with pytest.raises(torch.OutOfMemoryError):
+        compile_encoder(small_model().bert, full_batch(), contextlib.nullcontext())

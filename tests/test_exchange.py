@@ -444,6 +444,21 @@ def test_a_checkpoint_without_a_head_gets_a_new_one(run_exchange, tmp_path):
     assert torch.equal(model.bert.layers[1].ffn[2].weight, tensors[name])
     assert model.bias.count_nonzero() == 0
     assert 0.01 < model.transform.weight.std() < 0.03
+    assert torch.equal(model.norm.weight, torch.ones(8))
+    assert model.norm.bias.count_nonzero() == model.transform.bias.count_nonzero() == 0
+
+
+@pytest.mark.parametrize("kind", ["electra", "convbert"])
+def test_a_copy_of_the_token_embeddings_must_be_equal(kind, run_exchange, refused, tmp_path):
+    tensors = random_tensors(kind)
+    copy = "generator_lm_head.weight"
+    tensors[copy] = tensors[f"{kind}.embeddings.word_embeddings.weight"]
+    folder = write_checkpoint(tmp_path / "equal", kind, tensors)
+    done = run_exchange("import", folder, tmp_path / "good")
+    assert done.code == 0 and copy not in done.out
+    tensors[copy] = tensors[copy] + 1
+    folder = write_checkpoint(tmp_path / "other", kind, tensors)
+    refused(folder, f"{copy} differs from {kind}.embeddings")
 
 
 def test_grouped_layers_become_full_ones_with_zeros(run_exchange, tmp_path):
@@ -618,6 +633,7 @@ def test_two_files_that_disagree_about_capital_letters_are_refused(refused, tmp_
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is relative_key"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
         ({"is_decoder": True}, "is_decoder is True"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder is True"),
         ({"add_cross_attention": True}, "add_cross_attention is True"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads is {'0': [1]}"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is"),

@@ -1,10 +1,12 @@
 """support/files.py: files that a kill or a full disk cannot damage; checkpoints without code."""
 
+import errno
 import hashlib
 import io
 import os
 import pickle
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -156,13 +158,33 @@ def test_two_processes_write_to_different_temporary_files(tmp_path):
 
 
 def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    """And the name is on the disk at the end: it is in the folder."""
     events = []
     fsync = os.fsync
     replace = os.replace
-    monkeypatch.setattr(os, "fsync", lambda number: (events.append("disk"), fsync(number)))
+
+    def note(number):
+        is_folder = stat.S_ISDIR(os.fstat(number).st_mode)
+        events.append("folder" if is_folder else "file")
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
     monkeypatch.setattr(os, "replace", lambda *paths: (events.append("name"), replace(*paths)))
     write_text(tmp_path / "notes.txt", "new")
-    assert events[:2] == ["disk", "name"]
+    assert events[:2] == ["file", "name"]
+    if os.name != "nt":
+        assert events == ["file", "name", "folder"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not say whether a process is running")
+def test_a_part_of_another_users_process_is_kept(tmp_path, monkeypatch):
+    def forbidden(number, signal_number):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "kill", forbidden)
+    (tmp_path / "table.md.7.part").write_text("half")
+    write_text(tmp_path / "table.md", "complete")
+    assert names_in(tmp_path) == ["table.md", "table.md.7.part"]
 
 
 @needs_signals
@@ -225,7 +247,8 @@ def test_a_full_disk_that_torch_reports_as_a_runtime_error_is_an_os_error(
             raise RuntimeError("PytorchStreamWriter failed\nwriting file")
 
     monkeypatch.setattr(files.torch, "save", full_disk)
-    with pytest.raises(OSError, match="could not write .*model.pt: .*(No space|full)") as error:
+    reason = "No space left on device" if cause else "is the disk full"
+    with pytest.raises(OSError, match=f"could not write .*model.pt: .*{reason}") as error:
         save_checkpoint(tmp_path / "model.pt", {"step": 1})
     assert "\n" not in str(error.value) and names_in(tmp_path) == []
 
@@ -300,6 +323,16 @@ def test_a_hostile_checkpoint_executes_nothing(tmp_path):
     with pytest.raises(ValueError, match="state.pt is damaged"):
         load_checkpoint(path)
     assert not trace.exists()
+
+
+def test_a_disk_that_cannot_be_read_does_not_make_a_checkpoint_damaged(tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError(errno.EIO, "Input/output error")
+
+    save_checkpoint(tmp_path / "state.pt", {"step": 1})
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        load_checkpoint(tmp_path / "state.pt")
 
 
 def test_a_full_memory_does_not_make_a_checkpoint_damaged(tmp_path, monkeypatch):

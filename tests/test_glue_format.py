@@ -393,7 +393,9 @@ def mrpc_texts(folder, **options):
     header = header_line("mrpc", "train")
     rows = []
     for number in range(5):
-        rows.append(f'{number % 2}\t{number}\t{number + 10}\t"a{number}\tb{number}')
+        # rows 0 and 1 share the second id, rows 3 and 4 the first one
+        ids = f"{min(number, 3)}\t{max(number, 1) + 10}"
+        rows.append(f'{number % 2}\t{ids}\t"a{number}\tb{number}')
     mrpc = folder / "MRPC"
     write_lines(mrpc / "msr_paraphrase_train.txt", header, *rows, bom=True, **options)
     test_rows = ["1\t7\t8\ta\tb", "0\t8\t7\tc\td"]

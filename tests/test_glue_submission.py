@@ -182,10 +182,15 @@ def test_nested_and_foreign_and_doubled_files_are_named(submission, tmp_path):
     assert "QQP.tsv is there 2 times" in problems
 
 
-def test_a_file_too_large_for_a_submission_is_not_unpacked(tmp_path):
+def test_a_file_too_large_for_a_submission_is_not_unpacked(tmp_path, monkeypatch):
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("QQP.tsv", bytes(70_000_000))
+
+    def read(archive, info):
+        raise AssertionError("it was unpacked")
+
+    monkeypatch.setattr(zipfile.ZipFile, "read", read)
     assert "70,000,000 bytes" in error_of(check_submission, path, FORMATS)
 
 

@@ -19,6 +19,7 @@ from kernels import convolve, gather_scores
 from lab.figures import COLOURS, load_pyplot, plot_curve
 from lab.idea import INK, LIGHT, STRONG, draw_arrow, draw_square, write
 from lab.record import read_run_records
+from lab.report import ORDER
 from support.commands import run_command
 
 # The worked example: N = 4 tokens, one head with d = 2 channels, K = 3.
@@ -168,11 +169,13 @@ def colour_of_weight(i, j, number):
 
 
 def draw_curves(pyplot):
-    """Held-out loss against steps: the mean over the seeds of each variant."""
+    """Held-out loss against steps: the mean over the seeds of each variant of the paper's order."""
     # {variant: the curve of each seed}
-    curves = {}
+    curves = {variant: [] for variant in ORDER}
     for record in read_run_records(ROOT / "results/toy.jsonl"):
-        curves.setdefault(record["settings"]["variant"], []).append(record["curve"])
+        variant = record["settings"]["variant"]
+        if variant in ORDER:
+            curves[variant].append(record["curve"])
 
     figure, axis = pyplot.subplots(figsize=(6.3, 3.2), layout="constrained")
     for number, (variant, runs) in enumerate(curves.items()):

@@ -993,7 +993,7 @@ def table_command(args):
     # two variants, or all of them
     if args.compare is not None:
         lines = comparison_lines(runs, *args.compare)
-        runs = [run for run in runs if run.variant in args.compare]  # of which the notes speak
+        runs = [run for run in runs if run.variant in args.compare]  # the notes are about these
     elif args.by_phenomenon:
         lines = result_lines(runs, phenomenon_cells)
     else:
@@ -1012,7 +1012,7 @@ def read_run(folder, name):
         hint = shlex.join(["python", "glue.py", "finetune", str(folder), "--name", name])
         raise ValueError(f"{folder / name} has no results: {hint} makes them")
 
-    # they are of the model that is there now, not of one that was trained for fewer steps
+    # the results must be of the model that is there now, not of one with fewer steps
     if (folder / "model.pt").is_file():
         digest = digests_of(folder)["model"]
         for record in records.values():

@@ -600,10 +600,10 @@ class AttentionInBlocks(torch.autograd.Function):
     def backward(ctx, gradient):
         attention_mask, *inputs = ctx.saved_tensors
 
-        # Which inputs need a gradient, in their order among the arguments of `forward`. ALiBi's
-        # rows, for example, need none.
-        query, key, value, _, *relative = ctx.needs_input_grad[1:8]
-        needed = [query, key, value, *relative]
+        # Which inputs need a gradient: ALiBi's rows, for example, do not. The numbers are those of
+        # query, key, value, query_rows, key_rows and relative_value among the arguments of
+        # `forward`; 0 is `attention` and 4 is the mask.
+        needed = [ctx.needs_input_grad[argument] for argument in (1, 2, 3, 5, 6, 7)]
 
         # One sum for each gradient, at least in float32: bf16 would lose small parts.
         sums = [zeros_to_sum(x) if need else None for x, need in zip(inputs, needed, strict=True)]

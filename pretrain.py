@@ -213,7 +213,7 @@ class Trainer:
         self.seconds = 0.0  # time of the steps so far, without evaluations and saving
         self.result = None  # what the last evaluation found, when the run is finished
 
-        # the lines of log.jsonl; the first one says what this run is, and what made it or began it
+        # the lines of log.jsonl; the first one says what this run is and where it was started
         self.records = [{"settings": settings, "made_by": made_by(device)}]
 
     def update(self, loss):
@@ -371,7 +371,7 @@ def resumed_log(state, made_by):
     if state["result"] is not None:
         return lines
 
-    # what made the last lines; early versions of this program did not say it
+    # what made the last lines (early versions of this program did not write it)
     before = {}
     for line in lines:
         before = line.get("made_by", before)

@@ -65,9 +65,9 @@ are fine; loops over positions get 0 points, except in part 5.
 
 A function is graded with the original of all others. Each command below runs the tests of one
 function (those of split_heads and merge_heads need both), with references in place of the functions
-of other parts. Other tests of the project use your
-functions together: they may also fail because another function is still blank or wrong. With
-`-x --tb=short`, pytest stops at the first failure and prints less.
+of other parts. Other tests of the project use your functions together: they may also fail because
+another function is still blank or wrong. With `-x --tb=short`, pytest stops at the first failure
+and prints less.
 """
 
 

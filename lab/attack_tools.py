@@ -373,7 +373,7 @@ def random_hook(random, usual):
 
 
 def was_killed(outcome):
-    """Whether a victim ended by one of the kills of this file. One that hung did not."""
+    """Whether a victim ended by one of the kills of this file, and not because it hung."""
     return not outcome.hung and outcome.code in (-signal.SIGKILL, -signal.SIGXFSZ)
 
 

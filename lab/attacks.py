@@ -179,15 +179,13 @@ def kill_pretraining(trial):
     if trial.random.random() < 0.5:
         clone(prepared, cache)
     job = pretraining_job(trial, cache)
-    kills, fault = kill_some_times(trial, job)
-    if fault is not None:
-        return [fault]
+    victims = kill_some_times(trial, job)
 
     # the same command again, until it ends
     outcome = run(trial.folder, job.program, job.arguments)
     differing = job.differences() + differing_files(cache, prepared)
     result = after_kills(outcome, differing, leftovers(trial.folder))
-    return one_per_kill(result, kills)
+    return results_of_kills(victims, result)
 
 
 def kill_preparation(trial):
@@ -199,39 +197,32 @@ def kill_preparation(trial):
     cache = trial.folder / "cache"
     arguments = [trial.world.text, cache]
 
-    kills = 0
+    usual = prepared.usual
+    victims = []
     for _ in range(trial.random.randint(1, 3)):
         # sometimes another process does the same
         other = None
         if trial.random.random() < 0.5:
             other = Victim(trial.folder, digest_of_corpus, arguments)
 
-        usual = prepared.usual
-        outcomes = [start_and_kill(trial.random, trial.folder, digest_of_corpus, arguments, usual)]
+        victim = start_and_kill(trial.random, trial.folder, digest_of_corpus, arguments, usual)
+        victims.append(victim)
         if other is not None:
-            outcomes.append(other.kill_after(trial.random.uniform(0, usual.seconds)))
+            victims.append(other.kill_after(trial.random.uniform(0, usual.seconds)))
 
-        # a victim that was not killed must have ended without a fault
-        for outcome in outcomes:
-            if was_killed(outcome):
-                kills += 1
-            elif outcome.fault() is not None:
-                return [outcome.fault()]
-
+    # the same again, until it ends
     outcome = run(trial.folder, digest_of_corpus, arguments)
     result = after_kills(outcome, differing_files(cache, prepared.folder), [])
-    return one_per_kill(result, kills)
+    return results_of_kills(victims, result)
 
 
 def kill_fine_tuning(trial):
     """Kill glue.py one to three times, then let it end. All results and weights must be equal."""
     job = fine_tuning_job(trial)
-    kills, fault = kill_some_times(trial, job)
-    if fault is not None:
-        return [fault]
+    victims = kill_some_times(trial, job)
     outcome = run(trial.folder, job.program, job.arguments)
     result = after_kills(outcome, job.differences(), leftovers(trial.folder))
-    return one_per_kill(result, kills)
+    return results_of_kills(victims, result)
 
 
 def kill_one_of_two(trial):
@@ -251,11 +242,7 @@ def kill_one_of_two(trial):
     hook = random_hook(trial.random, job.usual)
     first = Victim(trial.folder, job.program, job.arguments, hook)
     second = Victim(trial.folder, job.program, job.arguments)
-    outcomes = [second.kill_after(trial.random.uniform(0, 2 * job.usual.seconds)), first.wait()]
-    killed = [outcome for outcome in outcomes if was_killed(outcome)]
-    for outcome in outcomes:
-        if outcome not in killed and outcome.fault() is not None:
-            return [outcome.fault()]
+    victims = [second.kill_after(trial.random.uniform(0, 2 * job.usual.seconds)), first.wait()]
 
     # the same command again, until it ends
     outcome = run(trial.folder, job.program, job.arguments)
@@ -263,22 +250,19 @@ def kill_one_of_two(trial):
     if is_pretraining:
         differing += differing_files(cache, trial.world.pretrained.cache)
     result = after_kills(outcome, differing, leftovers(trial.folder))
-    return one_per_kill(result, len(killed))
+    return results_of_kills(victims, result)
 
 
 def kill_some_times(trial, job):
     """Start a program one to three times and kill it, unless it ends before.
 
-    Returns how often it was killed, and the fault of a start that was not killed, or None.
+    Returns the Outcome of each start, a list.
     """
-    kills = 0
+    victims = []
     for _ in range(trial.random.randint(1, 3)):
-        outcome = start_and_kill(trial.random, trial.folder, job.program, job.arguments, job.usual)
-        if was_killed(outcome):
-            kills += 1
-        elif outcome.fault() is not None:
-            return kills, outcome.fault()
-    return kills, None
+        victim = start_and_kill(trial.random, trial.folder, job.program, job.arguments, job.usual)
+        victims.append(victim)
+    return victims
 
 
 def after_kills(outcome, differing, left):
@@ -298,6 +282,22 @@ def after_kills(outcome, differing, left):
     if left:
         return Result(LOST, f"left: {', '.join(left)}")
     return Result(EQUAL)
+
+
+def results_of_kills(victims, result):
+    """The Results of an attack by kills, a list.
+
+    Args:
+        victims: the Outcome of each start that was to be killed.
+        result: from `after_kills`.
+    """
+    # a victim that ended before the kill came must have ended without a fault
+    for victim in victims:
+        if not was_killed(victim) and victim.fault() is not None:
+            return [victim.fault()]
+
+    killed = [victim for victim in victims if was_killed(victim)]
+    return one_per_kill(result, len(killed))
 
 
 def one_per_kill(result, kills):

@@ -517,7 +517,7 @@ def check_same_pairs(runs, data):
         records = records_of(run, data)
 
         # both have results, but of other pairs
-        for paradigm in first.keys() & records.keys():
+        for paradigm in sorted(first.keys() & records.keys()):
             if first[paradigm]["pairs_sha256"] != records[paradigm]["pairs_sha256"]:
                 raise ValueError(
                     f"{runs[0]['run']} and {run['run']} were not scored on the same pairs of "
@@ -525,10 +525,13 @@ def check_same_pairs(runs, data):
                 )
 
         # only one of them has a result, perhaps because the other one was interrupted
-        for paradigm in sorted(first.keys() ^ records.keys()):
-            without = run if paradigm in first else runs[0]
+        missing = sorted(first.keys() ^ records.keys())
+        if missing:
+            without = runs[0]
+            if missing[0] in first:
+                without = run
             raise ValueError(
-                f"{without['run']} has no result on {paradigm} of {data}: score it again, "
+                f"{without['run']} has no result on {missing[0]} of {data}: score it again, "
                 "and only what is missing is done"
             )
 

@@ -232,8 +232,15 @@ def cell(values, digits, usual):
     text = mean_and_standard_error(values, digits)
     if len(values) == usual:
         return text
-    unit = "seed" if len(values) == 1 else "seeds"
-    return f"{text} ({len(values)} {unit})"
+    return f"{text} ({seeds_text(len(values))})"
+
+
+def seeds_text(seeds):
+    """A number of seeds as text: "1 seed", "3 seeds"."""
+    unit = "seeds"
+    if seeds == 1:
+        unit = "seed"
+    return f"{seeds} {unit}"
 
 
 # --- Tables of runs -------------------------------------------------------------------------------
@@ -392,11 +399,6 @@ def difference_cell(records, first, second, measure, comparison):
     return f"{text}, {interval_text(mean)}"
 
 
-def seeds_text(seeds):
-    """A number of seeds as text: "1 seed", "3 seeds"."""
-    return "1 seed" if seeds == 1 else f"{seeds} seeds"
-
-
 def differences_on_pairs(records, data, first, second):
     """first - second on minimal pairs: a list of lab.pairs.PairDifference, the mean is the last."""
     return compare_variants(with_pairs(records, data), data, first, second)
@@ -439,7 +441,8 @@ def phenomena_order_table(records, data):
         if not seeds & values_by_seed(runs, higher, measure).keys():
             continue
         differences = differences_on_pairs(runs, data, higher, lower)
-        header.append(f"{higher} - {lower} ({seeds_text(differences[-1].comparison.seeds)})")
+        seeds = differences[-1].comparison.seeds
+        header.append(f"{higher} - {lower} ({seeds_text(seeds)})")
         p_values += p_value_count(differences)
         for row in differences:
             text = f"{row.comparison.mean:.1f} {interval_text(row)}"

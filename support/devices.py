@@ -13,8 +13,8 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 def choose_device(device=None, precision=None):
     """Choose the device and the precision of the matrix products.
 
-    With several processes it also sets the GPU of this one. A CPU then flushes numbers that are
-    almost 0 (subnormal ones) to 0, because it computes with them very slowly.
+    It also prepares the device: with several processes it sets the GPU of this one, and on a CPU
+    numbers that are almost 0 (subnormal ones) become 0, because it computes with them very slowly.
 
     Args:
         device: "cpu", "cuda", "cuda:1", "mps"; None or "auto" chooses the first of CUDA, MPS, CPU.

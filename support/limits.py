@@ -122,7 +122,12 @@ def memory_line(peaks, own_pairs, memory):
         own_pairs: the pairs of a step that this process computes.
         memory: bytes that there are.
     """
-    measured = [f"{mib(peak)} with {pairs:,} pairs at a time" for pairs, peak in peaks.items()]
+    measured = []
+    for pairs, peak in peaks.items():
+        unit = "pairs"
+        if pairs == 1:
+            unit = "pair"
+        measured.append(f"{mib(peak)} with {pairs:,} {unit} at a time")
     text = f"a step took {', '.join(measured)}; there are {mib(memory)}"
 
     # A single measurement gives no line.

@@ -60,6 +60,10 @@ ROOT = Path(__file__).parent.parent
 # [C]: none < absolute < fixed < dynamic <= composite
 ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
 
+# The relative positions beyond the paper (docs/family.md). In tables with a column per variant they
+# are apart from the others, because one table of all would be too wide.
+FAMILY = ("t5", "alibi", "fire", "xl", "rotary", "deberta", "canon")
+
 NOT_MEASURED = "(not measured yet)"
 INTERVALS = f"[low, high]: 95 % interval of the bootstrap over seeds and pairs. {COVERAGE}"
 DIFFERENCES = f"Runs with the same seed are compared. p: paired t-test over seeds. {INTERVALS}"
@@ -410,12 +414,19 @@ def interval_text(difference):
     return interval + difference.interval_notice()
 
 
-def phenomena_table(records, data, paradigms=()):
+def phenomena_table(records, data, paradigms=(), of_family=False):
     """Accuracy on minimal pairs in per cent: one row per phenomenon, one column per variant.
 
-    paradigms: names; then there is a row for each of them instead.
+    Args:
+        records: of runs.
+        data: the name of the minimal pairs.
+        paradigms: names; then there is a row for each of them instead.
+        of_family: True for the variants of FAMILY, False for all others.
     """
-    runs = with_pairs(checked(records), data)
+    runs = []
+    for run in with_pairs(checked(records), data):
+        if (run["settings"]["variant"] in FAMILY) == of_family:
+            runs.append(run)
     if not runs:
         return [NOT_MEASURED]
     header, *rows = accuracy_table(runs, data, paradigms)
@@ -801,6 +812,8 @@ TABLES = {
                                      ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE),)),
     "toy-phenomena":           Table(TOY, phenomena_table, ("toy",)),
     "toy-distances":           Table(TOY, phenomena_table, ("toy", DISTANCES)),
+    "toy-family-phenomena":    Table(TOY, phenomena_table, ("toy", (), True)),
+    "toy-family-distances":    Table(TOY, phenomena_table, ("toy", DISTANCES, True)),
     "toy-phenomena-order":     Table(TOY, phenomena_order_table, ("toy",)),
     "toy-glue":                Table(TOY, glue_lines),
     "toy-cola":                Table(TOY, glue_lines, (phenomenon_cells,)),

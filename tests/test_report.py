@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pretrain
+from attention import VARIANTS
 from conftest import ROOT
 from lab import record, report
 from model import BertConfig, BertForMaskedLM, parameter_count
@@ -380,6 +381,25 @@ def test_accuracy_by_phenomenon_is_that_of_the_table_of_lab_pairs():
     ]
     lines = report.measure_table(records, (report.BLIMP, report.BLIMP_WORDS))
     assert lines[3] == "| none | 12,345 | 60.5 +- 0.5 | 61.5 +- 0.5 |"
+
+
+def test_the_family_of_relative_positions_has_its_own_table_of_phenomena():
+    records = []
+    for variant, accuracy in (("none", 60), ("alibi", 70), ("fixed", 80)):
+        pairs = {"blimp": pair_lines({("a", "a1"): accuracy})}
+        records.append(run_record(variant, 0, pairs=pairs))
+
+    lines = report.phenomena_table(records, "blimp")
+    assert lines[0] == "| blimp, % (seeds) | none (1) | fixed (1) |"
+    assert lines[2] == "| a | 60.0 | 80.0 |"
+
+    lines = report.phenomena_table(records, "blimp", of_family=True)
+    assert lines[0] == "| blimp, % (seeds) | alibi (1) |"
+    assert lines[2] == "| a | 70.0 |"
+
+
+def test_every_variant_of_the_family_exists():
+    assert set(report.FAMILY) <= set(VARIANTS)
 
 
 def test_minimal_pairs_that_lack_a_paradigm_are_left_out():

@@ -6,7 +6,8 @@ Letters (the same in all files):
     N  tokens in a sequence        k  reach of a kernel            j  position of a key
     H  heads, d channels each      K  kernel size = 2k + 1         r  relative position j - i
 
-A sequence is a pair of sentences in pre-training. [+ ...] is a part that some variants have.
+A sequence is a pair of sentences in pre-training. [+ ...] is a part that some variants have. In the
+code of this file q, k and v are queries, keys and values, and the reach k is written K // 2.
 
 [C] is Chang, Xu, Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions
 in Pre-trained Language Models".
@@ -20,7 +21,7 @@ The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
 
 plus the places where convolutions are added. Or a variant is another mixer: ConvBERT, or a
 convolution in place of attention (Wu et al. 2019; Tay et al. 2021). T5's buckets, ALiBi, FIRE and
-Transformer-XL are more terms of the same sum. Rotary embeddings add no term: they change the
+Transformer-XL are more terms of the same sum. Rotary embeddings add nothing to it: they change the
 content term, and so does Transformer-XL. DeBERTa and Canon layers are mixers. docs/family.md
 compares them.
 
@@ -72,7 +73,8 @@ def attention(
 
     A row has K = 2k + 1 weights, one for each relative position from -k to k. In these equations
     rows[i, r] is the weight for r; in the tensor it is column r + k. kernels.py shifts the rows
-    into place.
+    into place. Here K is the width of the given rows: the kernel size, or 2N - 1 if this is more
+    and a term has no window.
 
     Args:
         query: (B, H, n, d), for n queries; n = N except for one block of a long sequence.
@@ -80,9 +82,10 @@ def attention(
         attention_mask: (B, N) bool, True at real tokens, of which there must be at least one.
             Padding gets no attention.
         query_rows: (B, H, n, K), what query i adds to the scores of the keys around it; (H, n, K)
-            or (H, 1, K) if all sequences, or all queries, too, have the same; None for no such
-            term.
-        key_rows: (B, H, N, K) or (H, N, K), what key j adds to the scores of the queries around it.
+            if all sequences have the same rows; (H, 1, K) if all queries have the same row, too;
+            None for no such term.
+        key_rows: (B, H, N, K) or (H, N, K), what key j adds to the scores of the queries around it;
+            None for no such term.
         relative_value: (d, K), what is added to a value at each relative position.
         beyond: what lies beyond k positions: the end weight of the row ("clip") or 0 ("zero").
         dropout: probability of setting a weight of the softmax to 0.
@@ -174,14 +177,18 @@ def merge_heads(x):
 
 
 class Term(nn.Module):
-    """One term of the score that depends on the relative position.
+    """What depends on the relative position: usually rows of weights that are added to the score.
 
-    The rows of a term belong to the queries or to the keys, and its forward takes these,
-    (B, H, N, d). It returns one row for each: (B, H, N, K), or (H, N, K) if all sequences have the
-    same rows. (H, 1, K) is one row for all queries. SelfAttention adds the rows of all terms.
+    The rows belong to the queries or to the keys, and forward takes these, (B, H, N, d). It returns
+    one row for each: (B, H, N, K), or (H, N, K) if all sequences have the same rows. (H, 1, K) is
+    one row for all queries; a term of the keys must return N rows. SelfAttention adds the rows of
+    all terms.
 
     A term without a window says something about every r from -(N - 1) to N - 1: its rows have
     2N - 1 columns in place of K.
+
+    The constructor gives the parameters their initial values: BERT's are those of initialise_linear
+    for a linear layer.
     """
 
     # Whose rows they are: "query" or "key". "value": no rows; table() is added to the values.
@@ -419,7 +426,7 @@ class Rotary(Term):
         a, b  ->  a cos - b sin,  a sin + b cos
 
     (R_i q_i) . (R_j k_j) = q_i . (R_(j-i) k_j): of the two positions, the score contains only their
-    difference. There is nothing to learn.
+    difference. There is nothing to learn. R_i is a rotation, a d x d matrix, and not xl's vector.
     """
 
     belongs_to = "content"
@@ -686,8 +693,8 @@ class SelfAttention(Mixer):
         v = split_heads(value, self.heads)  # (B, H, N, d)
 
         # the position terms, as rows of weights: what a query, or a key, adds at each r
-        query_rows = self.sum_of_rows("query", q)  # (B, H, N, K), (H, 1, K) or None
-        key_rows = self.sum_of_rows("key", k)  # (B, H, N, K) or None
+        query_rows = self.sum_of_rows("query", q)  # (B, H, N, K), (H, N, K), (H, 1, K) or None
+        key_rows = self.sum_of_rows("key", k)  # (B, H, N, K), (H, N, K) or None
 
         # The content term, which some variants change. It comes after the rows, because these are
         # made from the original q and k: without xl's u, and not rotated.
@@ -735,7 +742,7 @@ class SelfAttention(Mixer):
             belongs_to: "query" or "key".
             x: (B, H, N, d), the queries or the keys.
         Returns:
-            (B, H, N, K), (H, N, K) or (H, 1, K), or None if there is no such term.
+            (B, H, N, K) or (H, N, K), for queries also (H, 1, K); None if there is no such term.
         """
         total = None
         for term in self.terms.values():

@@ -431,7 +431,7 @@ def key_scores(rows, n, beyond="clip", first=0):
     beyond the window, on the same side.
 
     Args:
-        rows: (B, H, N, K), one row per key.
+        rows: (B, H, N, K) or (H, N, K), one row per key. Unlike queries, keys cannot share one row.
         n, first: the queries are first .. first + n - 1.
         beyond: "clip" or "zero".
     Returns:

@@ -56,7 +56,7 @@ class BertConfig:
     heads: int  # H
     embedding_size: int  # E
     max_length: int = 128  # longest sequence; absolute positions have no vectors beyond it
-    kernel_size: int | None = None  # K, odd; None: the variant's own (17, ConvBERT 9)
+    kernel_size: int | None = None  # K, odd; None: the variant's own (17 for most)
     beyond: str = "clip"  # beyond the reach of a kernel: its end weight ("clip") or 0 ("zero")
     # dropout of embeddings, hidden states, attention probabilities, the kernels of ConvBERT,
     # LightConv and DynamicConv, and what the classifier reads

@@ -849,7 +849,7 @@ def add_steps_command(commands):
 
     # what to train
     add_model_options(parser, default_variants=["all"])
-    add("--kernel_size", type=positive_int, help="K, odd (default: 17, ConvBERT 9)")
+    add("--kernel_size", type=positive_int, help="K, odd (default: the variant's own, mostly 17)")
     add(
         "--beyond",
         choices=BEYOND,

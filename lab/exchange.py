@@ -39,7 +39,7 @@ from attention import VARIANTS, ConvBert, SelfAttention
 from model import BertConfig, BertForMaskedLM, load_run
 from support.checkpoints import check_tensor, own_copy
 from support.commands import run_command
-from support.files import load_checkpoint, write_text
+from support.files import load_checkpoint, rename, write_text
 from support.json_lines import refuse_constant
 from support.runs import SPECIAL_TOKENS, parse_tokenizer, say_if_unfinished, write_run
 from support.safetensors import load_safetensors, save_safetensors, unique_keys
@@ -710,7 +710,7 @@ def new_folder(folder):
         yield temporary
         if folder.exists():
             folder.rmdir()  # it is empty
-        os.replace(temporary, folder)
+        rename(temporary, folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

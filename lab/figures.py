@@ -40,6 +40,7 @@ from lab.report import checked, with_pairs
 from model import load_run
 from support.commands import positive_int, run_command
 from support.files import write_atomically
+from support.tables import standard_error
 
 # Colours that colour-blind readers can tell apart (Okabe and Ito 2008).
 BLUE = "#0072B2"
@@ -523,7 +524,8 @@ def draw_loss(folders):
     runs = {str(folder): read_curves(folder) for folder in folders}
 
     pyplot = load_pyplot()
-    figure, axis = pyplot.subplots(figsize=(6.3, 3.2))
+    legend_height = 0.15 * math.ceil(len(runs) / 2)  # inches
+    figure, axis = pyplot.subplots(figsize=(6.3, 3.0 + legend_height))
     for number, (folder, curves) in enumerate(runs.items()):
         style = style_of_line(number)
         plot_curve(axis, curves["training"], linewidth=0.6, alpha=0.5, **style)
@@ -534,7 +536,7 @@ def draw_loss(folders):
 
     axis.set_xlabel("optimizer steps")
     axis.set_ylabel("masked-token loss (nats)\nthin: training; dots: held-out")
-    axis.legend()
+    figure.legend(loc="outside upper center", ncols=2)
     return figure
 
 
@@ -660,21 +662,14 @@ def draw_phenomena(path):
             color=COLOURS[number % len(COLOURS)],
             markersize=3,
             linewidth=0.8,
-            label=variant,
+            label=f"{variant} ({len(groups[names[0]])})",
         )
 
     axis.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
     axis.set_ylim(len(names) - 0.5, -0.5)  # the first one at the top
-    axis.set_xlabel("accuracy (%), mean and standard error over runs; dotted: chance")
+    axis.set_xlabel("accuracy (%): mean, standard error, (number of runs); dotted: chance")
     figure.legend(loc="outside upper center", ncols=5)
     return figure
-
-
-def standard_error(values):
-    """Standard error of the mean; of one value 0."""
-    if len(values) == 1:
-        return 0.0
-    return np.std(values, ddof=1) / math.sqrt(len(values))
 
 
 # --- The command line -----------------------------------------------------------------------------

@@ -57,15 +57,15 @@ from tqdm import tqdm
 
 from attention import VARIANTS
 from data import CLS, PAD, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
-from lab.figures import load_pyplot, save, standard_error, style_of_line
+from lab.figures import load_pyplot, save, style_of_line
 from lab.pairs import check_comparable
 from lab.record import Column, Record, without_folder
 from lab.report import losses_of_variants
 from model import IGNORED, load_config, load_run
 from support.commands import positive_int, run_command
 from support.devices import autocast, choose_device
-from support.runs import pretraining_settings, say_if_unfinished
-from support.tables import mean_and_standard_error
+from support.runs import each_run_once, pretraining_settings, say_if_unfinished
+from support.tables import mean_and_standard_error, standard_error
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096
@@ -316,14 +316,21 @@ def print_table(rows, lengths):
 def draw_losses(rows):
     """Loss against length, a line per variant."""
     pyplot = load_pyplot()
-    figure, axis = pyplot.subplots(figsize=(6.3, 3.6))
-    for number, (variant, by_length) in enumerate(losses_of_variants(rows).items()):
+    losses_by_variant = losses_of_variants(rows)
+    legend_height = 0.15 * math.ceil(len(losses_by_variant) / 5)  # inches
+    figure, axis = pyplot.subplots(figsize=(6.3, 3.4 + legend_height))
+    for number, (variant, by_length) in enumerate(losses_by_variant.items()):
         losses_of_lengths = [list(seeds.values()) for seeds in by_length.values()]
         means = [np.mean(losses) for losses in losses_of_lengths]
         errors = [standard_error(losses) for losses in losses_of_lengths]
-        style = style_of_line(number)
         axis.errorbar(
-            list(by_length), means, yerr=errors, marker="o", markersize=2.5, label=variant, **style
+            list(by_length),
+            means,
+            yerr=errors,
+            marker="o",
+            markersize=2.5,
+            label=f"{variant} ({len(losses_of_lengths[0])})",
+            **style_of_line(number),
         )
 
     # where the training ended
@@ -335,8 +342,8 @@ def draw_losses(rows):
     axis.set_xscale("log", base=2)
     axis.set_xticks(lengths, [f"{N:,}" for N in lengths])
     axis.set_xlabel("N (tokens in a row; dotted: the longest row of the training)")
-    axis.set_ylabel("loss (nats) of the same tokens")
-    axis.legend(ncols=2)
+    axis.set_ylabel("loss (nats) of the same tokens:\nmean, standard error, (number of runs)")
+    figure.legend(loc="outside upper center", ncols=5)
     return figure
 
 
@@ -381,7 +388,7 @@ def parse_arguments(arguments=None):
 
     # a length or run that is given twice is one
     args.lengths = sorted(set(args.lengths))
-    args.runs = list(dict.fromkeys(args.runs))
+    args.runs = each_run_once(args.runs)
     return args
 
 

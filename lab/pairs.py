@@ -583,6 +583,7 @@ def accuracy_table(runs, data, paradigms=()):
         list of rows, each a list of cells (texts); the first row is the header. The last rows are
         the mean of the paradigms for each score, and how many pairs are ties.
     """
+    check_comparable(runs)
     check_same_pairs(runs, data)
     variants = group_by_variant(runs)
     groups = groups_of(runs[0], data, paradigms)

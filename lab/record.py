@@ -8,7 +8,7 @@ JSON object:
     made_by    the machine, the versions and the code that began it (support/provenance.py)
     continued  the same of every other machine, code or division that continued it, a list
     curve      [[step, held-out loss, held-out accuracy], ...]
-    training   [[step, training loss], ...], about 20 of them
+    training   [[step, training loss], ...], at most 20 of them
     result     {"loss", "accuracy", "parameters", "tokens_per_second", "seconds"}, as in pretrain.py
     glue       the results of fine-tuning: the records of RUN/glue/results.jsonl
     pairs      {name of the data: the lines of RUN/pairs/NAME.jsonl}, the minimal pairs
@@ -139,7 +139,7 @@ def without_folder(argument):
 
 # --- A run ----------------------------------------------------------------------------------------
 
-TRAINING_LOSSES = 20  # kept of a run, about
+TRAINING_LOSSES = 20  # kept of a run, at most
 
 
 def record_of_run(folder):
@@ -317,8 +317,8 @@ def add_run_records(path, added):
 def identity_of_run(record):
     """What distinguishes the runs of a file. A run that is trained longer is still the same run."""
     settings = record["settings"]
-    layer = settings.get("attention_layer")
-    return record["run"], settings["variant"], settings["seed"], layer
+    names = ("corpus", "size", "variant", "kernel_size", "attention_layer", "beyond", "seed")
+    return record["run"], *[settings.get(name) for name in names]
 
 
 def place_of_run(record):

@@ -52,6 +52,7 @@ from support.glue_table import (
     task_cells,
 )
 from support.glue_table import compare_variants as compare_on_glue
+from support.runs import each_run_once
 from support.statistics import chance_note, compare
 from support.tables import mean_and_standard_error
 
@@ -81,7 +82,8 @@ class Measure:
         digits: after the point.
         value: function from a record to the number, or to None if it was not measured.
         column: of the GLUE table, whose marks the cells get; None: no marks.
-        data: the name of the minimal pairs that it is the accuracy on; None: no pairs.
+        data: if it is the accuracy on minimal pairs by the score "pll", their name: its differences
+            get an interval. Otherwise None.
         lower_is_better: as for a loss.
     """
 
@@ -144,6 +146,8 @@ def glue_score_of(record, column):
 
 def measure_of_pairs(title, data, score="pll"):
     value = functools.partial(pairs_of, data=data, score=score)
+    if score != "pll":
+        data = None
     return Measure(title, 1, value, data=data)
 
 
@@ -166,36 +170,20 @@ SST = measure_of_glue("SST-2", "SST")
 
 
 def checked(records):
-    """The records, ready for a table: they may be compared, and their pairs are complete.
-
-    Results of minimal pairs that lack a paradigm which another run has are left out: the mean of
-    fewer paradigms is another number.
+    """The records, which may stand in one table.
 
     Raises:
         ValueError: there are no runs, or two of one variant differ in more than the seed, or in
-            nothing, or they were not tested on the same pairs.
+            nothing, or they were not tested on the same minimal pairs.
     """
     if not records:
         raise ValueError("a file of records is empty: collect runs into it")
     check_comparable(records)
 
-    # how many paradigms there are, for each name of data
-    paradigms = {}
-    for record in records:
-        for data, lines in record["pairs"].items():
-            paradigms[data] = max(paradigms.get(data, 0), len(lines))
-
-    # the records with complete pairs only
-    complete = []
-    for record in records:
-        pairs = {}
-        for data, lines in record["pairs"].items():
-            if len(lines) == paradigms[data]:
-                pairs[data] = lines
-        complete.append({**record, "pairs": pairs})
-    for data in paradigms:
-        check_same_pairs(with_pairs(complete, data), data)
-    return complete
+    # the mean of fewer paradigms would be another number
+    for data in dict.fromkeys(name for record in records for name in record["pairs"]):
+        check_same_pairs(with_pairs(records, data), data)
+    return records
 
 
 def with_pairs(records, data):
@@ -208,15 +196,18 @@ def variants_of(records):
     return list(dict.fromkeys(record["settings"]["variant"] for record in records))
 
 
+def runs_of(records, variant):
+    """The records of a variant."""
+    return [record for record in records if record["settings"]["variant"] == variant]
+
+
 def values_by_seed(records, variant, measure):
     """{pre-training seed: value} of the runs of a variant that have the measure."""
     values = {}
-    for record in records:
-        settings = record["settings"]
-        if settings["variant"] == variant:
-            value = measure.value(record)
-            if value is not None:
-                values[settings["seed"]] = value
+    for record in runs_of(records, variant):
+        value = measure.value(record)
+        if value is not None:
+            values[record["settings"]["seed"]] = value
     return values
 
 
@@ -236,15 +227,14 @@ def cell(values, digits, usual):
     text = mean_and_standard_error(values, digits)
     if len(values) == usual:
         return text
-    return f"{text} ({seeds_text(len(values))})"
+    return f"{text} ({counted(len(values), 'seed')})"
 
 
-def seeds_text(seeds):
-    """A number of seeds as text: "1 seed", "3 seeds"."""
-    unit = "seeds"
-    if seeds == 1:
-        unit = "seed"
-    return f"{seeds} {unit}"
+def counted(number, noun):
+    """A number of things as text: "1 seed", "3 seeds"."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}s"
 
 
 # --- Tables of runs -------------------------------------------------------------------------------
@@ -273,7 +263,9 @@ def conditions(records):
     """What holds for all runs of a table, as a line below it."""
     settings = records[0]["settings"]
     seeds = sorted({record["settings"]["seed"] for record in records})
-    listed_seeds = ", ".join(str(seed) for seed in seeds)
+    listed_seeds = f"seeds {', '.join(str(seed) for seed in seeds)}"
+    if len(seeds) == 1:
+        listed_seeds = f"seed {seeds[0]}"
 
     # "1.2 to 2.3 minutes"
     minutes = [f"{record['result']['seconds'] / 60:.1f}" for record in records]
@@ -283,15 +275,18 @@ def conditions(records):
     if shortest == longest:
         duration = shortest
 
-    # what computed it; every machine is named, also one on which a run was continued
+    # what computed it: the training, also where a run was continued, and then the evaluations
     origins = []
     for record in records:
         origins += [record["made_by"], *record.get("continued", [])]
+    for record in records:
+        for results in (record["glue"], *record["pairs"].values()):
+            origins += [result.get("made_by") for result in results]
     origins = [origin for origin in origins if origin]  # early records have none
     machines = [machine_of(origin) for origin in origins]
 
     parts = [
-        f"{len(records)} runs with the seeds {listed_seeds}",
+        f"{counted(len(records), 'run')} with the {listed_seeds}",
         f"{settings['steps']:,} steps of {settings['batch_size']} pairs, {settings['dtype']}",
         *dict.fromkeys(machines),
         f"{duration} minutes of training per run",
@@ -316,24 +311,36 @@ def machine_of(made_by):
 def measure_table(records, measures):
     """One row per variant, one column per measure."""
     records = checked(records)
-    usual = most_runs(records)
 
     rows = []
     all_marks = set()
     for variant in variants_of(records):
-        runs = [record for record in records if record["settings"]["variant"] == variant]
+        runs = runs_of(records, variant)
         row = [variant, f"{runs[0]['result']['parameters']:,}"]
         for measure in measures:
-            values = list(values_by_seed(records, variant, measure).values())
-            marks = {mark for record in runs for mark in measure.marks(record)}
-            row.append(cell(values, measure.digits, usual) + "".join(sorted(marks)))
+            text, marks = measured_cell(records, variant, measure)
+            row.append(text)
             all_marks |= marks
         rows.append(row)
 
     # the table, its conditions, and what its marks mean
     header = ["variant", "parameters", *[measure.title for measure in measures]]
-    lines = [*markdown(header, rows), "", conditions(records)]
-    for mark in sorted(all_marks):
+    return [*markdown(header, rows), "", conditions(records), *notes_of_marks(all_marks)]
+
+
+def measured_cell(records, variant, measure):
+    """(the cell of a variant: mean, standard error and marks; the set of its marks)."""
+    values = list(values_by_seed(records, variant, measure).values())
+    marks = set()
+    for run in runs_of(records, variant):
+        marks |= measure.marks(run)
+    return cell(values, measure.digits, most_runs(records)) + "".join(sorted(marks)), marks
+
+
+def notes_of_marks(marks):
+    """The lines below a table that say what its marks mean."""
+    lines = []
+    for mark in sorted(marks):
         lines += ["", f"{mark} {NOTES[mark]}"]
     return lines
 
@@ -387,7 +394,10 @@ def comparison_of(records, first, second, measure):
     # of GLUE: the fine-tuning seeds that both have, and an error if their settings differ
     if measure.column is not None:
         runs = [finetuned(record) for record in records]
-        return compare_on_glue(runs, first, second)[measure.column].comparison
+        difference = compare_on_glue(runs, first, second).get(measure.column)
+        if difference is None:
+            return None
+        return difference.comparison
     return compare(values, other_values)
 
 
@@ -452,8 +462,8 @@ def phenomena_order_table(records, data):
         if not seeds & values_by_seed(runs, higher, measure).keys():
             continue
         differences = differences_on_pairs(runs, data, higher, lower)
-        seeds = differences[-1].comparison.seeds
-        header.append(f"{higher} - {lower} ({seeds_text(seeds)})")
+        count = differences[-1].comparison.seeds
+        header.append(f"{higher} - {lower} ({counted(count, 'seed')})")
         p_values += p_value_count(differences)
         for row in differences:
             text = f"{row.comparison.mean:.1f} {interval_text(row)}"
@@ -486,7 +496,7 @@ EARLIER_TASKS = "Measured on the toy tasks of an earlier version."
 def batches_table(sorted_records, random_records):
     """Scores of fine-tuning with batches sorted by length, and with random batches.
 
-    The same runs, tasks and fine-tuning seeds must be in both files of records.
+    Each result of the first file must also be in the second one, whose other results are not used.
     """
     # the results with random batches, to look them up
     after = {}
@@ -531,18 +541,19 @@ def summary_table(toy, english=()):
     if english:
         texts.append(("English", english, (LOSS, BLIMP, COLA, SST)))
     rows = []
+    all_marks = set()
     for text, records, measures in texts:
         records = checked(records)
-        usual = most_runs(records)
         steps = records[0]["settings"]["steps"]
         for measure in measures:
             row = [f"{text}, {steps:,} steps: {measure.title}"]
             for variant in ORDER:
-                values = list(values_by_seed(records, variant, measure).values())
-                row.append(cell(values, measure.digits, usual))
+                cell_text, marks = measured_cell(records, variant, measure)
+                row.append(cell_text)
+                all_marks |= marks
             if any(row[1:]):
                 rows.append(row)
-    return markdown(["", *ORDER], rows)
+    return [*markdown(["", *ORDER], rows), *notes_of_marks(all_marks)]
 
 
 def first_command_table(records):
@@ -599,6 +610,13 @@ def processes_table(records):
 # --- Tables of benchmarks -------------------------------------------------------------------------
 
 
+def memory_cell(mib):
+    """Memory in MiB as text; "?" if the system could not measure it."""
+    if mib is None:
+        return "?"
+    return f"{mib:,.0f}"
+
+
 def steps_table(record):
     """Training steps of all variants, from `python -m lab.bench steps`."""
     # one row per variant
@@ -611,7 +629,7 @@ def steps_table(record):
                 f"{row['full_ratio']:.2f}",
                 f"{row['corpus_tokens_per_second']:,.0f} tok/s",
                 f"{row['corpus_ratio']:.2f}",
-                f"{row['peak_mib']:,.0f} MiB",
+                f"{memory_cell(row['peak_mib'])} MiB",
             ]
         )
     header = ["variant", "full rows", "x absolute", "text", "x absolute", "peak memory"]
@@ -656,7 +674,7 @@ def attention_table(record):
     for length, methods in by_length.items():
         times = [f"{methods[paths[0]]['ms']:.1f} ms"]
         times += [f"{methods[path]['ratio']:.2f}" for path in paths[1:]]
-        memory = [f"{methods[path]['peak_mib']:,.0f}" for path in paths]
+        memory = [memory_cell(methods[path]["peak_mib"]) for path in paths]
         rows.append([str(length), *times, ", ".join(memory)])
     return markdown(["N", *paths, f"peak MiB: {', '.join(paths)}"], rows)
 
@@ -666,9 +684,10 @@ def lengths_table(record):
     # {N: {variant: its four numbers}}
     by_length = {}
     for row in record["rows"]:
+        activations = None if row["kib"] is None else row["kib"] / 1024
         text = (
-            f"{row['ms']:.1f} ms, {row['gflop']:.1f} GFLOP, {row['kib'] / 1024:,.0f} MiB, "
-            f"{row['model_peak_mib']:,.0f} MiB"
+            f"{row['ms']:.1f} ms, {row['gflop']:.1f} GFLOP, {memory_cell(activations)} MiB, "
+            f"{memory_cell(row['model_peak_mib'])} MiB"
         )
         by_length.setdefault(row["N"], {})[row["variant"]] = text
 
@@ -964,18 +983,17 @@ USAGE = """
 
 def collect_command(args):
     """Add the records of runs to a file."""
-    records = []
-    for folder in args.run:
-        records.append(record_of_run(folder))
+    folders = each_run_once(args.run)
+    records = [record_of_run(folder) for folder in folders]
 
     # of two folders with one name, the second would replace the first
     identities = [identity_of_run(record) for record in records]
-    for folder, identity in zip(args.run, identities, strict=True):
+    for folder, identity in zip(folders, identities, strict=True):
         if identities.count(identity) > 1:
             raise ValueError(f"{folder}: there is another run with this name; rename one of them")
 
     add_run_records(args.out, records)
-    print(f"{args.out}: {len(records)} runs added or replaced")
+    print(f"{args.out}: {counted(len(records), 'run')} added or replaced")
 
 
 def tables_command(args):

@@ -447,8 +447,9 @@ def compare_variants(runs, first, second):
 
     if not differences:
         raise ValueError(
-            f"{first} and {second} share no seed (pre-training seeds {listed_seeds(first_group)} "
-            f"and {listed_seeds(second_group)}), so they cannot be compared pair by pair"
+            f"{first} and {second} cannot be compared pair by pair: no task has results of both "
+            "with the same pre-training seed and the same fine-tuning seed (pre-training seeds "
+            f"{listed_seeds(first_group)} and {listed_seeds(second_group)})"
         )
     return differences
 

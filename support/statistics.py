@@ -11,7 +11,8 @@ import numpy as np
 
 # Settings of pre-training in which two variants may differ and still be compared, because they
 # belong to the variant: `none` has no kernel, the kernels of `convbert` are shorter than those of
-# `composite` by default, and only a hybrid has a layer of attention.
+# `composite` by default, and only a hybrid has a layer of attention. `beyond` is what lies beyond a
+# kernel. So two variants are also compared if a user chose different kernels for them.
 SETTINGS_OF_VARIANT = ("variant", "kernel_size", "attention_layer", "beyond")
 
 # Differences count as equal if their range is at most this share of the largest absolute value:
@@ -90,8 +91,8 @@ def compare(first, second):
     Args:
         first, second: {seed: value}. Seeds that only one of them has are left out.
     Returns:
-        A Comparison. If all differences are equal, their standard error is 0 and t is infinite: the
-        test cannot say how large the noise is.
+        A Comparison. If all differences are equal, their standard error is 0, and t = mean / 0 is
+        not defined: the test cannot say how large the noise is.
     Raises:
         ValueError: no seed is in both.
     """

@@ -310,7 +310,8 @@ def test_the_figure_has_a_line_for_each_variant():
         rows.append(dict(variant=variant, seed=seed, N=N, loss=loss, trained_at=64))
     figure = lengths.draw_losses(rows)
     (axis,) = figure.axes
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["alibi", "absolute"]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["alibi (2)", "absolute (1)"]
     alibi = axis.containers[0][0]
     assert alibi.get_xdata().tolist() == [64, 128]
     assert alibi.get_ydata().tolist() == [2.5, 1.0]

@@ -290,6 +290,23 @@ def test_a_file_of_records_is_complete_or_unchanged(tmp_path, run_report, monkey
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "toy.jsonl"]
 
 
+@pytest.mark.parametrize("setting", ["corpus", "size", "kernel_size", "attention_layer", "beyond"])
+def test_a_run_of_the_same_name_with_another_setting_does_not_replace_a_record(tmp_path, setting):
+    out = tmp_path / "toy.jsonl"
+    record.add_run_records(out, [run_record(), run_record("fixed")])
+    record.add_run_records(out, [run_record(loss=1.0, **{setting: 3})])
+    assert len(record.read_run_records(out)) == 3
+    record.add_run_records(out, [run_record(loss=1.5, **{setting: 3}, steps=80)])
+    assert len(record.read_run_records(out)) == 3
+
+
+def test_a_run_that_is_named_twice_is_collected_once(tmp_path, run_report):
+    run = write_run(tmp_path / "run")
+    out = tmp_path / "toy.jsonl"
+    assert run_report("collect", run, tmp_path / "." / "run", "--out", out).code == 0
+    assert len(record.read_run_records(out)) == 1
+
+
 def test_two_runs_of_one_name_are_refused(tmp_path, run_report):
     first = write_run(tmp_path / "a/run")
     second = write_run(tmp_path / "b/run")
@@ -402,13 +419,12 @@ def test_every_variant_of_the_family_exists():
     assert set(report.FAMILY) <= set(VARIANTS)
 
 
-def test_minimal_pairs_that_lack_a_paradigm_are_left_out():
+def test_a_run_that_was_not_scored_on_all_paradigms_is_named():
     complete = {"blimp": pair_lines({("a", "a1"): 60, ("a", "a2"): 70})}
     unfinished = {"blimp": pair_lines({("a", "a1"): 90})}
     records = [run_record("none", 0, pairs=complete), run_record("none", 1, pairs=unfinished)]
-    lines = report.phenomena_table(records, "blimp")
-    assert lines[0] == "| blimp, % (seeds) | none (1) |"
-    assert lines[2] == "| a | 65.0 |"
+    with pytest.raises(ValueError, match="none-seed1 has no result on a2 of blimp: score it again"):
+        report.phenomena_table(records, "blimp")
 
 
 def test_differences_on_minimal_pairs_have_the_interval_of_the_bootstrap():
@@ -575,10 +591,19 @@ def test_a_table_names_every_machine_the_dates_and_how_many_versions_of_the_code
     kept = record.record_of_run(run)
     assert kept["continued"] == [other]
     assert report.conditions([kept]) == (
-        "1 runs with the seeds 0; 40 steps of 8 pairs, float32; "
+        "1 run with the seed 0; 40 steps of 8 pairs, float32; "
         "cpu (model), one thread, torch 2.13.0; cuda (model), one thread, torch 2.13.0; "
         "0.1 minutes of training per run; 2026-11-21 to 2026-11-23; 2 versions of the code."
     )
+
+
+def test_the_machines_and_the_code_of_the_evaluations_are_named_too():
+    pairs = {"blimp": pair_lines({("a", "a1"): 60})}
+    pairs["blimp"][0]["made_by"] = {**MADE_BY, "date": "2026-11-24", "code": "beef"}
+    glue = {**glue_record("cola", 42, 10.0), "made_by": {**MADE_BY, "device": "cuda (model)"}}
+    text = report.conditions([run_record(glue=[glue], pairs=pairs)])
+    assert "cpu (model), one thread, torch 2.13.0; cuda (model), one thread, torch 2.13.0" in text
+    assert text.endswith("; 2026-11-21 to 2026-11-24; 2 versions of the code.")
 
 
 def test_a_difference_on_glue_is_that_of_the_finetuning_seeds_that_both_have():
@@ -617,7 +642,36 @@ def test_the_summary_has_rows_for_what_was_measured():
     ]
 
 
+def test_the_summary_explains_the_marks_of_its_cells():
+    glue = [glue_record("cola", 42, 0.0, constant_prediction=True)]
+    lines = report.summary_table([run_record("fixed")], [run_record("fixed", glue=glue)])
+    assert "| English, 40 steps: CoLA | | | 0.0* | | |" in lines
+    assert lines[-2:] == ["", f"* {report.NOTES['*']}"]
+
+
+def test_an_order_without_a_common_finetuning_seed_has_an_empty_cell():
+    """The seeds of CoLA are the same, those of SST-2 are not."""
+    records = []
+    for variant, seed in (("none", 42), ("absolute", 97)):
+        glue = [glue_record("cola", 42, 10.0), glue_record("sst-2", seed, 20.0)]
+        records.append(run_record(variant, 0, glue=glue))
+    lines = report.paper_order_table(records, (report.COLA, report.SST))
+    assert lines[2] == "| absolute - none | 0.0 (one seed) | |"
+
+
 # --- Tables of benchmarks -------------------------------------------------------------------------
+
+
+def test_memory_that_could_not_be_measured_is_a_question_mark():
+    row = {"variant": "none", "full_ms": 1.0, "full_ratio": 1.0, "corpus_ratio": 1.0}
+    row |= {"corpus_tokens_per_second": 5.0, "peak_mib": None}
+    lines = report.steps_table({"rows": [row]})
+    assert lines[2] == "| none | 1 ms | 1.00 | 5 tok/s | 1.00 | ? MiB |"
+
+    row = {"N": 64, "variant": "none", "ms": 1.0, "gflop": 2.0}
+    row |= {"kib": None, "model_peak_mib": None}
+    lines = report.lengths_table({"rows": [row]})
+    assert lines[2] == "| 64 | 1.0 ms, 2.0 GFLOP, ? MiB, ? MiB |"
 
 
 def test_ways_of_making_batches_are_compared_with_padded_and_equal_pairs():

@@ -45,7 +45,6 @@ import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below q
 import argparse
 import hashlib
 import math
-import shlex
 import shutil
 import signal
 import sys
@@ -64,7 +63,7 @@ from data import PAD, SEP, BatchSource, batches_per_epoch, pad_pairs
 from model import SIZES, BertForClassification, load_config, load_run
 from pretrain import ADAM_BETAS, ADAM_EPS, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
-from support.commands import fraction, positive_int, run_command
+from support.commands import command_line, fraction, positive_int, run_command
 from support.devices import autocast, choose_device
 from support.distributed import meet, print_from_any, run_together
 from support.files import remove_parts, sha256_of, write_text
@@ -118,6 +117,7 @@ from support.glue_table import (
 from support.locks import lock
 from support.progress import Progress
 from support.runs import (
+    added_to_errors,
     each_run_once,
     load_weights,
     pretraining_settings,
@@ -859,7 +859,7 @@ def finetune_hint(folder, args):
     words += ["--name", args.name]
     if args.allow_partial:
         words.append("--allow_partial")
-    return shlex.join(words)
+    return command_line(words)
 
 
 # --- The tasks' files -----------------------------------------------------------------------------
@@ -916,12 +916,26 @@ def read_tasks(formats, data_dir, args):
 
     tasks = {}
     for name in dict.fromkeys(names):  # each one once
-        task_format = formats[name]
-        splits = {}
-        for split in ["train", *task_format.dev_splits]:
-            splits[split] = read_task(task_format, data_dir, split, args.allow_partial)
-        tasks[name] = task_examples(splits)
+        if name in wanted:
+            tasks[name] = task_examples(read_splits(formats[name], data_dir, args.allow_partial))
+            continue
+
+        # say why the files of a task are needed that the user did not name
+        why = (
+            f"other tasks start from {name} (--no-intermediate: they start from the pre-trained "
+            "model)"
+        )
+        with added_to_errors(why, FileNotFoundError):
+            tasks[name] = task_examples(read_splits(formats[name], data_dir, args.allow_partial))
     return tasks
+
+
+def read_splits(task_format, data_dir, allow_partial):
+    """{split: its rows} of the training and development splits of a task."""
+    splits = {}
+    for split in ["train", *task_format.dev_splits]:
+        splits[split] = read_task(task_format, data_dir, split, allow_partial)
+    return splits
 
 
 def named_tasks(words):
@@ -1009,7 +1023,7 @@ def read_run(folder, name):
     settings = {**pretraining_settings(folder), "variant": load_config(folder).variant}
     records = read_results(folder / name)
     if not records:
-        hint = shlex.join(["python", "glue.py", "finetune", str(folder), "--name", name])
+        hint = command_line(["python", "glue.py", "finetune", folder, "--name", name])
         raise ValueError(f"{folder / name} has no results: {hint} makes them")
 
     # the results must be of the model that is there now, not of one with fewer steps

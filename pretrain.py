@@ -27,6 +27,7 @@ import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below q
 import argparse
 import json
 import math
+import os
 import signal
 import time
 from contextlib import ExitStack, contextmanager
@@ -57,7 +58,7 @@ from model import (
 )
 from support.checkpoints import damaged, is_number, load_optimizer, read_state
 from support.commands import LARGEST_INT, TrainingFailed, positive_int, run_command
-from support.devices import autocast, choose_device, compile_encoder
+from support.devices import advice_on_precision, autocast, choose_device, compile_encoder
 from support.distributed import (
     is_first,
     largest,
@@ -357,7 +358,7 @@ class Trainer:
         if differences:
             raise ValueError(
                 f"{self.path.parent} belongs to another run ({'; '.join(differences)}); "
-                f"choose another {self.option}"
+                f"{advice_on_precision(saved, self.settings)}choose another {self.option}"
             )
 
 
@@ -876,7 +877,7 @@ def config_for(args, recipe, name):
     variant = VARIANTS[name]
     options = {"max_length": recipe.seq_len, "beyond": args.beyond, "dropout": recipe.dropout}
 
-    # Of several variants, each one gets only the options that it can use.
+    # Of several variants, each one gets only those of these two options that it can use.
     if variant.has_kernel:
         options["kernel_size"] = args.kernel_size
     if variant.hybrid:
@@ -947,8 +948,9 @@ def run_folders(args):
 def check_folders(folders, resume):
     """ValueError, before any work, if a folder is a file, or in use although resume is "never"."""
     for folder in folders:
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"--out_dir: {folder} is a file, not a folder")
+        for path in (folder, *folder.parents):
+            if os.path.lexists(path) and not path.is_dir():
+                raise ValueError(f"--out_dir: {path} is a file, not a folder")
         if resume == "never" and holds_files(folder):
             raise ValueError(f"{folder} is in use and --resume is never; choose another --out_dir")
         check_not_in_use(folder, "--out_dir")
@@ -1141,7 +1143,7 @@ def parse_arguments(arguments=None):
         "--beyond",
         choices=BEYOND,
         default="clip",
-        help="beyond the kernel: its end weight, or 0 (default: clip)",
+        help="beyond the kernel: its end weight, or 0 (default: clip); others ignore it",
     )
     add("--attention_layer", type=positive_int, help="of hybrids, from 1 (default: the last layer)")
 

@@ -2,7 +2,9 @@
 
 import argparse
 import os
+import shlex
 import signal
+import subprocess
 import sys
 from contextlib import suppress
 
@@ -55,14 +57,24 @@ def run_command(program, function, *arguments):
         message = "interrupted; the files that were written are complete"
         code = 130
     except (MemoryError, RuntimeError) as error:
-        # torch reports a full memory by either of the two; other RuntimeErrors are our mistakes.
-        if not is_out_of_memory(error):
+        # torch reports a full memory by either of the two
+        if is_out_of_memory(error):
+            message = (
+                "out of memory; smaller batches or shorter rows need less (--batch_size, "
+                "--seq_len; in pretrain.py also --micro_batch, with the same result up to rounding "
+                "and dropout)"
+            )
+            code = 1
+        # what CUDA says on a GPU that is older than those for which torch was built
+        elif "no kernel image" in str(error):
+            message = (
+                "this build of torch has no code for this GPU: install one that has, or give "
+                "--device cpu"
+            )
+            code = 2
+        # other RuntimeErrors are our mistakes
+        else:
             raise
-        message = (
-            "out of memory; smaller batches or shorter rows need less (--batch_size, --seq_len; "
-            "in pretrain.py also --micro_batch, with the same result up to rounding and dropout)"
-        )
-        code = 1
 
     # Both streams may be full or closed.
     discard_if_broken(sys.stdout)
@@ -89,6 +101,17 @@ def discard_if_broken(stream):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+def command_line(words):
+    """A command as a user can paste it: words with spaces are in quotes.
+
+    The shells of Windows know double quotes only, and the others a backslash as a special sign.
+    """
+    words = [str(word) for word in words]
+    if os.name == "nt":
+        return subprocess.list2cmdline(words)
+    return shlex.join(words)
 
 
 def positive_int(text):

@@ -32,6 +32,7 @@ from support.files import (
     PART,
     delete,
     make_folder,
+    rename,
     sha256_of,
     write_folder_to_disk,
     write_to_disk,
@@ -132,7 +133,7 @@ def remove(folder):
     """
     temporary = temporary_name(folder)
     delete(temporary)
-    os.replace(folder, temporary)
+    rename(folder, temporary)
     delete(temporary)
 
 
@@ -166,7 +167,7 @@ def new_folder(folder):
         for file in temporary.iterdir():
             write_to_disk(file)
         write_folder_to_disk(temporary)
-        os.replace(temporary, folder)
+        rename(temporary, folder)
         write_folder_to_disk(folder.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -63,6 +63,25 @@ def choose_device(device=None, precision=None):
     return chosen, PRECISIONS[precision], line
 
 
+def advice_on_precision(saved, settings):
+    """What to do if a run was begun in another precision, as the start of an advice.
+
+    "--dtype auto" chooses bf16 on one machine and fp32 on another.
+
+    Args:
+        saved, settings: of the run, and of the one that shall continue it; "dtype" is the name that
+            torch gives it, such as "bfloat16".
+    Returns:
+        "give --dtype bf16, or "; "" if both have the same precision.
+    """
+    if saved.get("dtype") == settings.get("dtype"):
+        return ""
+    for option, dtype in PRECISIONS.items():
+        if str(dtype) == f"torch.{saved.get('dtype')}":
+            return f"give --dtype {option}, or "
+    return ""
+
+
 def available_devices():
     """The kinds of devices that torch can use on this machine, the fastest first."""
     kinds = []

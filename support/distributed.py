@@ -117,7 +117,7 @@ def connect():
     """Connect the processes: by NCCL between tensors on GPUs, by gloo between those on CPUs."""
     global _store
     backend = "gloo"
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and distributed.is_nccl_available():  # not on Windows
         backend = "cpu:gloo,cuda:nccl"
 
     # torchrun says in environment variables where the store is

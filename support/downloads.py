@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from support.files import sha256_of, write_to_disk
+from support.files import rename, sha256_of, write_to_disk
 
 USER_AGENT = "bert-convolution/1.0"  # some servers refuse the name that Python sends by default
 ATTEMPTS = 3  # at one mirror; again only if the last one brought bytes, or older ones were wrong
@@ -57,7 +57,7 @@ def download(urls, path, size, sha256, timeout=30):
         failure = download_from_mirror(url, part, size, sha256, timeout)
         if failure is None:
             write_to_disk(part)
-            os.replace(part, path)
+            rename(part, path)
             return path
         failures.append(f"{url}: {failure}")
 

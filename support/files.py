@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import shutil
+import time
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,10 @@ from support.signals import delayed_signals
 
 PART = ".part"  # how the temporary names end
 OWN_PART = re.compile(r"(.+)\.([0-9]+)\.part")  # "model.pt.4711.part": the number is the process
+
+# Windows refuses to rename a file while another program reads it, such as a virus scanner.
+RENAME_SECONDS = 10.0  # until the error is raised
+RENAME_PAUSE = 0.2  # between two attempts
 
 
 def write_atomically(path, write):
@@ -32,11 +37,24 @@ def write_atomically(path, write):
         try:
             write(temporary)
             write_to_disk(temporary)
-            os.replace(temporary, path)
+            rename(temporary, path)
             write_folder_to_disk(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def rename(source, target):
+    """Give a file or a folder another name on the same disk. A file of this name is replaced."""
+    deadline = time.monotonic() + RENAME_SECONDS
+    while True:
+        try:
+            os.replace(source, target)
+            return
+        except PermissionError:
+            if os.name != "nt" or time.monotonic() > deadline:
+                raise
+        time.sleep(RENAME_PAUSE)
 
 
 def remove_parts_of(path):

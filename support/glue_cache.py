@@ -8,6 +8,7 @@ from support.files import (
     PART,
     delete,
     make_folder,
+    rename,
     sha256_of,
     write_folder_to_disk,
     write_to_disk,
@@ -50,7 +51,7 @@ def build_once(folder, build, log=print):
         try:
             build(new)
             write_digests(new)
-            os.replace(new, folder)
+            rename(new, folder)
         except BaseException:
             with suppress(OSError):
                 delete(new)

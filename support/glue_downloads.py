@@ -3,7 +3,6 @@
 download_tasks(["rte", "mnli"], "glue_data")
 """
 
-import os
 import tempfile
 import zipfile
 import zlib
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.downloads import download
+from support.files import rename
 from support.glue_format import FORMATS
 
 GLUE = "https://dl.fbaipublicfiles.com/glue/data/"
@@ -176,4 +176,4 @@ def unpack(archive, folder, names):
             raise ValueError(f"cannot unpack {archive}: {error}") from None
 
         # the folder gets its name when it is complete
-        os.replace(new, folder)
+        rename(new, folder)

@@ -17,6 +17,8 @@ The tasks: Wang et al. 2019.
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.commands import command_line
+
 
 @dataclass(frozen=True)
 class TaskFormat:
@@ -225,7 +227,7 @@ def file_path(task, data_dir, split):
 
 def download_command(task, data_dir):
     """The command that downloads a task's files to `data_dir`, for messages."""
-    return f"python glue.py download {task.name} --data_dir {data_dir}"
+    return command_line(["python", "glue.py", "download", task.name, "--data_dir", data_dir])
 
 
 # --- Writing --------------------------------------------------------------------------------------
@@ -613,7 +615,5 @@ def check_data(formats, data_dir):
             print(f"{task.folder:<7}{split:<16}{rows:>8} of {published:>7,} rows   {state}")
 
     if files == 0:
-        raise ValueError(
-            f"there are no GLUE files in {data_dir}: "
-            f"run python glue.py download all --data_dir {data_dir}"
-        )
+        command = command_line(["python", "glue.py", "download", "all", "--data_dir", data_dir])
+        raise ValueError(f"there are no GLUE files in {data_dir}: run {command}")

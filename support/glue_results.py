@@ -28,6 +28,7 @@ import sys
 from pathlib import Path
 
 from support.commands import LARGEST_INT
+from support.devices import advice_on_precision
 from support.files import load_checkpoint, save_checkpoint, sha256_of
 from support.glue_format import FORMATS
 from support.json_lines import append_json_line, read_json_lines
@@ -219,7 +220,7 @@ def check_settings(out, records, settings):
         if differences:
             raise OtherSettings(
                 f"{out} has {name}, seed {seed}, with other settings ({'; '.join(differences)}); "
-                "choose another --name"
+                f"{advice_on_precision(record['settings'], settings)}choose another --name"
             )
 
 

@@ -29,7 +29,7 @@ LOCKED_BYTE = 1 << 30
 
 # What the operating system says if another process has the lock, and if it knows no locks.
 HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
-UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 OWNER = b"process "  # how the text of a lock begins
 
@@ -131,7 +131,7 @@ def try_to_lock(file, path):
         if error.errno in HELD:
             return False
         if error.errno not in UNSUPPORTED:
-            raise
+            raise OSError(f"cannot lock {path} ({error.strerror})") from None
 
         # without locks, work as if this were the only process
         print(
@@ -143,6 +143,10 @@ def try_to_lock(file, path):
 
 def is_file_at(file, path):
     """Whether the open file is the one that has this name now."""
+    # Windows does not remove an open file. Some of its network drives give a file another number
+    # at each look, so the comparison below would never be true.
+    if os.name == "nt":
+        return True
     try:
         return os.path.samestat(os.fstat(file), os.stat(path))
     except FileNotFoundError:

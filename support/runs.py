@@ -3,6 +3,7 @@
 pretrain.py adds log.jsonl and train_state.pt.
 """
 
+import glob
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from support.checkpoints import check_tensor, damaged
 from support.files import (
     OWN_PART,
     load_checkpoint,
+    make_folder,
     remove_parts,
     save_checkpoint,
     sha256_of,
@@ -47,7 +49,7 @@ def own_folder(folder, option):
     Raises:
         ValueError: another process works on it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with ExitStack() as stack:
         with added_to_errors(f"wait until it has finished, or choose another {option}", InUse):
             stack.enter_context(lock(folder / LOCK, folder))
@@ -56,10 +58,18 @@ def own_folder(folder, option):
 
 
 def each_run_once(folders):
-    """The folders without those that are the same as an earlier one by another path or a link."""
+    """The folders without those that are the same as an earlier one by another path or a link.
+
+    A name with wildcards, such as runs/*-seed?, stands for all folders that it fits: the shells of
+    Windows do not replace it.
+    """
     different = {}
-    for folder in folders:
-        different.setdefault(os.path.realpath(folder), folder)
+    for name in folders:
+        found = [name]
+        if not os.path.lexists(name):
+            found = [Path(path) for path in sorted(glob.glob(str(name)))] or [name]
+        for folder in found:
+            different.setdefault(os.path.realpath(folder), folder)
     return list(different.values())
 
 
@@ -84,11 +94,14 @@ def added_to_errors(advice, kind=(ValueError, OSError)):
 
 
 def holds_files(folder):
-    """Whether a folder holds anything but the lock and the temporary files of killed processes."""
+    """Whether a folder holds anything but the lock and the temporary files of killed processes.
+
+    What the desktop of macOS or Windows writes into each folder that it shows does not count.
+    """
     if not folder.exists():
         return False
-    names = [path.name for path in folder.iterdir()]
-    return any(name != LOCK and not OWN_PART.fullmatch(name) for name in names)
+    names = {path.name for path in folder.iterdir()} - {LOCK, ".DS_Store", "desktop.ini"}
+    return any(not OWN_PART.fullmatch(name) for name in names)
 
 
 def write_run(folder, config, weights, tokenizer):

@@ -7,6 +7,7 @@ below yield its paragraphs one by one, and "" after the last paragraph of each d
 import gzip
 import io
 import lzma
+import os
 import re
 import zipfile
 import zlib
@@ -88,6 +89,10 @@ def without_repetitions(sources, built_in, log):
 def file_number(path):
     """What is equal for two paths if they lead to the same file or folder."""
     status = path.stat()
+
+    # some network drives of Windows do not number their files
+    if status.st_ino == 0:
+        return os.path.normcase(path.resolve())
     return status.st_dev, status.st_ino
 
 
@@ -202,6 +207,9 @@ def is_new_folder(subfolder, folder, seen, log):
 def is_text_file(path, log):
     """Whether a path in a folder is a text file. `log` gets a line if only its name says so."""
     if path.suffix.lower() not in TEXT_SUFFIXES:
+        return False
+    # "._a.txt" is what macOS writes beside a.txt on the disk of another system
+    if path.name.startswith("._"):
         return False
     if path.is_file():
         return True

@@ -7,12 +7,19 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from conftest import ROOT
-from support.commands import TrainingFailed, fraction, positive_int, run_command
+from support.commands import (
+    TrainingFailed,
+    command_line,
+    fraction,
+    positive_int,
+    run_command,
+)
 from support.signals import StopSignals
 
 no_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
@@ -69,6 +76,25 @@ def test_out_of_memory_is_one_line_that_names_the_options(run_program, error):
     outcome = run_program("a.py", raising(error))
     assert outcome.code == 1 and outcome.error.count("\n") == 1
     assert "--batch_size" in outcome.error and "--seq_len" in outcome.error
+
+
+def test_a_gpu_that_is_too_old_for_this_torch_is_one_line(run_program):
+    words = "CUDA error: no kernel image is available for execution on the device\nCompile with"
+    outcome = run_program("a.py", raising(RuntimeError(words)))
+    assert outcome.code == 2 and outcome.error.count("\n") == 1
+    assert "--device cpu" in outcome.error
+
+
+@pytest.mark.parametrize(
+    "system, text",
+    [("posix", "python glue.py 'my runs/a' --n 1"), ("nt", 'python glue.py "my runs/a" --n 1')],
+)
+def test_a_command_in_a_message_can_be_pasted(monkeypatch, system, text):
+    words = ["python", "glue.py", Path("my runs/a"), "--n", 1]
+    monkeypatch.setattr(os, "name", system)
+    line = command_line(words)
+    monkeypatch.undo()
+    assert line == text
 
 
 @pytest.mark.parametrize(

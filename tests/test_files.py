@@ -90,6 +90,52 @@ def test_a_failed_rename_keeps_the_old_file_and_leaves_no_part(tmp_path, monkeyp
     assert path.read_text() == "old" and names_in(tmp_path) == ["notes.txt"]
 
 
+def refuse_renames(monkeypatch, count):
+    """os.replace refuses the first `count` calls, as Windows does if another program reads."""
+    calls = []
+    replace = os.replace
+
+    def sometimes(source, target):
+        calls.append(target)
+        if len(calls) <= count:
+            raise PermissionError(13, "in use")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", sometimes)
+    monkeypatch.setattr(files, "RENAME_PAUSE", 0.0)
+    return calls
+
+
+def test_on_windows_a_rename_is_tried_until_no_other_program_reads_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "notes.txt"
+    new = tmp_path / "new"
+    new.write_text("new")
+    calls = refuse_renames(monkeypatch, 3)
+    with monkeypatch.context() as windows:
+        windows.setattr(os, "name", "nt")
+        files.rename(new, path)
+    assert path.read_text() == "new" and len(calls) == 4
+
+
+def test_on_windows_a_rename_that_stays_refused_is_an_error_in_the_end(tmp_path, monkeypatch):
+    (tmp_path / "new").write_text("new")
+    calls = refuse_renames(monkeypatch, 10**9)
+    monkeypatch.setattr(files, "RENAME_SECONDS", 0.01)
+    with monkeypatch.context() as windows:
+        windows.setattr(os, "name", "nt")
+        with pytest.raises(PermissionError):
+            files.rename(tmp_path / "new", tmp_path / "notes.txt")
+    assert len(calls) > 1
+
+
+def test_elsewhere_a_refused_rename_is_an_error_at_once(tmp_path, monkeypatch):
+    (tmp_path / "new").write_text("new")
+    calls = refuse_renames(monkeypatch, 1)
+    with pytest.raises(PermissionError):
+        files.rename(tmp_path / "new", tmp_path / "notes.txt")
+    assert len(calls) == 1
+
+
 def test_a_part_that_a_kill_left_does_not_disturb_the_next_write(tmp_path):
     path = tmp_path / "notes.txt"
     part_of(path).write_text("half of something longer")

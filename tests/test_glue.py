@@ -1451,6 +1451,14 @@ def test_missing_files_name_the_command_that_downloads_them_before_anything_is_t
     assert not (run / "glue").exists()
 
 
+def test_missing_files_of_a_task_that_another_one_starts_from_are_explained(
+    run, tmp_path, run_program
+):
+    error = failure(run_program, run, "--task", "rte", "--data_dir", tmp_path)
+    assert f"download mnli --data_dir {tmp_path}; other tasks start from mnli" in error
+    assert "--no-intermediate" in error
+
+
 def test_a_label_outside_the_set_is_named_with_file_and_line(run, tmp_path, run_program):
     path = write_rte(tmp_path, "perhaps")
     options = ["--task", "rte", "--no-intermediate", "--allow_partial", "--data_dir", tmp_path]

@@ -1,5 +1,6 @@
 """support/locks.py: one process at a time, and nothing left by a killed one."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 from conftest import ROOT
+from support import locks
 from support.locks import InUse, lock
 
 needs_kill = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
@@ -105,6 +107,38 @@ def test_a_file_of_another_program_is_not_taken_for_a_lock(tmp_path):
     with pytest.raises(ValueError, match="is not a lock of this project"), lock(path, "RUN"):
         pytest.fail("the file of another program was locked")
     assert path.read_text() == "name = 'torch'\n"
+
+
+@needs_kill
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_is_named_and_the_block_runs(
+    tmp_path, monkeypatch, capsys, number
+):
+    def refuse(file, operation):
+        raise OSError(number, "no locks")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with lock(tmp_path / "run.lock", "RUN"):
+        error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "this file system has no locks" in error
+
+
+@needs_kill
+def test_any_other_error_of_a_lock_names_its_file(tmp_path, monkeypatch):
+    def fail(file, operation):
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(locks.fcntl, "flock", fail)
+    message = r"cannot lock .*run\.lock \(input/output error\)"
+    with pytest.raises(OSError, match=message), lock(tmp_path / "run.lock", "RUN"):
+        pytest.fail("the block runs without its lock")
+
+
+def test_on_windows_a_lock_does_not_need_the_number_of_its_file(tmp_path, monkeypatch):
+    """Some network drives give a file another number at each look."""
+    monkeypatch.setattr(os.path, "samestat", lambda one, other: False)
+    monkeypatch.setattr(os, "name", "nt")
+    assert locks.is_file_at(0, tmp_path / "run.lock")
 
 
 def test_a_lock_that_cannot_be_opened_is_one_line_that_says_what_to_do(tmp_path):

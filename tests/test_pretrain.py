@@ -577,6 +577,7 @@ def test_a_run_in_bf16_is_trained_evaluated_and_noted_as_such(main, tmp_path):
 
     code, _, error = main("--dtype", "fp32", "--steps", 3, "--out_dir", tmp_path)
     assert code == 2 and is_one_line(error) and "dtype is bfloat16 there and float32 here" in error
+    assert "; give --dtype bf16, or choose another --out_dir" in error
 
 
 def test_a_dry_run_prints_the_cost_and_writes_no_run(main, tmp_path):
@@ -1085,9 +1086,11 @@ def test_resume_never_takes_an_empty_folder(main, tmp_path):
 def test_a_file_in_place_of_the_folder_is_refused_before_any_work(main, tmp_path):
     path = tmp_path / "file"
     path.write_text("mine", encoding="utf-8")
-    code, out, error = main("--out_dir", path, "--steps", 2)
-    assert code == 2 and is_one_line(error) and "is a file, not a folder" in error
-    assert "corpus" not in out and path.read_text(encoding="utf-8") == "mine"
+    for folder in (path, path / "run"):
+        code, out, error = main("--out_dir", folder, "--steps", 2)
+        assert code == 2 and is_one_line(error) and f"{path} is a file, not a folder" in error
+        assert "corpus" not in out
+    assert path.read_text(encoding="utf-8") == "mine"
 
 
 def test_a_file_in_place_of_the_cache_is_refused_in_one_line(main, tmp_path):

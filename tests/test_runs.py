@@ -133,6 +133,12 @@ def test_a_folder_with_any_other_file_holds_files(tmp_path):
     assert holds_files(tmp_path)
 
 
+@pytest.mark.parametrize("name", [".DS_Store", "desktop.ini", "model.pt.123.part"])
+def test_a_folder_that_only_a_desktop_or_a_killed_process_wrote_to_holds_no_files(tmp_path, name):
+    (tmp_path / name).write_text("...", encoding="utf-8")
+    assert not holds_files(tmp_path)
+
+
 # --- Hostile files --------------------------------------------------------------------------------
 
 
@@ -482,6 +488,17 @@ def test_a_run_that_is_given_by_several_paths_is_used_once(tmp_path):
     other.mkdir()
     again = tmp_path / "other" / ".." / "run"
     assert each_run_once([run, other, again, run]) == [run, other]
+
+
+def test_wildcards_that_the_shell_left_stand_for_the_runs_that_they_fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/a-seed1", "runs/a-seed0", "runs/b", "runs/[x]"):
+        Path(name).mkdir(parents=True)
+    seeds = [Path("runs/a-seed0"), Path("runs/a-seed1")]
+    assert each_run_once([Path("runs/b"), Path("runs/*-seed?")]) == [Path("runs/b"), *seeds]
+
+    # a folder of this name, and a pattern that fits nothing
+    assert each_run_once([Path("runs/[x]"), Path("c*")]) == [Path("runs/[x]"), Path("c*")]
 
 
 def test_a_link_to_itself_among_the_runs_is_left_to_the_check_of_runs(tmp_path):

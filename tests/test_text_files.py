@@ -85,6 +85,30 @@ def test_a_file_to_which_two_paths_lead_is_read_once_with_a_line(tmp_path, monke
     assert len(lines) == 2
 
 
+def test_files_of_a_drive_without_file_numbers_are_different_files(tmp_path, monkeypatch):
+    """As on some network drives of Windows: every file has the number 0."""
+    first = Path(write(tmp_path / "a.txt", b"A."))
+    second = Path(write(tmp_path / "b.txt", b"B."))
+    stat = Path.stat
+
+    def without_number(path, **options):
+        mode, _, *others = stat(path, **options)
+        return os.stat_result((mode, 0, *others))
+
+    monkeypatch.setattr(Path, "stat", without_number)
+    sources, lines = sources_and_lines(first, second, tmp_path / "." / "a.txt")
+    assert sources == [first, second]
+    assert len(lines) == 1
+
+
+def test_what_macos_writes_beside_a_file_on_a_foreign_disk_is_no_text(tmp_path):
+    text = Path(write(tmp_path / "t/a.txt", b"Text."))
+    write(tmp_path / "t/._a.txt", b"\0\5\26\7")
+    sources, lines = sources_and_lines(tmp_path / "t")
+    assert sources == [text]
+    assert not lines
+
+
 def test_a_folder_that_is_named_twice_gives_the_corpus_of_one(tmp_path):
     text = b"One two.\nThree four.\n\nFive six.\nSeven eight.\n"
     write(tmp_path / "t/a.txt", text)

@@ -23,7 +23,7 @@ Each task is one function task(story, label, turn). It draws a row that has this
 It returns a Row, or None if what was drawn does not fit. The caller then tries again.
 
 The rows of a turn, one per label, are made from the same random numbers: the same nouns, verbs and
-forms. They differ only in what makes the label. So no noun, no form and no length tells the label.
+forms. They differ only in what makes the label. So no noun and no length tells the label.
 
 What does tell it is a combination of things that are not next to each other. In MNLI, "it" fits
 one subject and "they" fits another one, and a noun with another number is between the subject and

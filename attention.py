@@ -302,8 +302,8 @@ class T5(Term):
 
     Bucket 8 + m begins at 8 * 2^(m/2), rounded up: eight steps would lead from 8 to 128, and the
     last bucket takes all that is beyond. The buckets of r > 0 are 16 + these. Bucket 16 itself is
-    never used, as in T5. beta is one table per layer and is initialised to 0; T5 has one table for
-    all layers.
+    never used, as in T5. beta is one table per layer and is initialised to 0. T5 has one table for
+    all layers, and does not divide the content by sqrt(d).
     """
 
     STARTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)  # of the buckets 1, 2, ..., 15
@@ -328,7 +328,9 @@ class Alibi(Term):
     """alibi: - m_h abs(r), one constant slope per head. Press et al. 2022
 
     m_h = 2^(-8 (h + 1) / H) for the heads h = 0 .. H - 1: with 4 heads 1/4, 1/16, 1/64 and 1/256.
-    There is nothing to learn. ALiBi looks to the left only; this is its symmetric form.
+    There is nothing to learn. ALiBi looks to the left only; this is its symmetric form. If H is not
+    a power of two (`base` has 12 heads), the authors' code has other slopes; these are those of the
+    paper's formula.
     """
 
     uses_kernel_size = False
@@ -347,10 +349,12 @@ class Fire(Term):
         mlp = Linear 1 -> 32, ReLU, Linear 32 -> H
 
     The larger c is, the more of [-1, 1] is used for near tokens. Distances are measured by L, or by
-    the number of tokens N (with padding) if this is larger. c = 0.1 exp(log_c) and
-    L = 512 exp(log_L): at first they are the paper's 0.1 and 512, and exp keeps them positive (the
-    authors take the absolute value). The sign lets one function serve both directions; FIRE looks
-    to the left only. Both linear layers have torch's own initialisation.
+    the number of tokens N if this is larger; then the amount of padding changes the scores. FIRE
+    has max(i, L) for query i, which has no meaning if keys are on both sides.
+
+    c = 0.1 exp(log_c) and L = 512 exp(log_L): at first they are the paper's 0.1 and 512, and exp
+    keeps them positive (the authors take the absolute value). The sign lets one function serve both
+    directions; FIRE looks to the left only. Both linear layers have torch's own initialisation.
     """
 
     uses_kernel_size = False
@@ -386,9 +390,10 @@ class TransformerXL(Term):
     per head, is computed, not learned entry by entry, and covers every r.
 
     u and v are the paper's letters for two biases, one vector per head: not the values, and not the
-    table of key_dynamic. They are initialised to 0; the authors draw them from normal(0, 0.02) and
-    share them between the layers. W is initialised as BERT's linear layers. There are 2N - 1
-    weights for each of the N queries: this memory grows with N^2.
+    table of key_dynamic. They are initialised to 0; the authors draw them from normal(0, 0.02), and
+    share them between the layers in some of their models. W is initialised as BERT's linear layers.
+    The paper has R_(i-j), which only changes the sign of the sines; W can undo this. There are
+    2N - 1 weights for each of the N queries: this memory grows with N^2.
     """
 
     uses_kernel_size = False
@@ -467,7 +472,8 @@ def every_r(q):
 def exact_dtype(q):
     """The dtype of numbers that are computed from positions: float32, or float64 if q has it.
 
-    In bf16, which has 8 bits of precision, large distances would be rounded.
+    In bf16, which has 8 bits of precision, large distances would be rounded. The finished rows are
+    rounded once, where they are added to scores in bf16.
     """
     return torch.promote_types(q.dtype, torch.float32)
 
@@ -836,7 +842,7 @@ class Canon(SelfAttention):
     convolutions. They start as torch's convolutions do, uniform in +-1/sqrt(K), and training
     decides how much of its neighbours each token takes. Here the kernel is centred, K = 5: two
     tokens to each side. In a model that reads from left to right it covers the token and the three
-    tokens before it.
+    tokens before it. By default the author's layers have no bias.
     """
 
     def __init__(self, config, variant, layer):
@@ -862,8 +868,11 @@ class Deberta(SelfAttention):
     the queries read, and a query, which reads the keys, as a token does. With beyond = "clip",
     positions beyond the window take the end vector of their side; with "zero" they add nothing.
 
-    The first release of DeBERTa has two more matrices in place of W_k and W_q; later ones can share
-    these, biases included. Dropout of P, and a LayerNorm of P in later releases, are left out here.
+    The paper's equation and the first release of DeBERTa have two more matrices in place of W_k and
+    W_q; later releases can share these, biases included. The paper counts i - j, so its P is this
+    one in reverse order. Its window is 512 positions to each side; here it is that of the other
+    variants. Dropout of P, a LayerNorm of P in later releases, and the absolute positions before
+    DeBERTa's decoder are left out here.
     """
 
     uses = ()
@@ -1131,7 +1140,10 @@ composite = content + " + q_i.w_r/sqrt(d) + beta_r"
 lightconv = "z_i = sum_r softmax_r(weight) g_(i+r),  g = glu(input(x))"
 dynamicconv = "z_i = sum_r softmax_r(kernel(g_i)) g_(i+r),  g = glu(input(x))"
 dilated = "z_i = sum_r softmax_r(weight) g_(i+D*r),  g = glu(input(x)),  D = 1, 2, 4, 8 by layer"
-convbert = f"H/2 heads: {content};  H/2 heads: z_i = sum_r softmax_r(kernel(c_i * q_i)) v_(i+r)"
+convbert = (
+    f"H/2 heads: {content};  H/2 heads: z_i = sum_r softmax_r(kernel(c_i * q_i)) v_(i+r),  "
+    "c = pointwise(depthwise(x));  x_i = token_i + position_i"
+)
 hybrid = ";  one layer: " + content
 debertas = "a_ij = (q_i.k_j + q_i.(W_k P_r) + k_j.(W_q P_(i-j)))/sqrt(3d)"
 added_convolution = ",  z_i = sum_j p_ij v_j + sum_r weight_r * v_(i+r)"

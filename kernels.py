@@ -42,9 +42,9 @@ In an attention of your own. This file needs only torch, so it can be copied alo
     z = attention_in_blocks(my_attention, query, key, value, mask, rows, dropout=0.1)
 
 The first line adds the rows to scores in place, before the softmax. Softmax and dropout are yours.
-The gradient of the rows is the same to the bit every time. The second line calls my_attention for
-one block of queries at a time, with the same dropout in the backward pass. So memory grows with N
-and not with N^2. docs/exchange.md has a complete my_attention.
+On one machine, the gradient of the rows is the same to the bit every time. The second line calls
+my_attention for one block of queries at a time, with the same dropout in the backward pass. So
+memory grows with N and not with N^2. docs/exchange.md has a complete my_attention.
 
 Letters: B sequences, H heads, N keys, n queries, d channels per head, k reach, K kernel size.
 """
@@ -313,8 +313,9 @@ def sum_bands(scores, K, beyond="clip", first=0):
     """sums[i, r + k] = sum of scores[i, j] over the keys j at relative position r.
 
     With "clip", the ends also sum all keys that are farther away. `relative_scores` is a linear map
-    from rows to scores, and this is its transpose: it gives the gradient of the rows. No two
-    threads add to the same number, so the result is the same bits every time.
+    from rows to scores, and this is its transpose: it gives the gradient of the rows. Nothing is
+    added in an order that varies, so on one machine with the same settings the result is the same
+    bits every time.
 
     Args:
         scores: (B, H, n, N).

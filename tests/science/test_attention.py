@@ -902,7 +902,10 @@ def test_only_none_ignores_word_order(variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 @alone()
 def test_only_absolute_positions_know_where_a_sentence_begins(variant):
-    """Behind padding, a sentence gives the same output: all other terms depend on j - i alone."""
+    """Behind padding, a sentence gives the same output: all other terms depend on j - i alone.
+
+    FIRE's also depends on N, but only if N > L = 512.
+    """
     model = small_model(variant)
     sentence = random_tokens(1, 8)
     alone = model(sentence)  # (1, 8, V)

@@ -215,7 +215,10 @@ def test_composite_attention_without_content_is_a_dynamic_convolution():
 
 
 def test_composite_attention_is_content_and_the_logits_of_this_convolution_in_one_softmax():
-    """What the paper adds to a convolution is one term: with content again, this is the mixer."""
+    """The paper adds two things to this convolution: the content, and the keys beyond the window.
+
+    Far keys take the end weight of their side, and one softmax is over all keys. This is the mixer.
+    """
     assert VARIANTS["composite"].terms == ("fixed", "dynamic")
     mixer = mixer_of("composite")
     x = draw(B, N, C)
@@ -324,14 +327,16 @@ def test_with_alibi_only_cls_and_sep_tell_dog_bites_man_from_man_bites_dog():
 
 
 def test_t5_with_one_bucket_per_position_is_the_fixed_term():
-    """Up to 8 tokens each r has a bucket of its own: bucket -r on the left, 16 + r on the right."""
-    n = 8
+    """Up to 9 tokens each r has a bucket of its own: bucket -r on the left, 16 + r on the right."""
+    n = 9
     t5 = TERMS["t5"](mixer_config("t5", heads=H)).double()
     with torch.no_grad():
         t5.beta.copy_(draw(H, 32))
 
     fixed = TERMS["fixed"](mixer_config("fixed", heads=H, kernel_size=2 * n - 1)).double()
-    buckets = [7, 6, 5, 4, 3, 2, 1, 0, 17, 18, 19, 20, 21, 22, 23]  # of r = -7 .. 7
+    left = [8, 7, 6, 5, 4, 3, 2, 1]  # of r = -8 .. -1
+    right = [17, 18, 19, 20, 21, 22, 23, 24]  # of r = 1 .. 8
+    buckets = [*left, 0, *right]
     with torch.no_grad():
         fixed.beta.copy_(t5.beta[:, buckets])
     q = draw(B, H, n, d)

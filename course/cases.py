@@ -78,8 +78,9 @@ def case(function, kind, **options):
 def differentiable(function, kind, letters, **options):
     """Decorator: compute(project) returns (result, {name: input}), and is two cases.
 
-    One compares the result, the other the gradients of the inputs. The gradients of ordinary inputs
-    are a property of their own. Those of a special case, as with padding, belong to this case.
+    One case compares the result, the other one compares the gradients of the inputs. If `kind` is
+    "values", the gradients belong to the property "gradients". For any other kind, such as
+    "padding", both cases belong to the property `kind`.
     """
     of_gradients = "gradients" if kind == "values" else kind
 

@@ -577,8 +577,8 @@ def summary(properties, outputs, expected, name):
 def same_outputs(name, outputs, expected, known):
     """The known mistake that explains a wrong function best; None if there is none.
 
-    Its outputs are the same in the first case that is wrong, or in most of them. It does not show
-    in a case that is right.
+    A mistake explains the function if both give the same outputs in the first wrong case, or in
+    most of the wrong cases. In the right cases, the mistake must give the right outputs, too.
     """
     # which cases are wrong
     wrong = []

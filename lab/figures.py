@@ -14,9 +14,9 @@
 RUN is a folder that pretrain.py wrote, FILE.json a file that `python -m lab.bench lengths` wrote,
 FILE.jsonl a file of records of runs that `python -m lab.report collect` wrote. Layers and heads
 count from 1. Each figure becomes a PNG and an SVG file, in RUN/figures (for `loss` that of the
-first RUN; for a file next to it) or at --out; `idea` becomes docs/idea.png only. Drawing needs
-matplotlib (pip install matplotlib); --describe prints text and does not need it. Letters as in
-attention.py.
+first RUN; for a file next to it) or at --out; `idea` becomes a PNG file only, docs/idea.png
+without --out. Drawing needs matplotlib (pip install matplotlib); --describe prints text and does
+not need it. Letters as in attention.py.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
@@ -40,7 +40,7 @@ from lab.report import checked, with_pairs
 from model import load_run
 from support.commands import positive_int, run_command
 from support.files import write_atomically
-from support.tables import standard_error
+from support.statistics import standard_error
 
 # Colours that colour-blind readers can tell apart (Okabe and Ito 2008).
 BLUE = "#0072B2"

@@ -36,7 +36,7 @@ from tqdm import tqdm
 
 import toy.language
 from support import corpus_cache, text_files
-from support.files import sha256_of
+from support.files import new_folder, sha256_of
 from support.text_files import WIKITEXT
 
 # The special tokens and their ids. Ids from len(SPECIAL_TOKENS) on are ordinary pieces of text.
@@ -492,13 +492,13 @@ def fill_cache(sources, identity, folder, vocab_size, log):
             files.append(source)
 
     # The folder gets its name only after all its files are complete.
-    with corpus_cache.new_folder(folder) as new:
+    with new_folder(folder) as new:
         # Read the text for the first time: train the tokenizer.
         paragraphs = read_corpus(files, "reading", log)
         tokenizer = train_tokenizer(sample_text(paragraphs), vocab_size, log)
 
         # Read it for the second time: write the token ids. Do not repeat the warnings.
-        paragraphs = read_corpus(files, "token ids", ignore_message)
+        paragraphs = read_corpus(files, "token ids", log=lambda line: None)
         counts = write_token_ids(paragraphs, tokenizer, new)
 
         if counts["pairs"] < 2:
@@ -515,10 +515,6 @@ def fill_cache(sources, identity, folder, vocab_size, log):
         train, held_out = split_pairs(counts["pairs"])
         counts["known"] = corpus_cache.count_known_pairs(new, first_sentences, train, held_out)
         corpus_cache.write_tokenizer_and_meta(new, tokenizer, counts)
-
-
-def ignore_message(message):
-    """A `log` that prints nothing."""
 
 
 def read_corpus(files, stage, log):
@@ -547,19 +543,19 @@ def write_token_ids(paragraphs, tokenizer, folder):
     tokenizer.encode_special_tokens = True
     encode_sentence = make_sentence_encoder(tokenizer)
 
-    with corpus_cache.token_writer(folder) as writer:
+    def sentences():
         for paragraph in paragraphs:
             # The empty paragraph is the end of a document.
             if paragraph == "":
-                writer.end_document()
-                continue
+                yield None
+            else:
+                yield from map(encode_sentence, split_sentences(paragraph))
 
-            for sentence in split_sentences(paragraph):
-                writer.add_sentence(encode_sentence(sentence))
+    counts = corpus_cache.write_arrays(folder, sentences())
 
     # From now on "[MASK]" in a text is the special token, so that users can type it.
     tokenizer.encode_special_tokens = False
-    return writer.counts
+    return counts
 
 
 def make_sentence_encoder(tokenizer):

@@ -11,9 +11,10 @@
 RUN is a folder that pretrain.py wrote. `--data_dir toy` means the toy tasks: they are built in and
 need no download. Without the word "finetune", a RUN is fine-tuned.
 
-A finished task and seed is one line of RUN/glue/results.jsonl. The same command does only what is
-missing there; started twice at the same time, the two share the work. So do the processes that
-torchrun starts (docs/distributed.md), each on its own GPU:
+Each finished pair of task and seed is one line of RUN/glue/results.jsonl. If you start the same
+command again, it does only the pairs that are missing there. If you start it twice at the same
+time, the two processes share the work. The processes that torchrun starts (docs/distributed.md)
+also share it, each on its own GPU:
 
     torchrun --standalone --nproc_per_node 8 glue.py runs/*-seed? --data_dir toy
 
@@ -51,7 +52,6 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -69,7 +69,7 @@ from support.distributed import meet, print_from_any, run_together
 from support.files import remove_parts, sha256_of, write_text
 from support.glue_cache import build_once
 from support.glue_downloads import download_tasks
-from support.glue_format import FORMATS, check_data, find_tasks, read_task
+from support.glue_format import FORMATS, check_data, named_tasks, read_task
 from support.glue_jobs import (
     POLL_SECONDS,
     Job,
@@ -149,7 +149,8 @@ class Task:
             training rows give the same number within 6 per cent.
         batch_size: rows per batch.
         lr: peak learning rate; None: LEARNING_RATES, by the size of the model.
-        start: the task from whose fine-tuned encoder this one starts; None: the pre-trained one.
+        start: train this other task first, and start from its fine-tuned encoder; None: start from
+            the pre-trained encoder.
     """
 
     metrics: tuple
@@ -436,20 +437,18 @@ class TaskExamples:
     """The sentences and labels that a task is trained and scored on.
 
     Attributes:
-        train: Examples (support/glue_format.py).
-        dev: {split: Examples}.
+        splits: {split: Examples (support/glue_format.py)}, "train" and the development splits.
         digest: the same string for the same sentences and labels.
         characters: how long the training sentences are together.
     """
 
-    train: glue_format.Examples
-    dev: dict
+    splits: dict
     digest: str
     characters: int
 
 
 def task_examples(splits):
-    """The TaskExamples of a task. splits: {split: Examples}, "train" and the development splits."""
+    """The TaskExamples of a task. splits: as there."""
     content = []
     for split, examples in splits.items():
         content.append((split, examples.a, examples.b, examples.labels))
@@ -457,8 +456,7 @@ def task_examples(splits):
 
     train = splits["train"]
     characters = sum(len(text) for text in train.a + (train.b or []))
-    dev = {split: examples for split, examples in splits.items() if split != "train"}
-    return TaskExamples(train, dev, digest, characters)
+    return TaskExamples(splits, digest, characters)
 
 
 def size_of(config):
@@ -496,13 +494,13 @@ def settings_for(name, seed, examples, config, args, dtype):
         args: the command line of `finetune`.
         dtype: the precision.
     """
-    # The published settings. --lr, --epochs and so on replace them for the tasks in --task only,
-    # not for MNLI if it is trained only because RTE starts from it.
+    # --lr, --epochs and so on replace the published settings, but only for the tasks in --task. If
+    # MNLI is trained only because RTE starts from it, these options do not change its settings.
     published = published_settings(name, config)
     settings = dict(published)
     if name in named_tasks(args.task):
         settings |= given_settings(args)
-        check_batch_size(name, args.batch_size, len(examples.train.a))
+        check_batch_size(name, args.batch_size, len(examples.splits["train"].a))
 
     # these options are for all tasks
     settings["seq_len"] = min(args.seq_len, config.max_length)
@@ -514,7 +512,7 @@ def settings_for(name, seed, examples, config, args, dtype):
         settings["changed"] = changed
 
     # what follows from them
-    batches = batches_per_epoch(examples.train.a, settings["batch_size"])
+    batches = batches_per_epoch(examples.splits["train"].a, settings["batch_size"])
     settings["steps"] = settings["epochs"] * batches
     settings["warmup_steps"] = math.ceil(settings["warmup_share"] * settings["steps"])
 
@@ -614,7 +612,7 @@ class PretrainedRun:
         self.folder = job.out.parent
         self.model, self.tokenizer = load_run(self.folder)
         self.tasks = tasks
-        self.data = {}  # {task: TaskData}, of the tasks that were needed
+        self.data = {}  # {task: {split: LabelledPairs}}, of the tasks that were needed
 
         # results say from which model they come
         for name, digest in digests_of(self.folder).items():
@@ -627,10 +625,13 @@ class PretrainedRun:
         tqdm.write(f"\n{self.folder}: {variant}, {VARIANTS[variant].equation}")
 
     def task_data(self, job):
-        """The TaskData of a job."""
+        """The rows of a job as token ids: {split: LabelledPairs}."""
         if job.task not in self.data:
             seq_len = job.settings["seq_len"]
-            self.data[job.task] = encode_task(self.tasks[job.task], self.tokenizer, seq_len)
+            encoded = {}
+            for split, examples in self.tasks[job.task].splits.items():
+                encoded[split] = LabelledPairs(examples, self.tokenizer, seq_len)
+            self.data[job.task] = encoded
         return self.data[job.task]
 
     def encoder(self, job):
@@ -642,22 +643,6 @@ class PretrainedRun:
         with results_lock(job.out):
             record = read_results(job.out)[start, job.seed]
             return load_weights_of(path, record, "delete it, and the same command makes it again")
-
-
-class TaskData(NamedTuple):
-    """A task as token ids. train: LabelledPairs; dev: {split: LabelledPairs}."""
-
-    train: LabelledPairs
-    dev: dict
-
-
-def encode_task(examples, tokenizer, seq_len):
-    """The TaskData of a TaskExamples."""
-    train = LabelledPairs(examples.train, tokenizer, seq_len)
-    dev = {}
-    for split, split_examples in examples.dev.items():
-        dev[split] = LabelledPairs(split_examples, tokenizer, seq_len)
-    return TaskData(train, dev)
 
 
 def chosen_seeds(numbers):
@@ -697,8 +682,9 @@ def fine_tune_once(job, run, device, progress):
         The number of the signal that stopped it, or 0.
     """
     # the model, from the checkpoint if there is one
-    data = run.task_data(job)
-    num_labels = label_count(data.train.examples.task)
+    dev = dict(run.task_data(job))
+    train = dev.pop("train")
+    num_labels = label_count(train.examples.task)
     model = make_classifier(run.model.config, num_labels, run.encoder(job), job.settings)
     dtype = getattr(torch, job.settings["dtype"])
     trainer = Trainer(model, job.settings, job.running / "train_state.pt", device, dtype)
@@ -707,11 +693,11 @@ def fine_tune_once(job, run, device, progress):
     # train
     progress.begin(job, trainer.step)
     metrics = TASKS[job.task].metrics
-    stopped = fine_tune(trainer, data.train, data.dev, metrics, progress)
+    stopped = fine_tune(trainer, train, dev, metrics, progress)
 
     # keep the result; then the checkpoint is no longer needed
     if trainer.result is not None:
-        if data.train.examples.partial:
+        if train.examples.partial:
             trainer.result["partial"] = True
         keep_result(job, trainer)
         shutil.rmtree(job.running, ignore_errors=True)
@@ -896,7 +882,7 @@ def toy_folder(cache_dir):
         digest.update(sha256_of(module.__file__).encode())
     name = digest.hexdigest()[:8]
     folder = cache_dir / f"toy-glue-{name}"
-    build_once(folder, toy_glue.write_glue)
+    build_once(folder, toy_glue.write_tasks)
     return folder
 
 
@@ -936,12 +922,6 @@ def read_splits(task_format, data_dir, allow_partial):
     for split in ["train", *task_format.dev_splits]:
         splits[split] = read_task(task_format, data_dir, split, allow_partial)
     return splits
-
-
-def named_tasks(words):
-    """Names of the tasks that the words on a command line mean, each one once."""
-    names = [name for word in words for name in find_tasks(word)]
-    return list(dict.fromkeys(names))
 
 
 # --- The command line -----------------------------------------------------------------------------

@@ -250,9 +250,10 @@ class Bert(nn.Module):
         return x
 
     def share(self):
-        """Let all layers hold the same shared parameters again, those of the first that has them.
+        """Make all layers share their common parameters again.
 
-        Needed if every layer was given tensors of its own.
+        Each common parameter is taken from the first layer that has it. Call this after every layer
+        was given tensors of its own.
         """
         mixers = [layer.mixer for layer in self.layers]
         for layer, mixer in enumerate(mixers):

@@ -5,10 +5,11 @@
     python pretrain.py --size small --corpus my_texts/         the paper's BERT-small on your text
     torchrun --standalone --nproc_per_node 8 pretrain.py ...   the same on eight GPUs
 
-The batch and the masks of a step are functions of (seed, step), and so is its dropout if the work
-is divided in the same way. A run that was stopped and resumed therefore equals an uninterrupted
-run, on a CPU to the bit. The folder of a run holds config.json, tokenizer.json, model.pt (the
-weights), train_state.pt (what resuming needs) and log.jsonl.
+The batch and the masks of a step depend only on (seed, step). So does the dropout, as long as the
+number of processes and --micro_batch stay the same. Therefore a run that was stopped and resumed
+equals an uninterrupted run; on a CPU, the two are equal to the bit. The folder of a run holds
+config.json, tokenizer.json, model.pt (the weights), train_state.pt (what resuming needs) and
+log.jsonl.
 
 From top to bottom: the settings; Trainer (one step of the optimizer, the log, the checkpoint);
 the training loop; saving and resuming; the dry run; the runs of a command line; main. One training
@@ -76,8 +77,7 @@ from support.limits import check_memory, free_memory, memory_for, memory_line, p
 from support.provenance import made_by
 from support.runs import added_to_errors, check_not_in_use, holds_files, load_weights, own_folder
 from support.signals import StopSignals
-from support.statistics import different_settings
-from support.tables import mean_and_standard_error
+from support.statistics import different_settings, mean_and_standard_error
 
 # --- Settings -------------------------------------------------------------------------------------
 
@@ -535,8 +535,8 @@ def own_parts(masked_ids, attention_mask, labels, micro_batch=None):
     first = B * rank() // process_count()
     end = B * (rank() + 1) // process_count()
 
-    # In a batch with fewer rows than processes, this one may have no row. It must send gradients
-    # all the same: it takes a row in which there is nothing to predict, so they are 0.
+    # If a batch has fewer rows than there are processes, this process may have no row. It must
+    # still send gradients, so it computes a row with nothing to predict: its gradients are 0.
     if first == end:
         first = 0
         end = 1
@@ -585,11 +585,11 @@ def logits_of_part(parallel, part, is_last, max_predictions):
 
 
 def predictions_at_most(tokens):
-    """Room for the masked tokens of a batch of `tokens` tokens, a multiple of 64.
+    """An upper limit for the number of masked tokens among `tokens` tokens: a multiple of 64.
 
-    Their number is random. Its mean is at most 0.15 * tokens, because padding and special tokens
-    are never masked. The result is at least six standard deviations above this, which is never
-    reached in practice.
+    The number of masked tokens is random. Its mean is at most 0.15 * tokens, because padding and
+    special tokens are never masked. The limit is at least six standard deviations above
+    0.15 * tokens. In practice it is never reached.
     """
     mean = MASK_PROBABILITY * tokens
     deviation = math.sqrt(MASK_PROBABILITY * (1 - MASK_PROBABILITY) * tokens)
@@ -794,15 +794,15 @@ def seconds_of_steps(trainer, corpus, steps):
 
 
 def measure_memory(trainer, corpus, steps):
-    """Measure the memory of a step with a quarter, a half and all of the pairs at a time.
+    """Measure the memory of a step that computes a quarter, a half or all of its pairs at a time.
 
-    Of the first steps, the one with the widest rows is measured. Two parts of its batch are enough:
-    further parts need no more memory. All pairs at a time are left out if the first two
-    measurements show that they would not fit.
+    "All" means as many pairs as --micro_batch allows. The batch is the widest one of the first
+    `steps` steps, cut to two parts, because further parts need no more memory. "All" is not
+    measured if the first two measurements show that it would not fit.
 
     Returns:
-        line: what was found, as text.
-        fits: False if so many pairs at a time as the command line asks for would not fit.
+        line: the measurements, as text.
+        fits: False if "all" would not fit.
     """
     memory = free_memory(trainer.device)
     if memory is None:
@@ -877,7 +877,7 @@ def config_for(args, recipe, name):
     variant = VARIANTS[name]
     options = {"max_length": recipe.seq_len, "beyond": args.beyond, "dropout": recipe.dropout}
 
-    # Of several variants, each one gets only those of these two options that it can use.
+    # --kernel_size and --attention_layer are passed only to the variants that can use them.
     if variant.has_kernel:
         options["kernel_size"] = args.kernel_size
     if variant.hybrid:

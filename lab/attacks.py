@@ -15,8 +15,8 @@ A program that is attacked may do one of three things:
 
     refused     it ends with one line that says what is wrong. Without a line: Ctrl-C during the
                 start, a closed output, and the bus error of docs/robustness.md
-    equal       it, or the same command started again, ends with files that are equal to the bit to
-                those of a run without the attack
+    equal       after the attack, or after the same command is started again, its files are equal,
+                to the bit, to those of a run without the attack
     harmless    the attack changed nothing that anybody reads
 
 Everything else is a fault, and the exit code of this program is 1:
@@ -335,10 +335,11 @@ def share_fine_tuning(trial):
 
 
 def divide_seeds(seeds, number):
-    """The seeds of two processes, a pair of lists.
+    """The seeds of two processes, a pair of lists. There are three ways, which take turns:
 
-    In turn: each process has its own half of the seeds; both have all seeds; both have all seeds,
-    one of them from the last seed to the first.
+        number % 3 == 0    each process has its own half of the seeds
+        number % 3 == 1    both have all seeds
+        number % 3 == 2    both have all seeds; the second one has them in reverse order
 
     Args:
         seeds: a list.

@@ -8,11 +8,11 @@
 Each command prints a table. With --out FILE.json it also writes the numbers to a file, together
 with the settings and the machine; `python -m lab.figures lengths` draws the file of `lengths`.
 
-What is compared takes turns in one process: a round measures each variant, or each method, once.
-Times are medians over the rounds. A ratio is the median over the rounds of (time / time of the
-first one in the same round), so it also holds on a busy machine. Only `padding` compares sums over
-all rounds, because its batches differ in size; its ratio is speed / speed of the first one.
-Letters as in attention.py.
+The variants (or methods) take turns in one process: each round measures every one of them once.
+Times are medians over the rounds. For a ratio, each time is divided by the time of the first
+variant (or method) in the same round; the ratio is the median of these quotients, so it also holds
+on a busy machine. Only `padding` compares sums over all rounds, because its batches differ in size;
+its ratio is the speed divided by the speed of the first method. Letters as in attention.py.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)

@@ -687,11 +687,7 @@ def renumber(state, tokens):
     }
     for entry in state["added_tokens"]:
         entry["id"] = numbers[entry["content"]]
-    state["added_tokens"].sort(key=id_of)
-
-
-def id_of(entry):
-    return entry["id"]
+    state["added_tokens"].sort(key=lambda entry: entry["id"])
 
 
 # --- Import and export ----------------------------------------------------------------------------

@@ -65,7 +65,7 @@ from model import IGNORED, load_config, load_run
 from support.commands import positive_int, run_command
 from support.devices import autocast, choose_device
 from support.runs import each_run_once, pretraining_settings, say_if_unfinished
-from support.tables import mean_and_standard_error, standard_error
+from support.statistics import mean_and_standard_error, standard_error
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096

@@ -76,8 +76,8 @@ from support.statistics import (
     chance_note,
     compare,
     different_settings,
+    mean_and_standard_error,
 )
-from support.tables import mean_and_standard_error
 
 # Two scores that differ by less than this, in nats, are equal. Equal scores come out of batches of
 # different shapes with differences of some 1e-6, because float32 rounds each sum.

@@ -53,8 +53,7 @@ from support.glue_table import (
 )
 from support.glue_table import compare_variants as compare_on_glue
 from support.runs import each_run_once
-from support.statistics import chance_note, compare
-from support.tables import mean_and_standard_error
+from support.statistics import chance_note, compare, mean_and_standard_error
 
 ROOT = Path(__file__).parent.parent
 

@@ -101,12 +101,7 @@ def group_by_paradigm(texts):
 
     if not paradigms:
         raise ValueError(f"{', '.join(texts)}: there is no pair in these files")
-    return sorted(paradigms.values(), key=sort_key)
-
-
-def sort_key(paradigm):
-    """The sort key of a paradigm."""
-    return paradigm.phenomenon, paradigm.name
+    return sorted(paradigms.values(), key=lambda paradigm: (paradigm.phenomenon, paradigm.name))
 
 
 def read_line(line, place):

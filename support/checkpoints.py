@@ -1,8 +1,9 @@
-"""What a checkpoint of training must hold: checked before any of it is used.
+"""Check what a checkpoint of training holds, before any of it is used.
 
-The checksums in the file say that it is what was written (support/files.py). The checks here say
-that it is what Trainer.save writes: a file from another program, or one that was changed by hand,
-must not stop the program somewhere later, or train on from wrong numbers.
+The checksums in the file show that its bytes are the ones that were written (support/files.py).
+They do not show that Trainer.save wrote them. A file from another program, or a file that was
+changed by hand, could stop the program later, or let it train with wrong numbers. The checks here
+refuse such a file.
 """
 
 import json

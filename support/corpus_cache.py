@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import re
-import shutil
+from array import array
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
@@ -28,15 +28,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from support.files import (
-    PART,
-    delete,
-    make_folder,
-    rename,
-    sha256_of,
-    write_folder_to_disk,
-    write_to_disk,
-)
+from support.files import delete, make_folder, rename, sha256_of, temporary_name
 from support.locks import InUse, lock
 
 # Each array file and the type of its numbers ("<" means: the lowest byte comes first).
@@ -62,7 +54,7 @@ def load_or_prepare(folder, title, prepare, log):
     Args:
         folder: the Path of the corpus in the cache.
         title: what the corpus is called in messages.
-        prepare: a function without arguments that makes `folder`, see `new_folder`.
+        prepare: a function without arguments that makes `folder`, by files.new_folder.
         log: called with one line of text at a time.
 
     Returns:
@@ -137,99 +129,38 @@ def remove(folder):
     delete(temporary)
 
 
-def temporary_name(folder):
-    """The name of a folder before it is complete, and while it is deleted.
-
-    It is in the cache too: a folder can only be renamed on the same disk.
-    """
-    return folder.with_name(folder.name + PART)
-
-
 # --- Write ----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def new_folder(folder):
-    """Give the `with` block a temporary folder that becomes `folder` if the block succeeds.
+def write_arrays(folder, sentences):
+    """Write the three array files. Sentences and documents without tokens are left out.
 
-    A folder of this name is therefore always complete. Only the process that holds the lock of the
-    corpus may call this.
+    Args:
+        folder: in which to write them.
+        sentences: yields the bytes of the uint16 token ids of each sentence, and None at the end of
+            each document.
+    Returns:
+        The counts {"documents", "sentences", "tokens", "pairs"}.
     """
-    temporary = temporary_name(folder)
-    delete(temporary)  # a killed preparation of this corpus left it
-    temporary.mkdir()
+    # where each sentence and each document begins, and the end
+    sentence_starts = array("q", [0])
+    document_starts = array("q", [0])
+    with open(folder / "tokens.bin", "wb") as file:
+        for ids in sentences:
+            if ids:
+                file.write(ids)
+                sentence_starts.append(sentence_starts[-1] + len(ids) // 2)
+            elif ids is None and len(sentence_starts) - 1 > document_starts[-1]:
+                document_starts.append(len(sentence_starts) - 1)
 
-    # The block fills the folder. If it fails, the folder is deleted.
-    try:
-        yield temporary
-
-        # The content must be on the disk before the name is: a power failure could come between.
-        for file in temporary.iterdir():
-            write_to_disk(file)
-        write_folder_to_disk(temporary)
-        rename(temporary, folder)
-        write_folder_to_disk(folder.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-@contextmanager
-def token_writer(folder):
-    """Give the `with` block a TokenWriter of this folder's three array files."""
-    with (
-        open(folder / "tokens.bin", "wb") as token_file,
-        open(folder / "sentences.bin", "wb") as sentence_file,
-        open(folder / "documents.bin", "wb") as document_file,
-    ):
-        writer = TokenWriter(token_file, sentence_file, document_file)
-        yield writer
-        writer.write_ends()
-
-
-class TokenWriter:
-    """Writes the token ids of a corpus, one sentence after the other.
-
-    `counts` holds the number of documents, sentences, tokens and pairs written so far.
-    """
-
-    def __init__(self, token_file, sentence_file, document_file):
-        self.token_file = token_file
-        self.sentence_file = sentence_file
-        self.document_file = document_file
-        self.counts = {"documents": 0, "sentences": 0, "tokens": 0, "pairs": 0}
-        self.first_sentence = 0  # of the current document
-
-    def add_sentence(self, ids):
-        """Add a sentence to the current document; `ids` are the bytes of its uint16 token ids."""
-        # A sentence without tokens is left out.
-        if not ids:
-            return
-        self.sentence_file.write(as_int64(self.counts["tokens"]))
-        self.token_file.write(ids)
-        self.counts["sentences"] += 1
-        self.counts["tokens"] += len(ids) // 2
-
-    def end_document(self):
-        """End the current document. The next sentence begins another one."""
-        # A document without sentences is left out.
-        sentences = self.counts["sentences"] - self.first_sentence
-        if sentences == 0:
-            return
-        self.document_file.write(as_int64(self.first_sentence))
-        self.counts["documents"] += 1
-        self.counts["pairs"] += sentences // 2
-        self.first_sentence = self.counts["sentences"]
-
-    def write_ends(self):
-        """Write the end of the last sentence and of the last document."""
-        self.sentence_file.write(as_int64(self.counts["tokens"]))
-        self.document_file.write(as_int64(self.counts["sentences"]))
-
-
-def as_int64(number):
-    """The 8 bytes of an integer in the array files."""
-    return number.to_bytes(8, "little")
+    np.array(sentence_starts, ARRAYS["sentences.bin"]).tofile(folder / "sentences.bin")
+    np.array(document_starts, ARRAYS["documents.bin"]).tofile(folder / "documents.bin")
+    return {
+        "documents": len(document_starts) - 1,
+        "sentences": len(sentence_starts) - 1,
+        "tokens": sentence_starts[-1],
+        "pairs": int((np.diff(document_starts) // 2).sum()),
+    }
 
 
 def write_tokenizer_and_meta(folder, tokenizer, counts):

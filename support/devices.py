@@ -64,13 +64,13 @@ def choose_device(device=None, precision=None):
 
 
 def advice_on_precision(saved, settings):
-    """What to do if a run was begun in another precision, as the start of an advice.
+    """Advice if a run was begun in another precision: the first words of a sentence.
 
     "--dtype auto" chooses bf16 on one machine and fp32 on another.
 
     Args:
-        saved, settings: of the run, and of the one that shall continue it; "dtype" is the name that
-            torch gives it, such as "bfloat16".
+        saved: the settings of the saved run. "dtype" is the name in torch, such as "bfloat16".
+        settings: those with which the user wants to continue it.
     Returns:
         "give --dtype bf16, or "; "" if both have the same precision.
     """

@@ -79,9 +79,9 @@ def local_count():
 def run_together(function, *arguments):
     """Call function(*arguments) in each process that torchrun has started.
 
-    The other processes begin when the first one has come to `meet`. They do not begin if the first
-    one ends before. If a process fails, its error is raised. Then all others fail, too, because the
-    connection to it is lost: they end without a message.
+    The other processes begin when the first process has called `meet`. If the first process ends
+    before that, they do not begin. If a process fails, its error is raised there. The others lose
+    the connection to it, so they fail, too, but without a message.
 
     Returns:
         What the function returns; 0 in a process that did not begin.

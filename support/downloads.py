@@ -16,8 +16,11 @@ from tqdm import tqdm
 from support.files import rename, sha256_of, write_to_disk
 
 USER_AGENT = "bert-convolution/1.0"  # some servers refuse the name that Python sends by default
-ATTEMPTS = 3  # at one mirror; again only if the last one brought bytes, or older ones were wrong
 CHUNK = 1 << 18  # bytes that are read at a time
+
+# Attempts at one mirror. There is another attempt only if the last one brought new bytes, or if the
+# file has a wrong SHA-256 and some of its bytes came from earlier attempts.
+ATTEMPTS = 3
 
 
 def download(urls, path, size, sha256, timeout=30):

@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 import zipfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -42,6 +42,43 @@ def write_atomically(path, write):
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def new_folder(folder):
+    """Give the `with` block a temporary folder that becomes `folder` if the block succeeds.
+
+    A folder of this name is therefore always complete. Only the process that holds the lock of
+    `folder` may call this: the temporary name is the same for all processes.
+    """
+    temporary = temporary_name(folder)
+    delete(temporary)  # a killed process left it
+    temporary.mkdir()
+
+    # The block fills the folder. If it fails, the folder is deleted.
+    try:
+        yield temporary
+
+        # The content must be on the disk before the name is: a power failure could come between.
+        for path in temporary.rglob("*"):
+            if path.is_dir():
+                write_folder_to_disk(path)
+            else:
+                write_to_disk(path)
+        write_folder_to_disk(temporary)
+        rename(temporary, folder)
+        write_folder_to_disk(folder.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def temporary_name(folder):
+    """The name of a folder before it is complete, and while it is deleted.
+
+    It is beside the folder, because a folder can only be renamed on the same disk.
+    """
+    return folder.with_name(folder.name + PART)
 
 
 def rename(source, target):

@@ -2,17 +2,8 @@
 
 import json
 import os
-from contextlib import suppress
 
-from support.files import (
-    PART,
-    delete,
-    make_folder,
-    rename,
-    sha256_of,
-    write_folder_to_disk,
-    write_to_disk,
-)
+from support.files import delete, make_folder, new_folder, sha256_of
 from support.locks import lock
 
 DIGESTS = "sha256.json"  # {file of the folder: its SHA-256}
@@ -24,8 +15,8 @@ def build_once(folder, build, log=print):
     Two processes do not make it at the same time: the second one waits for the first one.
 
     Args:
-        folder: Path; the folder in which it is (the cache) is made, too.
-        build: function of a path: it makes a folder there and writes files into it.
+        folder: the Path to make. Its parent folder (the cache) is made, too.
+        build: function of a Path: it writes files into this empty folder.
         log: gets a line if the folder was damaged.
     Raises:
         OSError: something that is not a folder is in the place of the cache, or the disk is full.
@@ -43,28 +34,11 @@ def build_once(folder, build, log=print):
             log(f"{folder} is damaged or from an earlier version: it is made again")
             delete(folder)
 
-        # a killed process may have left this folder
-        new = folder.with_name(folder.name + PART)
-        delete(new)
-
         # The folder gets its name when it is complete and on the disk.
-        try:
+        with new_folder(folder) as new:
             build(new)
-            write_digests(new)
-            rename(new, folder)
-        except BaseException:
-            with suppress(OSError):
-                delete(new)
-            raise
-        write_folder_to_disk(folder.parent)
-
-
-def write_digests(folder):
-    """Write the file of the digests of a new folder, and wait until all is on the disk."""
-    digests = digests_of_files(folder)
-    (folder / DIGESTS).write_text(json.dumps(digests, indent=1), encoding="utf-8")
-    for name in [*digests, DIGESTS]:
-        write_to_disk(folder / name)
+            digests = json.dumps(digests_of_files(new), indent=1)
+            (new / DIGESTS).write_text(digests, encoding="utf-8")
 
 
 def is_intact(folder):

@@ -200,17 +200,22 @@ FORMATS = {
 }
 
 
-def find_tasks(name):
-    """Names of the tasks that a word on the command line means: a task's name, or "all".
+def named_tasks(words):
+    """Names of the tasks that the words on a command line mean, each one once.
 
-    Raises ValueError, with a list of the tasks, for any other word.
+    A word is the name of a task, or "all". Raises ValueError, with a list of the tasks, for any
+    other word.
     """
-    name = name.lower()
-    if name == "all":
-        return list(FORMATS)
-    if name not in FORMATS:
-        raise ValueError(f"unknown task {name!r}; the tasks are: {', '.join(FORMATS)}; or all")
-    return [name]
+    names = []
+    for word in words:
+        name = word.lower()
+        if name == "all":
+            names += FORMATS
+        elif name in FORMATS:
+            names.append(name)
+        else:
+            raise ValueError(f"unknown task {name!r}; the tasks are: {', '.join(FORMATS)}; or all")
+    return list(dict.fromkeys(names))
 
 
 def has_labels(split):
@@ -591,15 +596,12 @@ def check_data(formats, data_dir):
         ValueError: there is no file at all, or one cannot be read.
     """
 
-    def ignore(line):
-        """The printed table says it all."""
-
     files = 0
     for task in formats.values():
         for split, published in task.rows.items():
             # read the file, if there is one
             try:
-                examples = read_task(task, data_dir, split, allow_partial=True, log=ignore)
+                examples = read_task(task, data_dir, split, True, log=lambda line: None)
             except FileNotFoundError:
                 rows = "no"
                 state = "missing"

@@ -91,12 +91,12 @@ def is_done(job, records):
 def next_job(missing):
     """Give the `with` block a job that can be done now; no other process begins it meanwhile.
 
-    It is the first one that no other process is doing and whose encoder to start from is there;
-    None if there is no such job.
+    It is the first job that no other process is doing. If this job starts from the encoder of
+    another job, then the other job must be done. None if there is no such job.
 
     Args:
-        missing: the jobs that are not done. If a job starts from the encoder of another job, then
-            that one is among them, unless it is done.
+        missing: the jobs that are not done. If a job starts from the encoder of another job that is
+            not done, then the other job must be in the list, too.
     """
     awaited = {(job.out, job.task, job.seed) for job in missing}
     with ExitStack() as stack:

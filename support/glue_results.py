@@ -227,9 +227,9 @@ def check_settings(out, records, settings):
 def settings_of_encoder(records, settings):
     """The settings with which a task is trained only to give an encoder to others.
 
-    They are those of its results, if there are any that started from the same model and tokenizer
-    and saw the same data in batches of the same kind: whatever else was changed there, the encoder
-    can be used. Otherwise `settings`.
+    If there are results of this task from the same model, tokenizer and data, with the same kind of
+    batches, then their settings are returned. All other settings may differ, because the encoder
+    can be used in any case. If there are no such results, `settings` is returned.
     """
     for record in records.values():
         saved = record["settings"]

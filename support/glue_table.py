@@ -7,12 +7,12 @@ records that were kept somewhere else:
     pooled_rows(runs)["none"]["CoLA"].text()                    "20.0+-5.8"
     compare_variants(runs, "composite", "none")["CoLA"]         a Difference, with its p-value
 
-There are two kinds of seeds. The pre-training seed decides a pre-trained model, the fine-tuning
-seed what fine-tuning makes of it. Runs that differ in nothing but the pre-training seed share a row
-of the table, and the error of a row is taken over them: for each of them first the mean over its
-fine-tuning seeds. If a row has only one pre-trained model, then its error is over the fine-tuning
-seeds, as in [C]. Such an error does not include the noise of pre-training: the row is marked
-with ^.
+There are two kinds of seeds. The pre-training seed determines the pre-trained model. The
+fine-tuning seed determines how this model is fine-tuned. Runs that differ only in the pre-training
+seed share a row of the table. First the fine-tuning seeds of each run are averaged. Then the error
+of the row is taken over these means, one mean per run. If a row has only one pre-trained model, its
+error is over the fine-tuning seeds, as in [C]. Such an error does not include the noise of
+pre-training: the row is marked with ^.
 
 [C] is Chang, Xu, Xu, Tu 2021.
 """
@@ -32,8 +32,8 @@ from support.statistics import (
     chance_note,
     compare,
     different_settings,
+    mean_and_standard_error,
 )
-from support.tables import mean_and_standard_error
 
 # column of the GLUE score: (task, split), in the order of [C] table 6
 COLUMNS = {

@@ -20,7 +20,7 @@ in the precision of the matrix products, 4 bytes or 2. And for every masked toke
 
 This is a lower bound: LayerNorms, mixers, maps of attention and the text itself come on top of it,
 and a step can need five times as much. So a run that is not refused may still be too large. But a
-run that is refused cannot fit. What a step really needs, `python pretrain.py --dry_run` measures.
+run that is refused cannot fit. `python pretrain.py --dry_run` measures what a step really needs.
 
 Tokens are counted without padding. A step of B pairs has B times the mean length of a pair. The
 batch itself needs 24 bytes per token: its ids, the masked ids and the labels, 8 bytes each.

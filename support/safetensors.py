@@ -10,9 +10,9 @@ The header has one entry per tensor. Its offsets are bytes, counted from the end
 
 It may also have an entry "__metadata__", which is not a tensor and is not needed here.
 
-The header is checked completely before any tensor is read: then a damaged or hostile file can make
-neither a large tensor nor one of another tensor's bytes. The format has no checksum. So a change in
-the numbers cannot be noticed here.
+The header is checked completely before any tensor is read. So a damaged or hostile file cannot make
+the program allocate a huge tensor, or read the bytes of one tensor as those of another one. The
+format has no checksum. So a change in the numbers cannot be noticed here.
 """
 
 import json
@@ -81,7 +81,9 @@ def read_header(file):
     for name, entry in header.items():
         check_name(name)
         check_entry(name, entry)
-    entries = sorted(header.items(), key=first_byte)
+
+    # in the order of their bytes
+    entries = sorted(header.items(), key=lambda item: item[1]["data_offsets"][0])
     check_offsets(entries, size - 8 - length)
     return entries, 8 + length
 
@@ -133,11 +135,6 @@ def is_list_of_counts(value):
     if not isinstance(value, list):
         return False
     return all(type(number) is int and 0 <= number < 2**63 for number in value)
-
-
-def first_byte(item):
-    """Where the bytes of a (name, entry) begin."""
-    return item[1]["data_offsets"][0]
 
 
 def check_offsets(entries, size):

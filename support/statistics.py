@@ -1,4 +1,4 @@
-"""Paired comparisons: is one variant better than another, or is it the noise between seeds?
+"""Means with their errors, and paired comparisons: is a difference more than the noise of seeds?
 
 Two variants can be compared if their runs were trained with the same settings, except those that
 belong to the variant: `different_settings`.
@@ -20,6 +20,21 @@ SETTINGS_OF_VARIANT = ("variant", "kernel_size", "attention_layer", "beyond")
 ROUNDING = 1e-12
 
 ALL_EQUAL = "all differences are equal"
+
+
+def standard_error(values):
+    """Standard error of the mean. Of one value it is not known: nan."""
+    if len(values) == 1:
+        return math.nan
+    return np.std(values, ddof=1) / math.sqrt(len(values))
+
+
+def mean_and_standard_error(values, digits=3):
+    """Mean and standard error of the mean as text, "5.897 +- 0.009"; of one value, the value."""
+    mean = f"{np.mean(values):.{digits}f}"
+    if len(values) == 1:
+        return mean
+    return f"{mean} +- {standard_error(values):.{digits}f}"
 
 
 def different_settings(first, second, except_for):
@@ -45,10 +60,10 @@ class Comparison:
     Attributes:
         mean: the mean difference.
         standard_error: of the mean; nan for a single seed.
-        p: the two-sided p-value. If there were no true difference, and the differences had a
-            normal distribution, then mean / standard_error would be at least this far from 0 with
-            this probability. nan if the test is not defined: for a single seed, and if all
-            differences are equal.
+        p: the two-sided p-value: the probability that abs(mean / standard_error) is at least as
+            large as here, if there were no true difference and the differences had a normal
+            distribution. nan if the test is not defined: for a single seed, and if all differences
+            are equal.
         seeds: how many differences there are, one for each seed.
     """
 
@@ -115,8 +130,8 @@ def compare(first, second):
         return Comparison(mean, 0.0, math.nan, n)
 
     # t = mean / standard error
-    standard_error = float(differences.std(ddof=1)) / math.sqrt(n)
-    return Comparison(mean, standard_error, two_sided_p(mean / standard_error, n - 1), n)
+    error = float(standard_error(differences))
+    return Comparison(mean, error, two_sided_p(mean / error, n - 1), n)
 
 
 def chance_note(count):

@@ -821,10 +821,9 @@ def test_a_pair_is_known_if_both_of_its_sentences_are_equal(tmp_path, monkeypatc
         *([5], [6, 7]),  # pair 4: as pair 0
         *([9], [8]),  # pair 5: pair 1 in the other order
     ]
-    with corpus_cache.token_writer(tmp_path) as writer:
-        for ids in sentences:
-            writer.add_sentence(np.array(ids, dtype="<u2").tobytes())
-        writer.end_document()
+    as_bytes = [np.array(ids, dtype="<u2").tobytes() for ids in sentences]
+    counts = corpus_cache.write_arrays(tmp_path, [*as_bytes, None])
+    assert counts == {"documents": 1, "sentences": 12, "tokens": 16, "pairs": 6}
 
     first_sentences = np.arange(0, 12, 2)
     train = np.array([0, 1])

@@ -86,9 +86,9 @@ def small_toy(small_glue, monkeypatch):
     """Lets `--data_dir toy` mean these few rows."""
 
     def copy_small_glue(folder):
-        shutil.copytree(small_glue, folder)
+        shutil.copytree(small_glue, folder, dirs_exist_ok=True)
 
-    monkeypatch.setattr(toy_glue, "write_glue", copy_small_glue)
+    monkeypatch.setattr(toy_glue, "write_tasks", copy_small_glue)
     monkeypatch.setattr(toy_glue, "GLUE_ROWS", small_glue_rows())
 
 
@@ -858,9 +858,9 @@ from support.commands import run_command
 from toy import glue as toy_glue
 
 def copy_small_glue(folder):
-    shutil.copytree(sys.argv[1], folder)
+    shutil.copytree(sys.argv[1], folder, dirs_exist_ok=True)
 
-toy_glue.write_glue = copy_small_glue
+toy_glue.write_tasks = copy_small_glue
 rows = int(sys.argv[2])
 toy_glue.GLUE_ROWS = {name: dict.fromkeys(old, rows) for name, old in toy_glue.GLUE_ROWS.items()}
 run_command("glue.py", glue.main, sys.argv[3:])

@@ -102,7 +102,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path, kind):
 
 def test_an_error_leaves_no_folder_of_this_name(tmp_path):
     def fail(folder):
-        folder.mkdir()
+        (folder / "CoLA").mkdir()
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):

@@ -16,8 +16,8 @@ from support.glue_format import (
     FORMATS,
     check_data,
     file_path,
-    find_tasks,
     has_labels,
+    named_tasks,
     read_task,
     write_split,
 )
@@ -135,11 +135,11 @@ def test_row_counts_are_the_published_ones():
 
 
 def test_an_unknown_task_is_answered_with_the_list():
-    message = error_of(find_tasks, "snli")
+    message = error_of(named_tasks, ["rte", "snli"])
     assert "'snli'" in message
     assert all(name in message for name in (*FORMATS, "all"))
-    assert find_tasks("RTE") == ["rte"]
-    assert find_tasks("all") == list(FORMATS)
+    assert named_tasks(["RTE"]) == ["rte"]
+    assert named_tasks(["all", "cola"]) == list(FORMATS)
 
 
 # --- reading ---

@@ -14,7 +14,7 @@ from conftest import ROOT
 from data import CLS, PAD, SEP, prepare_corpus
 from lab import lengths
 from model import BertConfig, BertForMaskedLM, load_run
-from support.tables import mean_and_standard_error
+from support.statistics import mean_and_standard_error
 
 LENGTHS = (7, 16, 33, 65)
 LONGEST = 65

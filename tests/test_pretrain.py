@@ -21,7 +21,7 @@ from data import PAD, prepare_corpus
 from model import SIZES, BertConfig, BertForMaskedLM, load_run
 from support.files import load_checkpoint, save_checkpoint, sha256_of
 from support.runs import own_folder
-from support.tables import mean_and_standard_error
+from support.statistics import mean_and_standard_error
 
 CPU = torch.device("cpu")
 FAST = ["--steps", 20, "--batch_size", 8, "--seq_len", 32, "--device", "cpu", "--dtype", "fp32"]

@@ -9,6 +9,8 @@ from support.statistics import (
     chance_note,
     compare,
     different_settings,
+    mean_and_standard_error,
+    standard_error,
     two_sided_p,
 )
 
@@ -96,3 +98,22 @@ def test_the_note_on_chance_is_for_tables_with_several_p_values():
 def test_runs_without_a_common_seed_are_refused_in_one_line():
     with pytest.raises(ValueError, match="no seed that both have"):
         compare({0: 1.0}, {1: 1.0})
+
+
+# --- Means ----------------------------------------------------------------------------------------
+
+
+def test_mean_and_standard_error_of_several_values():
+    assert mean_and_standard_error([1.0, 2.0, 6.0]) == "3.000 +- 1.528"  # sqrt(7 / 3)
+    assert mean_and_standard_error([1.0, 2.0, 6.0], digits=1) == "3.0 +- 1.5"
+    assert mean_and_standard_error([2.0, 2.0]) == "2.000 +- 0.000"
+
+
+def test_one_value_has_no_standard_error():
+    assert mean_and_standard_error([1.5]) == "1.500"
+    assert mean_and_standard_error([1.5], digits=0) == "2"
+
+
+def test_the_standard_error_of_one_value_is_not_known():
+    assert math.isnan(standard_error([1.5]))
+    assert standard_error([1.0, 2.0, 6.0]) == pytest.approx(math.sqrt(7 / 3))

@@ -380,8 +380,8 @@ def mnli(story, label, turn):
     # In the past, the verb does not show the number of its subject; in the present it does.
     known = in_mood(near(story, who, neighbour), mood, story.past, negated, acting=True)
 
-    # A contradiction denies the second sentence. So does half of the neutral rows; otherwise a
-    # "not" would exclude "neutral".
+    # In a contradiction, a "not" is in one sentence only. This is also true of half of the neutral
+    # rows; otherwise a "not" in one sentence only would exclude "neutral".
     is_denied = label == "contradiction"
     if label == "neutral":
         is_denied = neutral_is_denied
@@ -546,8 +546,8 @@ def write_glue(folder, seed=0):
         raise
 
 
-def write_tasks(folder, seed):
-    """Write the files of all tasks into a new folder. Arguments and result as in `write_glue`."""
+def write_tasks(folder, seed=0):
+    """Write the files of all tasks into an empty folder; result as in `write_glue`."""
     # one file per split; support/glue_format.py knows the columns of each
     written = {}
     for task in GLUE_ROWS:

@@ -43,9 +43,9 @@ How to add something:
                       second = State(again, "ill", past=story.past, negated=True)
                       return sentence(first), sentence(second)
 
-Every such change gives another text. The tests that compare the text, and the GLUE tasks made from
-it, with published hashes then fail, as they should: write the new hashes there. The tests also have
-lists of words of their own, which must know the new words.
+After such a change the language gives another text. Some tests compare the text, and the GLUE tasks
+made from it, with published hashes. These tests then fail, as they should: write the new hashes
+there. Some tests also have their own lists of words: add the new words to these lists.
 """
 
 import itertools

@@ -162,9 +162,9 @@ def random_of(name):
 # --- CoLA's ten phenomena -------------------------------------------------------------------------
 #
 # Each phenomenon makes two sentences from a cast: a correct one and a wrong one. The wrong sentence
-# has the same words in another order, or it has another form of a word, which is correct in as many
-# other sentences. So the two differ only in the phenomenon: a model that prefers the correct
-# sentence knows the phenomenon.
+# has the same words in another order, or one word in another form. That form is correct in other
+# sentences, and in equally many of them. So the two sentences differ only in the phenomenon: a
+# model that prefers the correct sentence knows the phenomenon.
 
 
 @dataclass(frozen=True)
@@ -513,7 +513,7 @@ def opposite_numbers(story, slot, adjectives=0):
 
 
 def twins_in_context(context, exchanged_context, good, bad):
-    """Two pairs with the same two sentences: in the other context, the other one is correct."""
+    """Twins: the sentence that is correct in one context is wrong in the other context."""
     return [Pair(context, good, bad), Pair(exchanged_context, bad, good)]
 
 
@@ -601,7 +601,7 @@ def role_passive(story):
 
 
 def answer_subject(story):
-    """The answer gives both of the question the same roles.
+    """The answer keeps the roles of the question: who does it, and to whom it is done.
 
     context  who chased the cat ?
     right    the dog chased the cat .

@@ -246,7 +246,7 @@ def count_forms(tokenizer, sample):
     return forms
 
 
-def train_pieces(forms, vocab_size):
+def train_pieces(forms, max_pieces):
     """Train a unigram language model (Kudo 2018) on the forms.
 
     The model gives each piece a probability; the probability of a form is the product over its
@@ -254,7 +254,7 @@ def train_pieces(forms, vocab_size):
 
     Args:
         forms: {form: how often it occurs}.
-        vocab_size: the number of pieces, at most.
+        max_pieces: the number of pieces, at most, without SPECIAL_TOKENS.
 
     Returns:
         A list of (piece, score), where the score is the log-probability of the piece: first all
@@ -262,7 +262,7 @@ def train_pieces(forms, vocab_size):
     """
     # Ask for 10 % more pieces than needed, because step 2 removes some.
     trainer = trainers.UnigramTrainer(
-        vocab_size=vocab_size + vocab_size // 10, show_progress=False, unk_token="[UNK]"
+        vocab_size=max_pieces + max_pieces // 10, show_progress=False, unk_token="[UNK]"
     )
 
     # Step 1: train. The forms are already split, so the trainer only splits at spaces.
@@ -285,7 +285,7 @@ def train_pieces(forms, vocab_size):
 
     # Step 4: sort. Single characters come first, so that none of them is cut off at the end.
     pieces.sort(key=rank_of_piece)
-    return pieces[:vocab_size]
+    return pieces[:max_pieces]
 
 
 def training_lines(forms):
@@ -801,7 +801,8 @@ def regroup_by_length(batches, token_counts, seed, epoch):
         begins = equal_parts(token_counts[rows], len(bucket))
         regrouped += np.split(rows, begins)
 
-    # Shuffle the batches. Otherwise a bucket would begin with its shortest rows.
+    # Shuffle the batches. Otherwise a bucket would begin with its shortest rows. The 1 makes these
+    # random numbers other ones than those of draw_epoch.
     random = np.random.default_rng([seed, epoch, 1])
     order = random.permutation(len(regrouped))
     return [regrouped[index] for index in order]
@@ -943,7 +944,8 @@ class Corpus(BatchSource):
         """The batches of an epoch: pairs of similar length, equally many tokens in each batch."""
         batches = draw_epoch(self.train, seed, epoch, batch_size)  # (batches, batch_size)
 
-        # All tokens of a row can be masked, except [CLS] and two [SEP].
+        # All tokens of a row can be masked, except [CLS] and two [SEP]. [UNK] cannot be masked
+        # either, but it is rare and is counted here.
         return regroup_by_length(batches, self.lengths - 3, seed, epoch)
 
     def rows(self, indices):
@@ -1007,6 +1009,9 @@ class Corpus(BatchSource):
 
 
 # --- Masks ----------------------------------------------------------------------------------------
+#
+# pretrain.train_step makes new masks in each step. The held-out rows have fixed masks: see
+# Corpus.held_out_rows.
 
 
 def mask_tokens(input_ids, vocab_size, generator):

@@ -116,6 +116,9 @@ class BertConfig:
                 "kernel_size must be odd (k tokens to each side, and the token itself), "
                 f"not {self.kernel_size}"
             )
+
+        # 2N - 1 weights reach every token of N. The variant's own K is allowed even if it is more:
+        # otherwise a small max_length would forbid the default.
         longest = max(2 * self.max_length - 1, variant.kernel_size)
         if self.kernel_size is not None and self.kernel_size > longest:
             raise ValueError(
@@ -250,18 +253,20 @@ class Bert(nn.Module):
         return x
 
     def share(self):
-        """Make all layers share their common parameters again.
+        """Make all layers share their common parameters again; only those of deberta have one.
 
-        Each common parameter is taken from the first layer that has it. Call this after every layer
-        was given tensors of its own.
+        Each common parameter is taken from the first layer that has it. Call this once after the
+        layers were given tensors of their own, which loading may do.
         """
         mixers = [layer.mixer for layer in self.layers]
-        for layer, mixer in enumerate(mixers):
-            mixer.share(mixers[:layer])
+        for index, mixer in enumerate(mixers):
+            mixer.share(mixers[:index])
 
 
 def initialise(module):
     """BERT's start: linear and embedding weights normal(0, 0.02), biases 0.
+
+    Google's code truncates this normal distribution at two standard deviations.
 
     A mixer initialises itself. LayerNorms keep torch's start, weight 1 and bias 0.
     """

@@ -2,14 +2,14 @@
 
     python pretrain.py --variant composite                     a tiny model on the toy language
     python pretrain.py --variant none composite --seed 0 1 2   six runs, and a table at the end
-    python pretrain.py --size small --corpus my_texts/         the paper's BERT-small on your text
+    python pretrain.py --size small --corpus my_texts/         composite in BERT-small's size
     torchrun --standalone --nproc_per_node 8 pretrain.py ...   the same on eight GPUs
 
-The batch and the masks of a step depend only on (seed, step). So does the dropout, as long as the
-number of processes and --micro_batch stay the same. Therefore a run that was stopped and resumed
-equals an uninterrupted run; on a CPU, the two are equal to the bit. The folder of a run holds
-config.json, tokenizer.json, model.pt (the weights), train_state.pt (what resuming needs) and
-log.jsonl.
+The batch of a step depends only on (seed, step). On one kind of device so do the masks and, as long
+as the number of processes and --micro_batch stay the same, the dropout. (A CPU and a GPU draw
+different numbers.) Therefore a run that was stopped and resumed equals an uninterrupted run; on a
+CPU, the two are equal to the bit. The folder of a run holds config.json, tokenizer.json, model.pt
+(the weights), train_state.pt (what resuming needs) and log.jsonl.
 
 From top to bottom: the settings; Trainer (one step of the optimizer, the log, the checkpoint);
 the training loop; saving and resuming; the dry run; the runs of a command line; main. One training
@@ -19,7 +19,7 @@ A step computes its batch in parts (own_parts): each process takes its own rows,
 --micro_batch it computes only so many of them at a time. The gradients of the parts add up to
 those of the batch (docs/distributed.md).
 
-[C] is Chang, Xu, Xu, Tu 2021.
+[C] is Chang, Xu, Xu, Tu 2021. The letters of the shapes are those of model.py.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
@@ -242,7 +242,9 @@ class Trainer:
         self.step += 1
 
     def check_finite(self):
-        """Read the losses and gradient norms. A checkpoint is only written after this.
+        """Turn the losses into numbers and check them; check the gradient norms and forget them.
+
+        A checkpoint is only written after this.
 
         Raises TrainingFailed at the first step whose loss or gradient norm is not a finite number,
         or if the weights are not finite.
@@ -253,7 +255,8 @@ class Trainer:
         self.gradient_norms = []
 
         # Each process knows the losses of its own rows: those of the batches are the means over
-        # the processes. The losses before the last check are means already.
+        # the processes. The losses before the last check are means already. Each later step has
+        # one gradient norm, so there are len(norms) new losses.
         if self.parallel is not None:
             checked = len(losses) - len(norms)
             total = sums(losses[checked:])
@@ -442,6 +445,10 @@ def train_step(trainer, corpus):
     """One step: batch, masks, loss, update.
 
     The batch may have several parts, whose gradients add up (own_parts). Usually there is one.
+
+    Args:
+        trainer: a Trainer of a BertForMaskedLM.
+        corpus: a Corpus, or anything with batch(seed, step, batch_size) and vocab_size.
     """
     model = trainer.model
     settings = trainer.settings
@@ -453,7 +460,7 @@ def train_step(trainer, corpus):
     input_ids = input_ids.to(device)
     attention_mask = input_ids != PAD  # (B, N)
 
-    # masks: drawn on the device, a function of (seed, step)
+    # masks: drawn on the device, a function of (seed, step) and of the kind of device
     generator = torch.Generator(device)
     generator.manual_seed(step_seed(settings["seed"], trainer.step, "masks"))
     masked_ids, labels = mask_tokens(input_ids, corpus.vocab_size, generator)  # (B, N) each
@@ -498,7 +505,7 @@ class Part(NamedTuple):
     """Rows of a batch that are computed at once.
 
     Attributes:
-        masked_ids, attention_mask, labels: (b, N).
+        masked_ids, attention_mask, labels: (b, N), where b is the number of rows of the part.
         weight: a tensor of one number; the mean loss of the part's tokens is multiplied by it.
     """
 
@@ -589,7 +596,9 @@ def predictions_at_most(tokens):
 
     The number of masked tokens is random. Its mean is at most 0.15 * tokens, because padding and
     special tokens are never masked. The limit is at least six standard deviations above
-    0.15 * tokens. In practice it is never reached.
+    0.15 * tokens. In practice it is never reached. This holds because mask_tokens chooses each
+    token independently. The number of masks in groups, such as whole words, would vary more, and
+    masked_logits leaves out the tokens above the limit.
     """
     mean = MASK_PROBABILITY * tokens
     deviation = math.sqrt(MASK_PROBABILITY * (1 - MASK_PROBABILITY) * tokens)
@@ -612,7 +621,7 @@ def evaluate(model, corpus, batch_size, device, dtype):
         with autocast(device, dtype):
             hidden = model.bert(masked_ids, masked_ids != PAD)  # (B, N, C)
             logits, targets = model.masked_logits(hidden, labels)  # (M, V), (M,)
-        loss += F.cross_entropy(logits.float(), targets, reduction="sum").item()
+        loss += F.cross_entropy(logits, targets, reduction="sum").item()
         correct += (logits.argmax(dim=-1) == targets).sum().item()
         count += len(targets)
     model.train()
@@ -622,7 +631,7 @@ def evaluate(model, corpus, batch_size, device, dtype):
     return loss / count, correct / count
 
 
-# what a finished run leaves for the table
+# what the result of a finished run must hold
 RESULT = ("loss", "accuracy", "parameters", "tokens_per_second", "seconds")
 
 
@@ -739,7 +748,7 @@ def resume_run(trainer, folder):
     if trainer.result is None:
         return
 
-    # a finished run must have everything that the table prints, and its model
+    # a finished run must have a complete result, and its model
     if not all(is_number(trainer.result.get(name)) for name in RESULT):
         raise damaged(trainer.path, "its result is not complete")
     with added_to_errors(
@@ -841,7 +850,7 @@ def measure_memory(trainer, corpus, steps):
 
 
 class FirstRows:
-    """Some rows of a corpus as the batch of every step."""
+    """Some rows of a corpus as the batch of every step: all that train_step asks a corpus for."""
 
     def __init__(self, corpus, rows):
         self.vocab_size = corpus.vocab_size
@@ -932,7 +941,7 @@ def run_folders(args):
             prefix.append(args.size)
         prefix += [Path(name).resolve().stem for name in args.corpus if name != "toy"]
 
-    # and so is the seed, if there are several seeds
+    # and so is the seed: if there are several, or if a run in runs/ has another seed than 0
     name_seed = len(args.seed) > 1 or (args.out_dir is None and args.seed != [0])
 
     # the names: "small-books-composite-seed1"
@@ -1112,7 +1121,7 @@ def compile_for(trainer, wanted, corpus):
     settings = trainer.settings
     batch = corpus.batch(settings["seed"], trainer.step, settings["batch_size"])  # (B, N)
 
-    # as many rows as are computed at once
+    # As many rows as are computed at once. Only the shape matters, so any token will do.
     rows = math.ceil(len(batch) / process_count())
     if trainer.micro_batch is not None:
         rows = min(rows, trainer.micro_batch)

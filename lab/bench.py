@@ -10,9 +10,10 @@ with the settings and the machine; `python -m lab.figures lengths` draws the fil
 
 The variants (or methods) take turns in one process: each round measures every one of them once.
 Times are medians over the rounds. For a ratio, each time is divided by the time of the first
-variant (or method) in the same round; the ratio is the median of these quotients, so it also holds
-on a busy machine. Only `padding` compares sums over all rounds, because its batches differ in size;
-its ratio is the speed divided by the speed of the first method. Letters as in attention.py.
+variant (or method) in the same round; the ratio is the median of these quotients, so a busy machine
+changes it less than the times. Only `padding` compares sums over all rounds, because its batches
+differ in size; its ratio is the speed divided by the speed of the first method. Letters as in
+attention.py.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)

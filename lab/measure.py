@@ -46,7 +46,7 @@ def take_turns(runs, device, rounds):
 def median_ratio(times, reference):
     """The median over the rounds of time / time of the reference in the same round.
 
-    A busy machine slows down all measurements of a round, so it changes their ratio very little.
+    If a machine is busy during a whole round, all its times are longer and their ratios stay equal.
     """
     ratios = [time / other for time, other in zip(times, reference, strict=True)]
     return statistics.median(ratios)

@@ -21,11 +21,11 @@ also share it, each on its own GPU:
 Columns, downloads, metrics, submissions, the table and the files of results are in
 support/glue_*.py.
 
-Which seeds? Ten fine-tuning seeds of one pre-trained model, as in [C], say how much fine-tuning
-varies. Whether one variant is better than another depends on the noise of pre-training, too. So
-pre-train each variant with several seeds (pretrain.py --seed 0 1 2) and fine-tune each of these
-models with one seed (--seeds 1): this takes the same time, and the standard error then includes
-both kinds of noise.
+Which seeds? Ten fine-tuning seeds of one pre-trained model, as in [C] (below), say how much
+fine-tuning varies. Whether one variant is better than another depends on the noise of pre-training,
+too. So pre-train each variant with several seeds (pretrain.py --seed 0 1 2) and fine-tune each of
+these models with one seed (--seeds 1): this takes the same time, and the standard error then
+includes both kinds of noise.
 
 Batches are drawn at random. Each is as wide as its longest row, rounded up to a multiple of 8.
 Sorting the rows by length would need less padding. But length often tells the label, and then most
@@ -237,7 +237,7 @@ def encode(texts, tokenizer):
 
 
 def classify(model, input_ids):
-    """Scores (B, labels) of a batch of token ids (B, N).
+    """Logits of a batch of token ids (B, N): (B, classes), or (B, 1) if the labels are numbers.
 
     The tokens of the second sentence, and the [SEP] after it, have token type 1:
 
@@ -270,7 +270,7 @@ def predict(model, data, device, dtype, batch_size=128):
         indices = order[start : start + batch_size]  # (B,)
         input_ids = torch.from_numpy(data.rows(indices)).to(device)  # (B, N)
         with autocast(device, dtype):
-            logits = classify(model, input_ids).float()  # (B, labels)
+            logits = classify(model, input_ids).float()  # (B, classes)
 
         # the class with the highest score, or the number itself
         if data.examples.task.classes is None:
@@ -309,16 +309,16 @@ def make_classifier(config, num_labels, encoder, settings):
     return model
 
 
-def task_loss(outputs, targets):
+def task_loss(logits, targets):
     """The loss of a batch: cross-entropy of classes, mean squared error of numbers.
 
     Args:
-        outputs: (B, labels) scores of the classes; (B, 1) if the labels are numbers.
+        logits: (B, classes), or (B, 1) if the labels are numbers.
         targets: (B,) class ids (integers), or numbers (floating point).
     """
     if targets.is_floating_point():
-        return F.mse_loss(outputs[:, 0], targets)
-    return F.cross_entropy(outputs, targets)
+        return F.mse_loss(logits[:, 0], targets)
+    return F.cross_entropy(logits, targets)
 
 
 def fine_tune(trainer, train, dev, metrics, progress):
@@ -355,8 +355,8 @@ def fine_tune(trainer, train, dev, metrics, progress):
             # loss; its dropout is a function of (seed, step), too
             torch.manual_seed(step_seed(seed, trainer.step, "dropout"))
             with autocast(device, dtype):
-                outputs = classify(model, input_ids).float()  # (B, labels)
-            loss = task_loss(outputs, targets)
+                logits = classify(model, input_ids).float()  # (B, classes)
+            loss = task_loss(logits, targets)
 
             # update: backward pass, clipped gradients, optimizer
             trainer.update(loss)
@@ -701,6 +701,7 @@ def fine_tune_once(job, run, device, progress):
             trainer.result["partial"] = True
         keep_result(job, trainer)
         shutil.rmtree(job.running, ignore_errors=True)
+    # The checkpoint says that all steps are done. But none is written after the last step.
     elif not stopped:
         raise ValueError(f"{trainer.path} is damaged: delete it, and its job is done again")
     return stopped

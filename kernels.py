@@ -42,9 +42,13 @@ In an attention of your own. This file needs only torch, so it can be copied alo
     z = attention_in_blocks(my_attention, query, key, value, mask, rows, dropout=0.1)
 
 The first line adds the rows to scores in place, before the softmax. Softmax and dropout are yours.
-On one machine, the gradient of the rows is the same to the bit every time. The second line calls
-my_attention for one block of queries at a time, with the same dropout in the backward pass. So
-memory grows with N and not with N^2. docs/exchange.md has a complete my_attention.
+On one machine, the gradient of the rows is the same to the bit every time.
+
+The second line calls my_attention for one block of n queries at a time, with the same dropout in
+the backward pass. So memory grows with N and not with N^2. In my_attention the first line is
+add_band(scores, rows, beyond, first), where `first` is the position of the block's first query.
+Without it, all blocks but the first would read wrong weights, and no error would say so.
+docs/exchange.md has a complete my_attention.
 
 Letters: B sequences, H heads, N keys, n queries, d channels per head, k reach, K kernel size.
 """
@@ -116,7 +120,8 @@ def relative_scores(rows, length, beyond="clip", first=0):
         rows: (B, H, n, K) weights, K odd; there may be any leading dimensions.
         length: N, the number of keys.
         beyond: "clip" or "zero", what lies beyond k positions.
-        first: position of the first query; the queries are first .. first + n - 1.
+        first: position of the first query; the queries are first .. first + n - 1. Below 0 if they
+            begin before key 0, as in `key_scores`.
     Returns:
         (B, H, n, N) scores; [b, h, i, j] belongs to query first + i and key j.
     """
@@ -158,6 +163,9 @@ def extra_columns(n, N, K, first):
     The largest distance to the left is from the last query to key 0: first + n - 1. The largest
     to the right is from the first query to key N - 1: N - 1 - first. A negative result says how
     many columns of the row meet no key.
+
+    relative_scores and sum_bands_of_strip know the reach k only from here. All other functions take
+    the middle column, K // 2, for r = 0.
     """
     k = K // 2
     return (first + n - 1) - k, (N - 1 - first) - k
@@ -520,8 +528,10 @@ def attention_in_blocks(
 ):
     """Call `attention` for one block of queries at a time. Memory grows with N, not with N^2.
 
-    `attention` is attention.attention, passed as an argument because attention.py imports this
-    file. The other arguments and the result are its own.
+    `attention` is attention.attention, or a function with its eleven arguments in the same order.
+    They are passed by position; each block has its own `first` and `generator` (None without
+    dropout). It is an argument because attention.py imports this file. The other arguments and the
+    result are its own.
     """
     return AttentionInBlocks.apply(
         attention,

@@ -614,7 +614,10 @@ def check_data(formats, data_dir):
                 if examples.skipped:
                     state += f", {len(examples.skipped):,} broken rows skipped"
 
-            print(f"{task.folder:<7}{split:<16}{rows:>8} of {published:>7,} rows   {state}")
+            expected = "any"
+            if published is not None:
+                expected = f"{published:,}"
+            print(f"{task.folder:<7}{split:<16}{rows:>8} of {expected:>7} rows   {state}")
 
     if files == 0:
         command = command_line(["python", "glue.py", "download", "all", "--data_dir", data_dir])

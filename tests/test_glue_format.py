@@ -508,6 +508,13 @@ def test_check_data_prints_rows_found_and_published_and_whether_all_are_there(tm
     ]
 
 
+def test_check_data_takes_any_number_of_rows_where_none_was_published(tmp_path, capsys):
+    rte(tmp_path, "0\ta\tb\tentailment")
+    check_data({"rte": with_rows("rte", train=None)}, tmp_path)
+    first_line = capsys.readouterr().out.splitlines()[0]
+    assert first_line.split() == ["RTE", "train", "1", "of", "any", "rows", "complete"]
+
+
 def test_check_data_counts_the_broken_rows_that_are_skipped(tmp_path, capsys):
     path = tmp_path / "QQP" / "train.tsv"
     write_lines(path, header_line("qqp", "train"), "0\t1\t2\ta\tb\t1", "short")

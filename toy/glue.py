@@ -23,7 +23,17 @@ Each task is one function task(story, label, turn). It draws a row that has this
 It returns a Row, or None if what was drawn does not fit. The caller then tries again.
 
 The rows of a turn, one per label, are made from the same random numbers: the same nouns, verbs and
-forms. They differ only in what makes the label. So no noun and no length tells the label.
+forms. They differ only in what makes the label. So no noun and no length of a text tells the label.
+
+How to add a task. The function of a task of one sentence ends with make_row([text], label).
+
+    here                     its function, and entries in TASKS, LABELS and GLUE_ROWS, all under the
+                             name of its folder ("CoLA"). It must be able to make more different
+                             rows than GLUE_ROWS asks for: make_task draws until it has them.
+    support/glue_format.py   a TaskFormat in FORMATS, under this name in small letters. The class
+                             ids follow `classes` there, not the order of LABELS.
+    glue.py                  a Task in TASKS, under the same name as in FORMATS
+    support/glue_table.py    an entry in OUTSIDE; without one, no table shows the task
 
 What does tell it is a combination of things that are not next to each other. In MNLI, "it" fits
 one subject and "they" fits another one, and a noun with another number is between the subject and
@@ -228,8 +238,8 @@ def sst2(story, label, turn):
     if turn % 2 == 0:
         return make_row([quantified_opinion(story, label)], label)
 
-    # Odd turns: of two rows, one has a "but". The scene asks for the opinion before the "but",
-    # which is the opposite.
+    # Every second odd turn has a "but", in the rows of both labels. The scene asks for the opinion
+    # before the "but", which is the opposite of the label.
     wants_but = turn % 4 == 1
     bad = label == "0"
     if wants_but:
@@ -312,8 +322,8 @@ def stsb(story, label, turn):
     past = story.past
     first = in_mood(near(story, who, neighbour), mood, past, negated, acting=True)
 
-    # Which parts change? For two of the four parts: in turn 0 who and mood, in turn 1 mood and
-    # tense, and so on.
+    # Which parts change? If two of the four do: in turn 0 who and mood, in turn 1 mood and tense,
+    # and so on.
     parts = ("who", "mood", "tense", "negation")
     changes = len(parts) - LABELS["STS-B"].index(label)
     changed = [parts[(turn + i) % len(parts)] for i in range(changes)]
@@ -436,7 +446,7 @@ def rte(story, label, turn):
     Measures what is an animal and what is a person, and which of two nouns is the subject.
 
     entailment        all animals slept.    the cat near the sailor slept.
-    not_entailment    all people slept.     the cat near the sailor slept.
+    not_entailment    all animals slept.    the sailor near the cat slept.
     """
     # even turns: what holds for all also holds for a part. "every bird" does not fit, because
     # only "animal" and "person" can trade places.
@@ -561,7 +571,8 @@ def write_tasks(folder, seed=0):
 
 def make_task(task, seed):
     """Make all rows of a task: {split: list of Row}. No two rows have the same texts."""
-    # shared by all splits, so that no text of dev or test is in train
+    # Shared by all splits, so that no row of dev or test has the same texts as a row of train. A
+    # single sentence of a pair may occur in several rows.
     seen = set()
     story_number = 0
 
@@ -589,7 +600,8 @@ def make_turn(task, split, turn, name):
     """The rows of a turn, one per label, all of them from the same random numbers.
 
     Args:
-        task, split, turn: as in make_task.
+        task, split: keys of GLUE_ROWS and of GLUE_ROWS[task].
+        turn: the number of the turn in this split, counted from 0.
         name: another name gives other random numbers.
     Returns:
         list of Row, or of None where there is none.

@@ -13,7 +13,7 @@ How a document is made:
     1. `documents` draws two, three or four different scenes from the table SCENES.
     2. A scene draws what happens: an Event ("the dog chased the cats") or a State ("the cats were
        afraid") of one or two Entities ("the dog").
-    3. The constructions (clause, passive, question, relative_clause, ...) put this into words.
+    3. The constructions (clause, passive, yes_no_question, relative_clause, ...) say it in words.
     4. A scene gives two sentences, and the second one depends on the meaning of the first one. A
        document keeps one tense (except for what is always true: "every duck is a bird") and draws
        no noun twice, so it cannot contradict itself.
@@ -841,7 +841,8 @@ class Story:
 
         Args:
             entity: the entity to mention.
-            other: another entity of the sentence before, which must not be meant.
+            other: another entity of the sentence before. A kind that it belongs to is not used; a
+                pronoun that could also mean it is rare. Adjectives and modifiers are left out.
         """
         # A pronoun is usual if it cannot mean the other one, and rare if it can.
         own_pronoun = pronoun_of(entity)

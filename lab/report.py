@@ -64,6 +64,11 @@ ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
 # are apart from the others, because one table of all would be too wide.
 FAMILY = ("t5", "alibi", "fire", "xl", "rotary", "deberta", "canon")
 
+# Differences between variants: each variant minus the one before it in ORDER, and each one of the
+# family minus `absolute`.
+STEPS_OF_ORDER = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
+STEPS_OF_FAMILY = [(variant, "absolute") for variant in FAMILY]
+
 NOT_MEASURED = "(not measured yet)"
 INTERVALS = f"[low, high]: 95 % interval of the bootstrap over seeds and pairs. {COVERAGE}"
 DIFFERENCES = f"Runs with the same seed are compared. p: paired t-test over seeds. {INTERVALS}"
@@ -344,24 +349,27 @@ def notes_of_marks(marks):
     return lines
 
 
-def paper_order_table(records, measures):
-    """The steps of the paper's order, one row each: each variant minus the one before it in ORDER.
+def differences_table(records, measures, steps):
+    """Differences between variants: one row per step, one column per measure.
 
-    The first row is absolute - none, the last one composite - dynamic.
+    Args:
+        records: of runs.
+        measures: list of Measure.
+        steps: list of (first, second); the row is first - second.
     """
     records = checked(records)
 
     # one row per step, one cell per measure
     rows = []
     p_values = 0
-    for lower, higher in itertools.pairwise(ORDER):
-        row = [f"{higher} - {lower}"]
+    for first, second in steps:
+        row = [f"{first} - {second}"]
         for measure in measures:
-            comparison = comparison_of(records, higher, lower, measure)
+            comparison = comparison_of(records, first, second, measure)
             if comparison is None:
                 row.append("")
                 continue
-            row.append(difference_cell(records, higher, lower, measure, comparison))
+            row.append(difference_cell(records, first, second, measure, comparison))
             if not math.isnan(comparison.p):
                 p_values += 1
         rows.append(row)
@@ -445,7 +453,7 @@ def phenomena_table(records, data, paradigms=(), of_family=False):
 def phenomena_order_table(records, data):
     """The steps of the paper's order on minimal pairs, by phenomenon: one column per step.
 
-    As in `paper_order_table`, a step is a variant minus the one before it.
+    A step is a variant minus the one before it in ORDER.
     """
     runs = with_pairs(checked(records), data)
     if not runs:
@@ -456,7 +464,7 @@ def phenomena_order_table(records, data):
     rows = {}
     p_values = 0
     measure = measure_of_pairs("", data)
-    for lower, higher in itertools.pairwise(ORDER):
+    for higher, lower in STEPS_OF_ORDER:
         seeds = values_by_seed(runs, lower, measure).keys()
         if not seeds & values_by_seed(runs, higher, measure).keys():
             continue
@@ -826,8 +834,10 @@ TABLES = {
     "summary":                 Table((*TOY, *ENGLISH), summary_table),
     # docs/results.md
     "toy-language":            Table(TOY, measure_table, ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE),)),
-    "toy-order":               Table(TOY, paper_order_table,
-                                     ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE),)),
+    "toy-order":               Table(TOY, differences_table,
+                                     ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE), STEPS_OF_ORDER)),
+    "toy-family":              Table(TOY, differences_table,
+                                     ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE), STEPS_OF_FAMILY)),
     "toy-phenomena":           Table(TOY, phenomena_table, ("toy",)),
     "toy-distances":           Table(TOY, phenomena_table, ("toy", DISTANCES)),
     "toy-family-phenomena":    Table(TOY, phenomena_table, ("toy", (), True)),
@@ -836,16 +846,19 @@ TABLES = {
     "toy-glue":                Table(TOY, glue_lines),
     "toy-cola":                Table(TOY, glue_lines, (phenomenon_cells,)),
     "lesson":                  Table(LESSON, measure_table, ((LOSS, ACCURACY, TOY_PAIRS),)),
-    "lesson-order":            Table(LESSON, paper_order_table, ((LOSS, TOY_PAIRS),)),
+    "lesson-order":            Table(LESSON, differences_table,
+                                     ((LOSS, TOY_PAIRS), STEPS_OF_ORDER)),
     "toy-batches":             Table(("toy-sorted.jsonl", "toy-random.jsonl"), batches_table),
     "english":                 Table(ENGLISH, measure_table,
                                      ((LOSS, ACCURACY, BLIMP, BLIMP_WORDS, COLA, SST),)),
-    "english-order":           Table(ENGLISH, paper_order_table, ((LOSS, BLIMP, COLA, SST),)),
+    "english-order":           Table(ENGLISH, differences_table,
+                                     ((LOSS, BLIMP, COLA, SST), STEPS_OF_ORDER)),
     "english-phenomena":       Table(ENGLISH, phenomena_table, ("blimp",)),
     "english-phenomena-order": Table(ENGLISH, phenomena_order_table, ("blimp",)),
     "english-lengths":         Table(("english-lengths.json",), length_losses_table),
     "english-lengths-divided": Table(("english-lengths-divided.json",), length_losses_table),
     "english-length-changes":  Table(("english-lengths.json",), length_changes_table),
+    "toy-lengths":             Table(("toy-lengths.json",), length_losses_table),
     # docs/speed.md
     "speed-steps":             Table(("bench-steps-bf16.json",), steps_table),
     "speed-family":            Table(("bench-steps-family.json",), steps_table),

@@ -443,6 +443,16 @@ def test_variants_that_are_not_there_or_not_trained_in_the_same_way_are_not_comp
     assert "of one kind (none, steps 2000; none, steps 300)" in message
 
 
+def test_results_that_name_no_tokenizer_are_compared_with_those_that_do():
+    runs = [made_run("composite", 0, {"cola": [3]}), made_run("none", 0, {"cola": [1]})]
+    runs[0].records[0]["settings"]["tokenizer"] = "abc"
+    assert compare_variants(runs, "composite", "none")["CoLA"].comparison.mean == 2
+
+    runs[1].records[0]["settings"]["tokenizer"] = "def"
+    message = error_of(compare_variants, runs, "composite", "none")
+    assert "cola tokenizer: abc and def" in message
+
+
 def test_variants_that_were_not_finetuned_in_the_same_way_are_not_compared():
     """Every run counts: here seed 1 has MRPC with other epochs, and seed 0 has no MRPC."""
     runs = []

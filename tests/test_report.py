@@ -415,6 +415,18 @@ def test_the_family_of_relative_positions_has_its_own_table_of_phenomena():
     assert lines[2] == "| a | 70.0 |"
 
 
+def test_the_differences_of_the_family_are_those_to_absolute():
+    """alibi - absolute: 3 - 1 and 5 - 2."""
+    records = []
+    for variant, losses in (("absolute", (1.0, 2.0)), ("alibi", (3.0, 5.0)), ("fixed", (4.0, 4.0))):
+        for seed, loss in enumerate(losses):
+            records.append(run_record(variant, seed, loss=loss))
+    lines = report.differences_table(records, (report.LOSS,), report.STEPS_OF_FAMILY)
+    assert len(lines) == 2 + len(report.FAMILY) + 2
+    assert lines[2] == "| t5 - absolute | |"
+    assert lines[3].startswith("| alibi - absolute | 2.500 +- 0.500 (p = ")
+
+
 def test_every_variant_of_the_family_exists():
     assert set(report.FAMILY) <= set(VARIANTS)
 
@@ -439,7 +451,7 @@ def test_differences_on_minimal_pairs_have_the_interval_of_the_bootstrap():
             pairs = {"blimp": pair_lines({("a_b", "a1"): accuracy})}
             records.append(run_record(variant, seed, pairs=pairs))
 
-    lines = report.paper_order_table(records, (report.BLIMP,))
+    lines = report.differences_table(records, (report.BLIMP,), report.STEPS_OF_ORDER)
     start = "| absolute - none | 10.0 +- 0.0 (all differences are equal, 2 seeds), ["
     assert lines[2].startswith(start)
     low, high = lines[2].removeprefix(start).removesuffix("] |").split(", ")
@@ -466,7 +478,7 @@ def test_the_tables_of_differences_say_how_many_p_values_there_are_and_what_one_
             pairs = {"blimp": pair_lines({("a_b", "a1"): accuracy, ("c", "c1"): accuracy + 1})}
             records.append(run_record(variant, seed, loss=seed + accuracy / 50, pairs=pairs))
 
-    lines = report.paper_order_table(records, (report.LOSS, report.BLIMP))
+    lines = report.differences_table(records, (report.LOSS, report.BLIMP), report.STEPS_OF_ORDER)
     note = "2 comparisons: without any true difference, about 0.1 would have p < 0.05."
     assert lines[-1] == f"{report.DIFFERENCES} {note}"
     assert "seeds), [" in lines[2]
@@ -487,7 +499,7 @@ def test_the_steps_of_the_order_are_paired_differences():
     records = [run_record("none", seed, loss) for seed, loss in enumerate((5.0, 5.5, 6.0))]
     records += [run_record("absolute", seed, loss) for seed, loss in ((0, 4.0), (1, 3.5), (2, 3.0))]
     records += [run_record("fixed", 2, 2.5)]
-    lines = report.paper_order_table(records, (report.LOSS, report.BLIMP))
+    lines = report.differences_table(records, (report.LOSS, report.BLIMP), report.STEPS_OF_ORDER)
     t = 2 * math.sqrt(3)
     p = 1 - t / math.sqrt(2 + t * t)
     assert lines == [
@@ -611,7 +623,7 @@ def test_a_difference_on_glue_is_that_of_the_finetuning_seeds_that_both_have():
     first = [glue_record("cola", 42, 10.0), glue_record("cola", 97, 30.0)]
     second = [glue_record("cola", 42, 40.0)]
     records = [run_record("none", glue=first), run_record("absolute", glue=second)]
-    lines = report.paper_order_table(records, (report.COLA,))
+    lines = report.differences_table(records, (report.COLA,), report.STEPS_OF_ORDER)
     assert lines[2] == "| absolute - none | 30.0 (one seed) |"
 
 
@@ -655,7 +667,7 @@ def test_an_order_without_a_common_finetuning_seed_has_an_empty_cell():
     for variant, seed in (("none", 42), ("absolute", 97)):
         glue = [glue_record("cola", 42, 10.0), glue_record("sst-2", seed, 20.0)]
         records.append(run_record(variant, 0, glue=glue))
-    lines = report.paper_order_table(records, (report.COLA, report.SST))
+    lines = report.differences_table(records, (report.COLA, report.SST), report.STEPS_OF_ORDER)
     assert lines[2] == "| absolute - none | 0.0 (one seed) | |"
 
 

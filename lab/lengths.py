@@ -341,7 +341,7 @@ def draw_losses(rows):
     lengths = sorted({row["N"] for row in rows})
     axis.set_xscale("log", base=2)
     axis.set_xticks(lengths, [f"{N:,}" for N in lengths])
-    axis.set_xlabel("N (tokens in a row; dotted: the longest row of the training)")
+    axis.set_xlabel("N (tokens in a row; dotted: --seq_len of the training)")
     axis.set_ylabel("loss (nats) of the same tokens:\nmean, standard error, (number of runs)")
     figure.legend(loc="outside upper center", ncols=5)
     return figure

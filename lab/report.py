@@ -32,7 +32,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.pairs import (
-    COVERAGE,
     accuracy_table,
     check_comparable,
     check_same_pairs,
@@ -70,8 +69,10 @@ STEPS_OF_ORDER = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)
 STEPS_OF_FAMILY = [(variant, "absolute") for variant in FAMILY]
 
 NOT_MEASURED = "(not measured yet)"
-INTERVALS = f"[low, high]: 95 % interval of the bootstrap over seeds and pairs. {COVERAGE}"
-DIFFERENCES = f"Runs with the same seed are compared. p: paired t-test over seeds. {INTERVALS}"
+DIFFERENCES = (
+    "Runs with the same seed are compared. p: paired t-test over seeds. [low, high]: 95 % interval "
+    "of the bootstrap over seeds and pairs; docs/results.md says how far to trust it."
+)
 
 
 # --- What is measured of a run --------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pretrain
 from attention import VARIANTS
 from conftest import ROOT
 from lab import record, report
+from lab.pairs import COVERAGE
 from model import BertConfig, BertForMaskedLM, parameter_count
 from support.files import load_checkpoint, sha256_of
 from support.pair_results import score_record
@@ -466,7 +467,11 @@ def test_differences_on_minimal_pairs_have_the_interval_of_the_bootstrap():
         "",
         report.DIFFERENCES,
     ]
-    assert "the true difference in about three of four experiments" in report.DIFFERENCES
+
+
+def test_the_page_of_results_says_how_far_to_trust_an_interval():
+    text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    assert COVERAGE in " ".join(text.split())
 
 
 def test_the_tables_of_differences_say_how_many_p_values_there_are_and_what_one_seed_means():

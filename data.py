@@ -801,8 +801,8 @@ def regroup_by_length(batches, token_counts, seed, epoch):
         begins = equal_parts(token_counts[rows], len(bucket))
         regrouped += np.split(rows, begins)
 
-    # Shuffle the batches. Otherwise a bucket would begin with its shortest rows. The 1 makes these
-    # random numbers other ones than those of draw_epoch.
+    # Shuffle the batches. Otherwise a bucket would begin with its shortest rows. With the 1, the
+    # random numbers are not those of draw_epoch.
     random = np.random.default_rng([seed, epoch, 1])
     order = random.permutation(len(regrouped))
     return [regrouped[index] for index in order]

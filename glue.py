@@ -50,6 +50,7 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -448,7 +449,7 @@ class TaskExamples:
 
 
 def task_examples(splits):
-    """The TaskExamples of a task. splits: as there."""
+    """The TaskExamples of a task. splits: as in TaskExamples."""
     content = []
     for split, examples in splits.items():
         content.append((split, examples.a, examples.b, examples.labels))
@@ -903,17 +904,18 @@ def read_tasks(formats, data_dir, args):
 
     tasks = {}
     for name in dict.fromkeys(names):  # each one once
-        if name in wanted:
-            tasks[name] = task_examples(read_splits(formats[name], data_dir, args.allow_partial))
-            continue
+        # if its files are missing, say why a task is needed that the user did not name
+        explained = nullcontext()
+        if name not in wanted:
+            why = (
+                f"other tasks start from {name} (--no-intermediate: they start from the "
+                "pre-trained model)"
+            )
+            explained = added_to_errors(why, FileNotFoundError)
 
-        # say why the files of a task are needed that the user did not name
-        why = (
-            f"other tasks start from {name} (--no-intermediate: they start from the pre-trained "
-            "model)"
-        )
-        with added_to_errors(why, FileNotFoundError):
-            tasks[name] = task_examples(read_splits(formats[name], data_dir, args.allow_partial))
+        with explained:
+            splits = read_splits(formats[name], data_dir, args.allow_partial)
+        tasks[name] = task_examples(splits)
     return tasks
 
 

@@ -524,6 +524,8 @@ def draw_loss(folders):
     runs = {str(folder): read_curves(folder) for folder in folders}
 
     pyplot = load_pyplot()
+
+    # the legend has two runs in a line
     legend_height = 0.15 * math.ceil(len(runs) / 2)  # inches
     figure, axis = pyplot.subplots(figsize=(6.3, 3.0 + legend_height))
     for number, (folder, curves) in enumerate(runs.items()):

@@ -317,6 +317,8 @@ def draw_losses(rows):
     """Loss against length, a line per variant."""
     pyplot = load_pyplot()
     losses_by_variant = losses_of_variants(rows)
+
+    # the legend has five variants in a line
     legend_height = 0.15 * math.ceil(len(losses_by_variant) / 5)  # inches
     figure, axis = pyplot.subplots(figsize=(6.3, 3.4 + legend_height))
     for number, (variant, by_length) in enumerate(losses_by_variant.items()):

@@ -106,7 +106,7 @@ def discard_if_broken(stream):
 def command_line(words):
     """A command as a user can paste it: words with spaces are in quotes.
 
-    The shells of Windows know double quotes only, and the others a backslash as a special sign.
+    On Windows only double quotes work, and a backslash is an ordinary character.
     """
     words = [str(word) for word in words]
     if os.name == "nt":

@@ -82,7 +82,10 @@ def temporary_name(folder):
 
 
 def rename(source, target):
-    """Give a file or a folder another name on the same disk. A file of this name is replaced."""
+    """Give a file or a folder another name on the same disk. A file of this name is replaced.
+
+    If Windows refuses it, it is tried again for RENAME_SECONDS.
+    """
     deadline = time.monotonic() + RENAME_SECONDS
     while True:
         try:

@@ -60,17 +60,27 @@ def own_folder(folder, option):
 def each_run_once(folders):
     """The folders without those that are the same as an earlier one by another path or a link.
 
-    A name with wildcards, such as runs/*-seed?, stands for all folders that it fits: the shells of
-    Windows do not replace it.
+    A name with wildcards stands for all folders that it fits.
     """
     different = {}
     for name in folders:
-        found = [name]
-        if not os.path.lexists(name):
-            found = [Path(path) for path in sorted(glob.glob(str(name)))] or [name]
-        for folder in found:
+        for folder in matching_folders(name):
             different.setdefault(os.path.realpath(folder), folder)
     return list(different.values())
+
+
+def matching_folders(name):
+    """The folders that a name with wildcards, such as runs/*-seed?, fits, in alphabetical order.
+
+    Most shells replace such a name before the program sees it, those of Windows do not. Any other
+    name, and one that fits nothing, is returned as it is: [name].
+    """
+    # a folder that is really called so
+    if os.path.lexists(name):
+        return [name]
+
+    found = [Path(path) for path in sorted(glob.glob(str(name)))]
+    return found or [name]
 
 
 def check_not_in_use(folder, option):

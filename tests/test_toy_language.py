@@ -545,6 +545,16 @@ SCENES = [
 ]
 
 
+def test_a_row_of_two_sentences_has_17_tokens_on_average_and_at_most_32():
+    """As docs/results.md says. Each word is one token; a row also has [CLS] and two [SEP]."""
+    lengths = []
+    for document in language.documents():
+        for first, second in zip(document[::2], document[1::2], strict=False):
+            lengths.append(len(first.split()) + len(second.split()) + 3)
+    assert max(lengths) == 32
+    assert round(sum(lengths) / len(lengths)) == 17
+
+
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
 def test_every_scene_shows_two_correct_pairs_of_sentences(scene, documents):
     examples = example_pairs(scene)

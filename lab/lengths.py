@@ -1,11 +1,14 @@
 """Held-out loss by length: how well does a model predict in rows longer than those of its training?
 
-    python -m lab.lengths RUN [RUN ...] --corpus english.txt --out results/english-lengths.json
+    python -m lab.lengths RUN [RUN ...] --corpus english.txt --out results/english-lengths.jsonl
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --figure docs/loss-by-length
 
 RUN is a folder that pretrain.py wrote, and --corpus names the text that the run was trained on: its
 tokenizer and its held-out pairs are used. Runs with a --vocab_size need the same here. A run of
 another corpus is refused.
+
+--out keeps one line per run in a file (lab/record.py). If the file has other runs already, these
+stay there, and they are in the printed table and in the figure, too.
 
 The text. Two sentences are hardly ever 2,048 tokens long, so rows of other lengths are made from
 the held-out sentences, in the order of the corpus, with a [SEP] after each one:
@@ -21,8 +24,8 @@ What is compared. At every length the same tokens are hidden, and the same ones 
 that are at least 8 places from both ends of their row at every length (scored_positions).
 Otherwise shorter rows, which cut more sentences at their ends, would be at a disadvantage. So the
 losses of one run at two lengths can be compared, and so can those of two runs at one length. Two
-commands can be compared if their --lengths are the same. The loss is not the held-out loss of
-pretrain.py, whose rows are pairs of sentences.
+commands can be compared if their --lengths are the same: a file of --out refuses others. The loss
+is not the held-out loss of pretrain.py, whose rows are pairs of sentences.
 
 A model with a vector per position (absolute, convbert) ends with its table: its longer lengths are
 left out, in one line. All others take every length.
@@ -46,7 +49,6 @@ import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below q
 import argparse
 import copy
 import math
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,24 +61,18 @@ from attention import VARIANTS
 from data import CLS, PAD, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
 from lab.figures import load_pyplot, save, style_of_line
 from lab.pairs import check_comparable
-from lab.record import Column, Record, without_folder
+from lab.record import add_records, identity_of_run, read_length_records
 from lab.report import losses_of_variants
 from model import IGNORED, load_config, load_run
 from support.commands import positive_int, run_command
 from support.devices import autocast, choose_device
+from support.provenance import made_by
 from support.runs import each_run_once, pretraining_settings, say_if_unfinished
 from support.statistics import mean_and_standard_error, standard_error
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096
 MARGIN = 8  # tokens between a scored token and the ends of its row: the window of K = 17
-
-COLUMNS = (
-    Column("run", "run", 28, align="<"),
-    Column("N", "N", 6, ","),
-    Column("loss", "loss", 8, ".4f"),
-    Column("scored", "scored", 8, ","),
-)
 
 
 # --- The text -------------------------------------------------------------------------------------
@@ -188,7 +184,7 @@ def rows_of_length(text, N):
 
 @torch.inference_mode()
 def loss_at(model, text, N, device, dtype, bar):
-    """(the mean loss in nats over all scored tokens, their number) in rows of N tokens."""
+    """The mean loss in nats over all scored tokens, in rows of N tokens."""
     masked_ids, labels = rows_of_length(text, N)
     batch_size = max(1, TOKENS_PER_BATCH // N)
     total = 0.0
@@ -203,7 +199,7 @@ def loss_at(model, text, N, device, dtype, bar):
         total += F.cross_entropy(logits.float(), targets, reduction="sum").item()
         count += len(targets)
         bar.update(batch_ids.numel())
-    return total / count, count
+    return total / count
 
 
 def possible_lengths(folder, config, lengths):
@@ -246,8 +242,25 @@ def check_end_weights(folder, config):
         )
 
 
-def measure_runs(folders, text, lengths, device, dtype, divide=False):
-    """Yield a row for each run and length. divide: whether to divide the end weights."""
+def measurement(text, lengths, dtype, divide=False):
+    """How the losses are measured: what must be the same for two runs to be compared.
+
+    Args:
+        text: a HeldOutText.
+        divide: whether to divide the end weights.
+    """
+    return {
+        "lengths": list(lengths),
+        "text_tokens": text.labels.numel(),
+        "scored": int((text.labels != IGNORED).sum()),
+        "divide_end_weights": divide,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+
+
+def measure_runs(folders, text, measured, device, dtype):
+    """Yield a record of each run (lab/record.py). measured: from `measurement`."""
+    lengths = measured["lengths"]
     configs = {folder: load_config(folder) for folder in folders}
     possible = {folder: possible_lengths(folder, configs[folder], lengths) for folder in folders}
 
@@ -260,22 +273,21 @@ def measure_runs(folders, text, lengths, device, dtype, divide=False):
             bar.set_description(Path(folder).name)
             model, _ = load_run(folder)
             model = model.to(device)
+            losses = []
             for N in possible[folder]:
-                measured = model
-                if divide:
-                    measured = with_divided_end_weights(model, N)
-                loss, scored = loss_at(measured, text, N, device, dtype, bar)
+                model_for_N = model
+                if measured["divide_end_weights"]:
+                    model_for_N = with_divided_end_weights(model, N)
+                loss = loss_at(model_for_N, text, N, device, dtype, bar)
                 if not math.isfinite(loss):
                     raise ValueError(f"{folder}: the loss at {N:,} tokens is {loss}")
-                yield {
-                    "run": Path(folder).resolve().name,
-                    "variant": configs[folder].variant,
-                    "seed": pretraining_settings(folder)["seed"],
-                    "trained_at": configs[folder].max_length,
-                    "N": N,
-                    "loss": loss,
-                    "scored": scored,
-                }
+                losses.append([N, loss])
+            yield {
+                **run_of(folder),
+                "made_by": made_by(device),
+                "measured": measured,
+                "losses": losses,
+            }
 
 
 def check_runs(folders, corpus):
@@ -283,29 +295,58 @@ def check_runs(folders, corpus):
 
     Runs of one variant, whose mean is taken, may differ in the seed only.
     """
-    # the text of each run
-    runs = []
     for folder in folders:
-        settings = pretraining_settings(folder)
-        runs.append({"run": str(folder), "settings": settings})
-        if settings.get("corpus") != corpus.fingerprint:
+        if pretraining_settings(folder).get("corpus") != corpus.fingerprint:
             raise ValueError(
                 f"{folder} was not trained on this --corpus with this --vocab_size; "
                 "give both as for its training"
             )
         say_if_unfinished(folder)
+    check_comparable([run_of(folder) for folder in folders])
 
-    # their settings
-    check_comparable(runs)
+
+def run_of(folder):
+    """The name and the settings of a run: what check_comparable and identity_of_run need."""
+    return {"run": Path(folder).resolve().name, "settings": pretraining_settings(folder)}
+
+
+def check_out(path, folders, measured):
+    """ValueError, before the work, if the file of --out cannot take the losses of these runs.
+
+    The file is made if it is not there.
+    """
+    add_records(path, [], read_length_records)
+
+    # the runs that are in the file and stay there
+    runs = {}
+    for record in read_length_records(path):
+        runs[identity_of_run(record)] = record
+        if record["measured"] != measured:
+            raise ValueError(
+                f"--out: the losses in {path} were measured in another way "
+                "(other --lengths, --dtype or --divide_end_weights); choose another file"
+            )
+
+    # together with the new ones
+    for folder in folders:
+        run = run_of(folder)
+        runs[identity_of_run(run)] = run
+    check_comparable(list(runs.values()))
 
 
 # --- Table and figure -----------------------------------------------------------------------------
 
 
-def print_table(rows, lengths):
+def print_losses(record):
+    """The losses of one run, in a line."""
+    losses = [f"{N:,}: {loss:.4f}" for N, loss in record["losses"]]
+    tqdm.write(f"{record['run']:<28}  {'   '.join(losses)}")
+
+
+def print_table(records, lengths):
     """One line per variant: mean and standard error over its runs at each length."""
     print("\n" + "variant".ljust(20) + "".join(f"{N:>18,}" for N in lengths))
-    for variant, by_length in losses_of_variants(rows).items():
+    for variant, by_length in losses_of_variants(records).items():
         cells = []
         for N in lengths:
             losses = list(by_length.get(N, {}).values())
@@ -313,10 +354,10 @@ def print_table(rows, lengths):
         print(variant.ljust(20) + "".join(f"{cell:>18}" for cell in cells))
 
 
-def draw_losses(rows):
-    """Loss against length, a line per variant."""
+def draw_losses(records):
+    """Loss against length, a line per variant. records: of lab/record.py."""
     pyplot = load_pyplot()
-    losses_by_variant = losses_of_variants(rows)
+    losses_by_variant = losses_of_variants(records)
 
     # the legend has five variants in a line
     legend_height = 0.15 * math.ceil(len(losses_by_variant) / 5)  # inches
@@ -336,11 +377,11 @@ def draw_losses(rows):
         )
 
     # where the training ended
-    for trained_at in sorted({row["trained_at"] for row in rows}):
+    for trained_at in sorted({record["settings"]["seq_len"] for record in records}):
         axis.axvline(trained_at, color="0.4", linewidth=0.8, linestyle=":")
 
     # a logarithmic axis of lengths, with the lengths themselves
-    lengths = sorted({row["N"] for row in rows})
+    lengths = records[0]["measured"]["lengths"]
     axis.set_xscale("log", base=2)
     axis.set_xticks(lengths, [f"{N:,}" for N in lengths])
     axis.set_xlabel("N (tokens in a row; dotted: --seq_len of the training)")
@@ -382,7 +423,7 @@ def parse_arguments(arguments=None):
     )
     add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
-    add("--out", type=Path, metavar="FILE.json", help="also write the numbers to this file")
+    add("--out", type=Path, metavar="FILE.jsonl", help="also keep the numbers in this file")
     add("--figure", type=Path, metavar="PATH", help="also draw them; a path without .png and .svg")
     args = parser.parse_args(arguments)
     if min(args.lengths) < 2:
@@ -396,8 +437,6 @@ def parse_arguments(arguments=None):
 
 def main(arguments=None):
     """Measure every run at every length. Returns the exit code."""
-    if arguments is None:
-        arguments = sys.argv[1:]
     args = parse_arguments(arguments)
     device, dtype, line = choose_device(args.device, args.dtype)
     print(line)
@@ -413,23 +452,25 @@ def main(arguments=None):
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
     check_runs(args.runs, corpus)
     text = held_out_text(corpus, args.lengths)
+    measured = measurement(text, args.lengths, dtype, args.divide_end_weights)
+    if args.out is not None:
+        check_out(args.out, args.runs, measured)
 
-    settings = {
-        "corpus": [without_folder(name) for name in args.corpus],
-        "fingerprint": corpus.fingerprint,
-        "lengths": args.lengths,
-        "text_tokens": text.labels.numel(),
-        "divide_end_weights": args.divide_end_weights,
-        "dtype": str(dtype).removeprefix("torch."),
-    }
-    record = Record(arguments, settings, device, args.out, program="lab.lengths")
-    rows = measure_runs(args.runs, text, args.lengths, device, dtype, args.divide_end_weights)
-    record.add_table(COLUMNS, rows)
+    # measure; each run is kept as soon as it is finished
+    print(f"the loss of the same {measured['scored']:,} tokens in rows of N tokens, as N: loss")
+    records = []
+    for record in measure_runs(args.runs, text, measured, device, dtype):
+        print_losses(record)
+        records.append(record)
+        if args.out is not None:
+            add_records(args.out, [record], read_length_records)
 
-    rows = record.content["rows"]
-    print_table(rows, args.lengths)
-    if args.figure is not None and rows:
-        save(draw_losses(rows), args.figure, args.figure.parent, args.figure.name)
+    # all runs that are in the file
+    if args.out is not None:
+        records = read_length_records(args.out)
+    print_table(records, args.lengths)
+    if args.figure is not None:
+        save(draw_losses(records), args.figure, args.figure.parent, args.figure.name)
     return 0
 
 

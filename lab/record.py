@@ -13,6 +13,15 @@ JSON object:
     glue       the results of fine-tuning: the records of RUN/glue/results.jsonl
     pairs      {name of the data: the lines of RUN/pairs/NAME.jsonl}, the minimal pairs
 
+Of losses by length (lab/lengths.py), a file has one line per run, too:
+
+    run        the name of its folder
+    settings   everything that the run depends on, as above
+    made_by    the machine, the versions and the code that measured the losses
+    measured   how: {"lengths", "text_tokens", "scored", "divide_end_weights", "dtype"}, the same in
+               all lines of a file
+    losses     [[N, loss in nats], ...]; lengths that the model cannot read are left out
+
 No record names a folder of the machine.
 """
 
@@ -62,11 +71,10 @@ class Record:
         settings: a dictionary of everything that the result depends on.
         device: torch.device.
         out: Path of the file; None if there is to be no file.
-        program: what was run.
     """
 
-    def __init__(self, arguments, settings, device, out, program="lab.bench"):
-        words = [f"python -m {program}"]
+    def __init__(self, arguments, settings, device, out):
+        words = ["python -m lab.bench"]
         words += [without_folder(argument) for argument in arguments]
         self.content = {
             "command": " ".join(words),
@@ -284,27 +292,33 @@ def check_run_record(record):
 
 def read_run_records(path):
     """The records of a file results/NAME.jsonl. ValueError if it is missing or damaged."""
-    path = Path(path)
-    if path.is_dir():
+    check_is_file(path, "python -m lab.report collect")
+    return read_json_lines(Path(path), check_run_record, "delete the line and collect the run")
+
+
+def check_is_file(path, program):
+    """ValueError if there is no file of records. program: what makes it."""
+    if Path(path).is_dir():
         raise ValueError(f"{path} is a folder, not a file of records")
-    if not path.is_file():
-        raise ValueError(
-            f"{path} is not there: python -m lab.report collect RUN ... --out {path} makes it"
-        )
-
-    return read_json_lines(path, check_run_record, "delete the line and collect the run")
+    if not Path(path).is_file():
+        raise ValueError(f"{path} is not there: {program} RUN ... --out {path} makes it")
 
 
-def add_run_records(path, added):
+def add_records(path, added, read=read_run_records):
     """Add records of runs to a file. A record of the same run is replaced.
 
     The lines are sorted by variant, in the order of VARIANTS, then by seed. The file is written
     atomically.
+
+    Args:
+        path: of the file.
+        added: list of records.
+        read: function that reads the file, read_run_records or read_length_records.
     """
     path = Path(path)
     records = {}
     if path.exists():
-        records = {identity_of_run(record): record for record in read_run_records(path)}
+        records = {identity_of_run(record): record for record in read(path)}
     records |= {identity_of_run(record): record for record in added}
 
     lines = []
@@ -333,3 +347,32 @@ def place_of_variant(name):
     if name in VARIANTS:
         return list(VARIANTS).index(name)
     return len(VARIANTS)
+
+
+# --- Losses by length -----------------------------------------------------------------------------
+
+
+def check_length_record(record):
+    """An error (one of DAMAGE) if a record of losses by length is not what the tables read."""
+    settings = record["settings"]
+    names = (record["run"], settings["variant"], record["measured"]["dtype"])
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{names} are not names")
+    check_numbers(settings["seed"], settings["seq_len"])
+    check_numbers(record["measured"]["scored"], *record["measured"]["lengths"])
+    for N, loss in record["losses"]:
+        check_numbers(N, loss)
+
+
+def read_length_records(path):
+    """The records of a file of losses by length. ValueError if it is missing or damaged.
+
+    Also if its lines were not measured in the same way: such losses cannot be compared.
+    """
+    check_is_file(path, "python -m lab.lengths")
+    advice = "delete the line and measure the run again"
+    records = read_json_lines(Path(path), check_length_record, advice)
+    for record in records:
+        if record["measured"] != records[0]["measured"]:
+            raise ValueError(f"{path}: {record['run']} was measured in another way than the first")
+    return records

@@ -39,7 +39,13 @@ from lab.pairs import (
     mean_accuracy,
     p_value_count,
 )
-from lab.record import add_run_records, identity_of_run, read_run_records, record_of_run
+from lab.record import (
+    add_records,
+    identity_of_run,
+    read_length_records,
+    read_run_records,
+    record_of_run,
+)
 from support.commands import run_command
 from support.files import write_text
 from support.glue_table import (
@@ -296,13 +302,18 @@ def conditions(records):
         *dict.fromkeys(machines),
         f"{duration} minutes of training per run",
     ]
-    dates = sorted({origin["date"] for origin in origins})
-    if dates:
-        parts.append(" to ".join(dict.fromkeys([dates[0], dates[-1]])))
+    if origins:
+        parts.append(dates_of(origins))
     codes = {origin.get("code") for origin in origins}
     if len(codes) > 1:
         parts.append(f"{len(codes)} versions of the code")
     return "; ".join(parts) + "."
+
+
+def dates_of(origins):
+    """The first and the last date of some made_by: "2026-11-21 to 2026-11-23", or the only one."""
+    dates = sorted(origin["date"] for origin in origins)
+    return " to ".join(dict.fromkeys([dates[0], dates[-1]]))
 
 
 def machine_of(made_by):
@@ -709,26 +720,30 @@ def lengths_table(record):
 # --- Losses by length -----------------------------------------------------------------------------
 
 
-def losses_of_variants(rows):
-    """{variant: {N: {seed: loss}}} from the rows of `python -m lab.lengths`."""
+def losses_of_variants(records):
+    """{variant: {N: {seed: loss}}} from the records of `python -m lab.lengths`."""
     table = {}
-    for row in rows:
-        by_length = table.setdefault(row["variant"], {})
-        by_length.setdefault(row["N"], {})[row["seed"]] = row["loss"]
+    for record in records:
+        settings = record["settings"]
+        by_length = table.setdefault(settings["variant"], {})
+        for N, loss in record["losses"]:
+            by_length.setdefault(N, {})[settings["seed"]] = loss
     return table
 
 
-def length_losses_table(record):
+def length_losses_table(records):
     """The loss of each variant in rows of N tokens, from `python -m lab.lengths`."""
-    if not record["rows"]:
+    if not records:
         return [NOT_MEASURED]
+    check_comparable(records)
 
     # how many seeds most cells have
-    losses = losses_of_variants(record["rows"])
+    losses = losses_of_variants(records)
     usual = max(len(seeds) for by_length in losses.values() for seeds in by_length.values())
 
     # one row per variant, one column per length
-    lengths = record["settings"]["lengths"]
+    measured = records[0]["measured"]
+    lengths = measured["lengths"]
     rows = []
     for variant, by_length in losses.items():
         values = [list(by_length.get(N, {}).values()) for N in lengths]
@@ -736,30 +751,34 @@ def length_losses_table(record):
     header = ["variant", *[f"{N:,} tokens" for N in lengths]]
 
     # what holds for all cells
+    origins = [record["made_by"] for record in records]
+    devices = ", ".join(dict.fromkeys(origin["device"] for origin in origins))
     note = (
-        f"The same {record['rows'][0]['scored']:,} tokens of one text for all lengths and runs: "
+        f"The same {measured['scored']:,} tokens of one text for all lengths and runs: "
         "the errors are over seeds, without that of the choice of the text; "
-        f"{record['settings']['dtype']}; {record['device']}; {record['date']}."
+        f"{measured['dtype']}; {devices}; {dates_of(origins)}."
     )
     return [*markdown(header, rows), "", note]
 
 
-def length_changes_table(record):
+def length_changes_table(records):
     """How much the loss changes from the longest rows of the training to longer ones.
 
-    All runs of the record were trained with rows of the same length.
+    All runs of the records were trained with rows of the same length.
     """
-    if not record["rows"]:
+    if not records:
         return [NOT_MEASURED]
-    trained_at = record["rows"][0]["trained_at"]
-    if trained_at not in record["settings"]["lengths"]:
+    check_comparable(records)
+    trained_at = records[0]["settings"]["seq_len"]
+    lengths = records[0]["measured"]["lengths"]
+    if trained_at not in lengths:
         raise ValueError(f"the loss at {trained_at} tokens, the training's rows, was not measured")
-    longer = [N for N in record["settings"]["lengths"] if N > trained_at]
+    longer = [N for N in lengths if N > trained_at]
 
     # one row per variant, one column per longer length
     rows = []
     p_values = 0
-    for variant, by_length in losses_of_variants(record["rows"]).items():
+    for variant, by_length in losses_of_variants(records).items():
         row = [variant]
         for N in longer:
             if N not in by_length:
@@ -805,20 +824,37 @@ def attacks_table(record):
 # --- All tables -----------------------------------------------------------------------------------
 
 
+def read_records(path):
+    """The content of a file of records. ValueError if it is missing or damaged.
+
+    Of a file .jsonl it is the list of its records of runs, of a file .json the value.
+    """
+    if path.suffix == ".jsonl":
+        return read_run_records(path)
+    if not path.is_file():
+        raise ValueError(f"{path} is not there: lab.bench or lab.attacks with --out makes it")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of the documents.
 
     Attributes:
         files: the names of its records in results/.
-        make: function from the contents of these files to the lines of the table. Of a file .jsonl
-            the content is the list of its records, of a file .json it is the value.
+        make: function from the contents of these files to the lines of the table.
         options: further arguments of the function.
+        read: function from the path of a file to its content: for most files .jsonl the list of
+            the records of runs, of a file .json the value.
     """
 
     files: tuple
     make: Callable
     options: tuple = ()
+    read: Callable = read_records
 
 
 TOY = ("toy.jsonl",)
@@ -856,10 +892,14 @@ TABLES = {
                                      ((LOSS, BLIMP, COLA, SST), STEPS_OF_ORDER)),
     "english-phenomena":       Table(ENGLISH, phenomena_table, ("blimp",)),
     "english-phenomena-order": Table(ENGLISH, phenomena_order_table, ("blimp",)),
-    "english-lengths":         Table(("english-lengths.json",), length_losses_table),
-    "english-lengths-divided": Table(("english-lengths-divided.json",), length_losses_table),
-    "english-length-changes":  Table(("english-lengths.json",), length_changes_table),
-    "toy-lengths":             Table(("toy-lengths.json",), length_losses_table),
+    "english-lengths":         Table(("english-lengths.jsonl",), length_losses_table,
+                                     read=read_length_records),
+    "english-lengths-divided": Table(("english-lengths-divided.jsonl",), length_losses_table,
+                                     read=read_length_records),
+    "english-length-changes":  Table(("english-lengths.jsonl",), length_changes_table,
+                                     read=read_length_records),
+    "toy-lengths":             Table(("toy-lengths.jsonl",), length_losses_table,
+                                     read=read_length_records),
     # docs/speed.md
     "speed-steps":             Table(("bench-steps-bf16.json",), steps_table),
     "speed-family":            Table(("bench-steps-family.json",), steps_table),
@@ -888,7 +928,7 @@ def lines_of(name, results):
     if name not in TABLES:
         raise ValueError(f"there is no table {name!r}; the tables are: {', '.join(TABLES)}")
     table = TABLES[name]
-    contents = [read_records(results / file) for file in table.files]
+    contents = [table.read(results / file) for file in table.files]
 
     # the rows of a record may lack what the table reads
     try:
@@ -896,20 +936,6 @@ def lines_of(name, results):
     except (KeyError, IndexError, TypeError, AttributeError, StopIteration) as error:
         files = " or ".join(str(results / file) for file in table.files)
         raise ValueError(f"{files} is damaged or was made by another version ({error!r})") from None
-
-
-def read_records(path):
-    """The content of a file of records. ValueError if it is missing or damaged."""
-    if path.suffix == ".jsonl":
-        return read_run_records(path)
-    if not path.is_file():
-        raise ValueError(
-            f"{path} is not there: lab.bench, lab.lengths or lab.attacks with --out makes it"
-        )
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
 
 
 def print_tables(names, results):
@@ -1005,7 +1031,7 @@ def collect_command(args):
         if identities.count(identity) > 1:
             raise ValueError(f"{folder}: there is another run with this name; rename one of them")
 
-    add_run_records(args.out, records)
+    add_records(args.out, records)
     print(f"{args.out}: {counted(len(records), 'run')} added or replaced")
 
 

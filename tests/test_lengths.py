@@ -1,6 +1,5 @@
 """lab/lengths.py: the same hidden tokens at every length, the loss of the model, its errors."""
 
-import json
 import shutil
 
 import numpy as np
@@ -13,6 +12,7 @@ import pretrain
 from conftest import ROOT
 from data import CLS, PAD, SEP, prepare_corpus
 from lab import lengths
+from lab.record import add_records, read_length_records
 from model import BertConfig, BertForMaskedLM, load_run
 from support.statistics import mean_and_standard_error
 
@@ -184,7 +184,7 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_all_hidden_tokens(corpus, runs
     text = lengths.held_out_text(corpus, LENGTHS)
     model, _ = load_run(runs["alibi0"])
     with tqdm(disable=True) as bar:
-        got, count = lengths.loss_at(model, text, 20, torch.device("cpu"), torch.float32, bar)
+        got = lengths.loss_at(model, text, 20, torch.device("cpu"), torch.float32, bar)
 
     losses = []
     for ids, labels in zip(*lengths.rows_of_length(text, 20), strict=True):
@@ -193,14 +193,14 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_all_hidden_tokens(corpus, runs
         for place, label in enumerate(labels[real].tolist()):
             if label != -100:
                 losses.append(-log_p[place, label].item())
-    assert count == len(losses)
+    assert len(losses) == (text.labels != -100).sum()
     assert abs(got - np.mean(losses)) < 1e-5
 
 
 def test_every_run_is_measured_and_absolute_ends_with_its_table(
     runs, small_text, run_program, tmp_path
 ):
-    out = tmp_path / "lengths.json"
+    out = tmp_path / "lengths.jsonl"
     arguments = [*runs.values(), "--corpus", small_text.file, "--cache_dir", small_text.cache]
     arguments += ["--lengths", 40, 16, 8, 16, "--device", "cpu", "--dtype", "fp32", "--out", out]
     code, printed, error = run_program("lab.lengths", lengths.main, *arguments)
@@ -211,18 +211,21 @@ def test_every_run_is_measured_and_absolute_ends_with_its_table(
     assert len(lines) == 1
     assert "absolute has vectors for 16 positions, so it cannot read 40 tokens" in lines[0]
 
-    record = json.loads(out.read_text(encoding="utf-8"))
-    found = [(row["run"], row["N"]) for row in record["rows"]]
+    # one record per run, in the order of VARIANTS
+    records = read_length_records(out)
+    assert [record["run"] for record in records] == ["absolute0", "alibi0", "alibi1"]
+    assert [record["settings"]["seed"] for record in records] == [0, 0, 1]
+    assert all(record["made_by"]["code"] for record in records)
+    losses = {}
+    for record in records:
+        assert record["measured"]["lengths"] == [8, 16, 40]
+        for N, loss in record["losses"]:
+            losses[record["run"], N] = loss
     expected = [(f"alibi{seed}", N) for seed in (0, 1) for N in (8, 16, 40)]
-    assert found == [*expected, ("absolute0", 8), ("absolute0", 16)]
-    assert len({row["scored"] for row in record["rows"]}) == 1
-    assert record["command"].startswith("python -m lab.lengths alibi0 alibi1 absolute0 --corpus")
-    assert record["settings"]["lengths"] == [8, 16, 40]
-    assert record["code"]
+    assert list(losses) == [("absolute0", 8), ("absolute0", 16), *expected]
 
     # the table: mean and standard error over two runs, and a dash
     table = {line.split()[0]: line for line in printed.splitlines() if line.strip()}
-    losses = {(row["run"], row["N"]): row["loss"] for row in record["rows"]}
     cells = []
     for N in (8, 16, 40):
         cells.append(mean_and_standard_error([losses["alibi0", N], losses["alibi1", N]]))
@@ -242,17 +245,98 @@ def test_divided_end_weights_change_the_loss_of_rows_longer_than_those_of_the_tr
     code, _, error = run_program("pretrain.py", pretrain.main, *text, *training)
     assert code == 0, error
 
-    out = tmp_path / "lengths.json"
-    losses = []
-    for options in ([], ["--divide_end_weights"]):
+    losses = {}
+    for name, options in (("whole", []), ("divided", ["--divide_end_weights"])):
+        out = tmp_path / f"{name}.jsonl"
         measuring = [tmp_path / "run", *text, "--lengths", 16, 40, "--out", out, *options]
         code, _, error = run_program("lab.lengths", lengths.main, *measuring)
         assert code == 0, error
-        rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
-        losses.append([row["loss"] for row in rows])
-    (at_16, at_40), (divided_at_16, divided_at_40) = losses
+        (record,) = read_length_records(out)
+        losses[name] = [loss for _, loss in record["losses"]]
+    at_16, at_40 = losses["whole"]
+    divided_at_16, divided_at_40 = losses["divided"]
     assert divided_at_16 == at_16
     assert divided_at_40 != at_40
+
+
+def test_runs_that_are_in_the_file_stay_there_and_are_in_the_table_and_in_the_figure(
+    runs, small_text, run_program, tmp_path, monkeypatch
+):
+    drawn = []
+    monkeypatch.setattr(lengths, "load_pyplot", lambda: None)
+    monkeypatch.setattr(lengths, "draw_losses", drawn.extend)
+    monkeypatch.setattr(lengths, "save", lambda *arguments: None)
+
+    out = tmp_path / "lengths.jsonl"
+    text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
+    text += ["--dtype", "fp32", "--lengths", 8, 16, "--out", out]
+    for name in ("alibi0", "absolute0"):
+        code, printed, error = run_program("lab.lengths", lengths.main, runs[name], *text)
+        assert code == 0, error
+    assert "alibi0" not in printed  # it was not measured again
+    assert "\nabsolute " in printed and "\nalibi " in printed  # rows of the table
+    before = read_length_records(out)
+    assert [record["run"] for record in before] == ["absolute0", "alibi0"]
+
+    # a run that is measured again replaces its record
+    again = [runs["alibi0"], *text, "--figure", tmp_path / "figure"]
+    code, _, error = run_program("lab.lengths", lengths.main, *again)
+    assert code == 0, error
+    assert [record["losses"] for record in drawn] == [record["losses"] for record in before]
+    assert [record["run"] for record in read_length_records(out)] == ["absolute0", "alibi0"]
+
+
+@pytest.mark.parametrize("option", [["--lengths", 8], ["--dtype", "bf16"]])
+def test_a_file_of_losses_that_were_measured_in_another_way_is_refused_and_stays(
+    option, runs, small_text, run_program, tmp_path
+):
+    out = tmp_path / "lengths.jsonl"
+    arguments = [runs["alibi0"], "--corpus", small_text.file, "--cache_dir", small_text.cache]
+    arguments += ["--device", "cpu", "--dtype", "fp32", "--lengths", 8, 16, "--out", out]
+    code, _, error = run_program("lab.lengths", lengths.main, *arguments)
+    assert code == 0, error
+    before = out.read_bytes()
+
+    code, printed, error = run_program("lab.lengths", lengths.main, *arguments, *option)
+    assert code == 2
+    assert "were measured in another way" in error
+    assert len(error.strip().splitlines()) == 1
+    assert "alibi0" not in printed
+    assert out.read_bytes() == before
+
+
+def test_a_run_that_cannot_be_compared_with_those_of_the_file_is_refused(
+    runs, small_text, run_program, tmp_path
+):
+    """The same variant and seed under another name: perhaps a copy."""
+    out = tmp_path / "lengths.jsonl"
+    shutil.copytree(runs["alibi0"], tmp_path / "copy")
+    text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
+    text += ["--dtype", "fp32", "--lengths", 8, 16, "--out", out]
+    code, _, error = run_program("lab.lengths", lengths.main, runs["alibi0"], *text)
+    assert code == 0, error
+    code, _, error = run_program("lab.lengths", lengths.main, tmp_path / "copy", *text)
+    assert code == 2
+    assert "both alibi with seed 0" in error
+    assert [record["run"] for record in read_length_records(out)] == ["alibi0"]
+
+
+def test_lines_of_a_file_that_were_measured_in_different_ways_are_refused(tmp_path):
+    path = tmp_path / "lengths.jsonl"
+    first = length_record("alibi", 0, {64: 2.0})
+    second = length_record("alibi", 1, {64: 2.0})
+    second["measured"]["scored"] = 5
+    add_records(path, [first, second], read_length_records)
+    with pytest.raises(ValueError, match="alibi-seed1 was measured in another way"):
+        read_length_records(path)
+
+
+def test_a_damaged_line_of_a_file_of_losses_is_refused_with_its_number(tmp_path):
+    path = tmp_path / "lengths.jsonl"
+    damaged = length_record("alibi", 1, {64: "2.0"})
+    add_records(path, [length_record("alibi", 0, {64: 2.0}), damaged], read_length_records)
+    with pytest.raises(ValueError, match="line 2: '2.0' is not a number.*measure the run again"):
+        read_length_records(path)
 
 
 def test_a_run_of_another_corpus_is_refused_in_one_line(runs, run_program, tmp_path):
@@ -298,17 +382,25 @@ def test_a_run_with_a_vocabulary_of_its_own_needs_the_same_vocab_size_again(
     assert code == 0, error
 
 
+def length_record(variant, seed, losses):
+    """A record as lab.lengths writes it, of a run that was trained with rows of 64 tokens."""
+    return {
+        "run": f"{variant}-seed{seed}",
+        "settings": {"variant": variant, "seed": seed, "seq_len": 64},
+        "made_by": {"date": "2026-01-02", "device": "cpu (model)"},
+        "measured": {"lengths": [64, 128], "scored": 10, "dtype": "float32"},
+        "losses": [[N, loss] for N, loss in losses.items()],
+    }
+
+
 def test_the_figure_has_a_line_for_each_variant():
     pyplot = pytest.importorskip("matplotlib.pyplot")
-    rows = []
-    for variant, seed, N, loss in (
-        ("alibi", 0, 64, 2.0),
-        ("alibi", 1, 64, 3.0),
-        ("alibi", 0, 128, 1.0),
-        ("absolute", 0, 64, 4.0),
-    ):
-        rows.append(dict(variant=variant, seed=seed, N=N, loss=loss, trained_at=64))
-    figure = lengths.draw_losses(rows)
+    records = [
+        length_record("alibi", 0, {64: 2.0, 128: 1.0}),
+        length_record("alibi", 1, {64: 3.0}),
+        length_record("absolute", 0, {64: 4.0}),
+    ]
+    figure = lengths.draw_losses(records)
     (axis,) = figure.axes
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["alibi (2)", "absolute (1)"]

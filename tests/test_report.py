@@ -294,10 +294,10 @@ def test_a_file_of_records_is_complete_or_unchanged(tmp_path, run_report, monkey
 @pytest.mark.parametrize("setting", ["corpus", "size", "kernel_size", "attention_layer", "beyond"])
 def test_a_run_of_the_same_name_with_another_setting_does_not_replace_a_record(tmp_path, setting):
     out = tmp_path / "toy.jsonl"
-    record.add_run_records(out, [run_record(), run_record("fixed")])
-    record.add_run_records(out, [run_record(loss=1.0, **{setting: 3})])
+    record.add_records(out, [run_record(), run_record("fixed")])
+    record.add_records(out, [run_record(loss=1.0, **{setting: 3})])
     assert len(record.read_run_records(out)) == 3
-    record.add_run_records(out, [run_record(loss=1.5, **{setting: 3}, steps=80)])
+    record.add_records(out, [run_record(loss=1.5, **{setting: 3}, steps=80)])
     assert len(record.read_run_records(out)) == 3
 
 
@@ -560,35 +560,41 @@ def test_batches_before_and_after_are_shown_side_by_side():
         report.batches_table([before], [])
 
 
-def record_of_lengths():
-    """As lab.lengths writes it: two seeds of alibi at three lengths, absolute up to its 128."""
-    rows = []
+def records_of_lengths():
+    """As lab.lengths writes them: two seeds of alibi at three lengths, absolute up to its 128."""
+    records = []
     for variant, seed, losses in (
         ("alibi", 0, {64: 4.0, 128: 3.0, 256: 3.5}),
         ("alibi", 1, {64: 6.0, 128: 5.0, 256: 5.7}),
         ("absolute", 0, {64: 4.25, 128: 4.0}),
     ):
-        for N, loss in losses.items():
-            row = {"variant": variant, "seed": seed, "N": N, "loss": loss}
-            rows.append({**row, "trained_at": 128, "scored": 1234})
-    settings = {"lengths": [64, 128, 256], "dtype": "float32"}
-    return {"rows": rows, "settings": settings, "device": "cpu (model)", "date": "2026-01-02"}
+        records.append(
+            {
+                "run": f"{variant}-seed{seed}",
+                "settings": {"variant": variant, "seed": seed, "seq_len": 128},
+                "made_by": {"device": f"cpu (model {seed})", "date": f"2026-01-0{seed + 2}"},
+                "measured": {"lengths": [64, 128, 256], "scored": 1234, "dtype": "float32"},
+                "losses": [[N, loss] for N, loss in losses.items()],
+            }
+        )
+    return records
 
 
 def test_losses_by_length_have_a_column_per_length_and_say_how_many_seeds_there_are():
-    assert report.length_losses_table(record_of_lengths()) == [
+    assert report.length_losses_table(records_of_lengths()) == [
         "| variant | 64 tokens | 128 tokens | 256 tokens |",
         "|---|---|---|---|",
         "| alibi | 5.000 +- 1.000 | 4.000 +- 1.000 | 4.600 +- 1.100 |",
         "| absolute | 4.250 (1 seed) | 4.000 (1 seed) | - |",
         "",
         "The same 1,234 tokens of one text for all lengths and runs: the errors are over seeds, "
-        "without that of the choice of the text; float32; cpu (model); 2026-01-02.",
+        "without that of the choice of the text; float32; cpu (model 0), cpu (model 1); "
+        "2026-01-02 to 2026-01-03.",
     ]
 
 
 def test_changes_from_the_length_of_the_training_are_those_of_each_run():
-    assert report.length_changes_table(record_of_lengths()) == [
+    assert report.length_changes_table(records_of_lengths()) == [
         "| variant | 256 - 128 |",
         "|---|---|",
         "| alibi | 0.600 +- 0.100 (p = 0.11, 2 seeds) |",
@@ -633,13 +639,12 @@ def test_a_difference_on_glue_is_that_of_the_finetuning_seeds_that_both_have():
 
 
 def test_a_measurement_of_lengths_that_is_not_complete_is_said():
-    record = record_of_lengths()
-    record["settings"]["lengths"] = [256]
+    records = records_of_lengths()
+    records[0]["measured"]["lengths"] = [256]
     with pytest.raises(ValueError, match="the loss at 128 tokens, the training's rows, was not"):
-        report.length_changes_table(record)
-    record["rows"] = []
-    assert report.length_changes_table(record) == [report.NOT_MEASURED]
-    assert report.length_losses_table(record) == [report.NOT_MEASURED]
+        report.length_changes_table(records)
+    assert report.length_changes_table([]) == [report.NOT_MEASURED]
+    assert report.length_losses_table([]) == [report.NOT_MEASURED]
 
 
 def test_the_table_of_the_first_command_has_a_row_per_run():

@@ -24,8 +24,8 @@ What is compared. At every length the same tokens are hidden, and the same ones 
 that are at least 8 places from both ends of their row at every length (scored_positions).
 Otherwise shorter rows, which cut more sentences at their ends, would be at a disadvantage. So the
 losses of one run at two lengths can be compared, and so can those of two runs at one length. Two
-commands can be compared if their --lengths are the same: a file of --out refuses others. The loss
-is not the held-out loss of pretrain.py, whose rows are pairs of sentences.
+commands can be compared if their --corpus, --lengths and --dtype are the same: a file of --out
+refuses others. The loss is not the held-out loss of pretrain.py, whose rows are pairs of sentences.
 
 A model with a vector per position (absolute, convbert) ends with its table: its longer lengths are
 left out, in one line. All others take every length.
@@ -48,7 +48,9 @@ import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below q
 # isort: split
 import argparse
 import copy
+import hashlib
 import math
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,9 +68,17 @@ from lab.report import losses_of_variants
 from model import IGNORED, load_config, load_run
 from support.commands import positive_int, run_command
 from support.devices import autocast, choose_device
+from support.files import sha256_of
+from support.pair_results import DIGITS
 from support.provenance import made_by
-from support.runs import each_run_once, pretraining_settings, say_if_unfinished
-from support.statistics import mean_and_standard_error, standard_error
+from support.runs import (
+    added_to_errors,
+    each_run_once,
+    existing_file,
+    pretraining_settings,
+    say_if_unfinished,
+)
+from support.statistics import different_settings, mean_and_standard_error, standard_error
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096
@@ -242,16 +252,17 @@ def check_end_weights(folder, config):
         )
 
 
-def measurement(text, lengths, dtype, divide=False):
+def measurement(text, lengths, dtype, divide):
     """How the losses are measured: what must be the same for two runs to be compared.
 
     Args:
         text: a HeldOutText.
         divide: whether to divide the end weights.
     """
+    content = text.masked_ids.numpy().tobytes() + text.labels.numpy().tobytes()
     return {
         "lengths": list(lengths),
-        "text_tokens": text.labels.numel(),
+        "text_sha256": hashlib.sha256(content).hexdigest()[:DIGITS],
         "scored": int((text.labels != IGNORED).sum()),
         "divide_end_weights": divide,
         "dtype": str(dtype).removeprefix("torch."),
@@ -259,22 +270,31 @@ def measurement(text, lengths, dtype, divide=False):
 
 
 def measure_runs(folders, text, measured, device, dtype):
-    """Yield a record of each run (lab/record.py). measured: from `measurement`."""
-    lengths = measured["lengths"]
-    configs = {folder: load_config(folder) for folder in folders}
-    possible = {folder: possible_lengths(folder, configs[folder], lengths) for folder in folders}
+    """Yield a record of each run (lab/record.py) that can read at least one of the lengths.
+
+    measured: from `measurement`.
+    """
+    possible = {}
+    for folder in folders:
+        lengths = possible_lengths(folder, load_config(folder), measured["lengths"])
+        if lengths:
+            possible[folder] = lengths
+    if not possible:
+        raise ValueError("no run can read rows of these --lengths")
+    origin = made_by(device)
 
     # the bar counts the tokens that the models read
     total = 0
-    for lengths_of_run in possible.values():
-        total += sum(rows_of_length(text, N)[0].numel() for N in lengths_of_run)
+    for lengths in possible.values():
+        total += sum(rows_of_length(text, N)[0].numel() for N in lengths)
     with tqdm(total=total, unit="token", unit_scale=True, disable=None, leave=False) as bar:
-        for folder in folders:
+        for folder, lengths in possible.items():
             bar.set_description(Path(folder).name)
+            digest = sha256_of(existing_file(folder, "model.pt"))[:DIGITS]
             model, _ = load_run(folder)
             model = model.to(device)
             losses = []
-            for N in possible[folder]:
+            for N in lengths:
                 model_for_N = model
                 if measured["divide_end_weights"]:
                     model_for_N = with_divided_end_weights(model, N)
@@ -284,7 +304,8 @@ def measure_runs(folders, text, measured, device, dtype):
                 losses.append([N, loss])
             yield {
                 **run_of(folder),
-                "made_by": made_by(device),
+                "made_by": origin,
+                "model": digest,
                 "measured": measured,
                 "losses": losses,
             }
@@ -302,7 +323,7 @@ def check_runs(folders, corpus):
                 "give both as for its training"
             )
         say_if_unfinished(folder)
-    check_comparable([run_of(folder) for folder in folders])
+    check_comparable([{**run_of(folder), "run": str(folder)} for folder in folders])
 
 
 def run_of(folder):
@@ -311,27 +332,26 @@ def run_of(folder):
 
 
 def check_out(path, folders, measured):
-    """ValueError, before the work, if the file of --out cannot take the losses of these runs.
-
-    The file is made if it is not there.
-    """
-    add_records(path, [], read_length_records)
-
-    # the runs that are in the file and stay there
-    runs = {}
-    for record in read_length_records(path):
-        runs[identity_of_run(record)] = record
-        if record["measured"] != measured:
+    """ValueError or OSError, before the work, if the file of --out cannot take these runs."""
+    # the runs that are in the file were measured in the same way
+    kept = []
+    if path.exists():
+        kept = read_length_records(path)
+    if kept:
+        differences = different_settings(kept[0]["measured"], measured, except_for=())
+        if differences:
             raise ValueError(
-                f"--out: the losses in {path} were measured in another way "
-                "(other --lengths, --dtype or --divide_end_weights); choose another file"
+                f"--out: the losses in {path} were measured in another way (other "
+                f"{', '.join(differences)}); choose another file"
             )
 
-    # together with the new ones
-    for folder in folders:
-        run = run_of(folder)
-        runs[identity_of_run(run)] = run
-    check_comparable(list(runs.values()))
+    # they can be compared with the new ones, which replace records of the same run
+    runs = {identity_of_run(run): run for run in [*kept, *map(run_of, folders)]}
+    with added_to_errors(f"{path} has runs already: delete their lines, or choose another file"):
+        check_comparable(list(runs.values()))
+
+    # the file can be written; nothing is added
+    add_records(path, [], read_length_records)
 
 
 # --- Table and figure -----------------------------------------------------------------------------
@@ -341,6 +361,7 @@ def print_losses(record):
     """The losses of one run, in a line."""
     losses = [f"{N:,}: {loss:.4f}" for N, loss in record["losses"]]
     tqdm.write(f"{record['run']:<28}  {'   '.join(losses)}")
+    sys.stdout.flush()  # also if it is a file
 
 
 def print_table(records, lengths):
@@ -377,8 +398,8 @@ def draw_losses(records):
         )
 
     # where the training ended
-    for trained_at in sorted({record["settings"]["seq_len"] for record in records}):
-        axis.axvline(trained_at, color="0.4", linewidth=0.8, linestyle=":")
+    trained_at = records[0]["settings"]["seq_len"]
+    axis.axvline(trained_at, color="0.4", linewidth=0.8, linestyle=":")
 
     # a logarithmic axis of lengths, with the lengths themselves
     lengths = records[0]["measured"]["lengths"]
@@ -463,7 +484,7 @@ def main(arguments=None):
         print_losses(record)
         records.append(record)
         if args.out is not None:
-            add_records(args.out, [record], read_length_records)
+            add_records(args.out, records, read_length_records)
 
     # all runs that are in the file
     if args.out is not None:

@@ -18,8 +18,9 @@ Of losses by length (lab/lengths.py), a file has one line per run, too:
     run        the name of its folder
     settings   everything that the run depends on, as above
     made_by    the machine, the versions and the code that measured the losses
-    measured   how: {"lengths", "text_tokens", "scored", "divide_end_weights", "dtype"}, the same in
-               all lines of a file
+    model      12 hexadecimal digits of the SHA-256 of the run's model.pt
+    measured   how: {"lengths", "text_sha256", "scored", "divide_end_weights", "dtype"}, the same in
+               all lines of a file; the text is that with its masks
     losses     [[N, loss in nats], ...]; lengths that the model cannot read are left out
 
 No record names a folder of the machine.
@@ -293,7 +294,8 @@ def check_run_record(record):
 def read_run_records(path):
     """The records of a file results/NAME.jsonl. ValueError if it is missing or damaged."""
     check_is_file(path, "python -m lab.report collect")
-    return read_json_lines(Path(path), check_run_record, "delete the line and collect the run")
+    advice = "if lab.report collect made it, delete the line and collect the run again"
+    return read_json_lines(Path(path), check_run_record, advice)
 
 
 def check_is_file(path, program):
@@ -360,6 +362,8 @@ def check_length_record(record):
         raise ValueError(f"{names} are not names")
     check_numbers(settings["seed"], settings["seq_len"])
     check_numbers(record["measured"]["scored"], *record["measured"]["lengths"])
+    if not record["losses"]:
+        raise ValueError("it has no losses")
     for N, loss in record["losses"]:
         check_numbers(N, loss)
 
@@ -371,8 +375,10 @@ def read_length_records(path):
     """
     check_is_file(path, "python -m lab.lengths")
     advice = "delete the line and measure the run again"
-    records = read_json_lines(Path(path), check_length_record, advice)
+    records = read_json_lines(Path(path), check_length_record, f"if lab.lengths made it, {advice}")
     for record in records:
         if record["measured"] != records[0]["measured"]:
-            raise ValueError(f"{path}: {record['run']} was measured in another way than the first")
+            raise ValueError(
+                f"{path}: {record['run']} was measured in another way than the first run: {advice}"
+            )
     return records

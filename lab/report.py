@@ -301,19 +301,24 @@ def conditions(records):
         f"{settings['steps']:,} steps of {settings['batch_size']} pairs, {settings['dtype']}",
         *dict.fromkeys(machines),
         f"{duration} minutes of training per run",
+        *dates_and_codes(origins),
     ]
-    if origins:
-        parts.append(dates_of(origins))
-    codes = {origin.get("code") for origin in origins}
-    if len(codes) > 1:
-        parts.append(f"{len(codes)} versions of the code")
     return "; ".join(parts) + "."
 
 
-def dates_of(origins):
-    """The first and the last date of some made_by: "2026-11-21 to 2026-11-23", or the only one."""
-    dates = sorted(origin["date"] for origin in origins)
-    return " to ".join(dict.fromkeys([dates[0], dates[-1]]))
+def dates_and_codes(origins):
+    """When the results were made, and by how many versions of the code if it is more than one.
+
+    origins: the made_by of each. Returns e.g. ["2026-11-21 to 2026-11-23", "2 versions of ..."].
+    """
+    parts = []
+    dates = sorted({origin["date"] for origin in origins})
+    if dates:
+        parts.append(" to ".join(dict.fromkeys([dates[0], dates[-1]])))
+    codes = {origin.get("code") for origin in origins}
+    if len(codes) > 1:
+        parts.append(f"{len(codes)} versions of the code")
+    return parts
 
 
 def machine_of(made_by):
@@ -752,13 +757,14 @@ def length_losses_table(records):
 
     # what holds for all cells
     origins = [record["made_by"] for record in records]
-    devices = ", ".join(dict.fromkeys(origin["device"] for origin in origins))
-    note = (
+    parts = [
         f"The same {measured['scored']:,} tokens of one text for all lengths and runs: "
-        "the errors are over seeds, without that of the choice of the text; "
-        f"{measured['dtype']}; {devices}; {dates_of(origins)}."
-    )
-    return [*markdown(header, rows), "", note]
+        "the errors are over seeds, without that of the choice of the text",
+        measured["dtype"],
+        *dict.fromkeys(machine_of(origin) for origin in origins),
+        *dates_and_codes(origins),
+    ]
+    return [*markdown(header, rows), "", "; ".join(parts) + "."]
 
 
 def length_changes_table(records):

@@ -14,6 +14,7 @@ from data import CLS, PAD, SEP, prepare_corpus
 from lab import lengths
 from lab.record import add_records, read_length_records
 from model import BertConfig, BertForMaskedLM, load_run
+from support.files import sha256_of
 from support.statistics import mean_and_standard_error
 
 LENGTHS = (7, 16, 33, 65)
@@ -37,6 +38,18 @@ def runs(small_text, tmp_path_factory):
         options = ["--variant", variant, "--seed", seed, "--out_dir", folder / f"{variant}{seed}"]
         assert pretrain.main([str(option) for option in [*common, *options]]) == 0
     return found
+
+
+def length_record(variant, seed, losses):
+    """A record as lab.lengths writes it, of a run that was trained with rows of 64 tokens."""
+    return {
+        "run": f"{variant}-seed{seed}",
+        "settings": {"variant": variant, "seed": seed, "seq_len": 64},
+        "made_by": {"date": "2026-01-02", "device": "cpu (model)"},
+        "model": "12ab",
+        "measured": {"lengths": [64, 128], "scored": 10, "dtype": "float32"},
+        "losses": [[N, loss] for N, loss in losses.items()],
+    }
 
 
 # --- The text -------------------------------------------------------------------------------------
@@ -216,6 +229,8 @@ def test_every_run_is_measured_and_absolute_ends_with_its_table(
     assert [record["run"] for record in records] == ["absolute0", "alibi0", "alibi1"]
     assert [record["settings"]["seed"] for record in records] == [0, 0, 1]
     assert all(record["made_by"]["code"] for record in records)
+    for record in records:
+        assert sha256_of(runs[record["run"]] / "model.pt").startswith(record["model"])
     losses = {}
     for record in records:
         assert record["measured"]["lengths"] == [8, 16, 40]
@@ -278,18 +293,20 @@ def test_runs_that_are_in_the_file_stay_there_and_are_in_the_table_and_in_the_fi
     before = read_length_records(out)
     assert [record["run"] for record in before] == ["absolute0", "alibi0"]
 
-    # a run that is measured again replaces its record
+    # a run that is measured again replaces its record, here one with wrong losses
+    add_records(out, [{**before[1], "losses": [[8, 1.0], [16, 1.0]]}], read_length_records)
     again = [runs["alibi0"], *text, "--figure", tmp_path / "figure"]
     code, _, error = run_program("lab.lengths", lengths.main, *again)
     assert code == 0, error
     assert [record["losses"] for record in drawn] == [record["losses"] for record in before]
-    assert [record["run"] for record in read_length_records(out)] == ["absolute0", "alibi0"]
+    assert drawn == read_length_records(out)
 
 
 @pytest.mark.parametrize("option", [["--lengths", 8], ["--dtype", "bf16"]])
 def test_a_file_of_losses_that_were_measured_in_another_way_is_refused_and_stays(
     option, runs, small_text, run_program, tmp_path
 ):
+    """The message names what differs."""
     out = tmp_path / "lengths.jsonl"
     arguments = [runs["alibi0"], "--corpus", small_text.file, "--cache_dir", small_text.cache]
     arguments += ["--device", "cpu", "--dtype", "fp32", "--lengths", 8, 16, "--out", out]
@@ -299,7 +316,7 @@ def test_a_file_of_losses_that_were_measured_in_another_way_is_refused_and_stays
 
     code, printed, error = run_program("lab.lengths", lengths.main, *arguments, *option)
     assert code == 2
-    assert "were measured in another way" in error
+    assert f"were measured in another way (other {option[0][2:]}" in error
     assert len(error.strip().splitlines()) == 1
     assert "alibi0" not in printed
     assert out.read_bytes() == before
@@ -318,7 +335,38 @@ def test_a_run_that_cannot_be_compared_with_those_of_the_file_is_refused(
     code, _, error = run_program("lab.lengths", lengths.main, tmp_path / "copy", *text)
     assert code == 2
     assert "both alibi with seed 0" in error
+    assert f"{out} has runs already" in error
     assert [record["run"] for record in read_length_records(out)] == ["alibi0"]
+
+
+def test_a_run_that_can_read_none_of_the_lengths_has_no_record(
+    runs, small_text, run_program, tmp_path
+):
+    out = tmp_path / "lengths.jsonl"
+    text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
+    text += ["--lengths", 20, 40, "--out", out]
+    code, _, error = run_program("lab.lengths", lengths.main, runs["absolute0"], *text)
+    assert code == 2
+    assert "no run can read rows of these --lengths" in error
+
+    both = [runs["absolute0"], runs["alibi0"]]
+    code, _, error = run_program("lab.lengths", lengths.main, *both, *text)
+    assert code == 0, error
+    assert [record["run"] for record in read_length_records(out)] == ["alibi0"]
+
+
+def test_another_text_or_other_masks_have_another_digest(corpus):
+    text = lengths.held_out_text(corpus, LENGTHS)
+    labels = text.labels.clone()
+    labels[text.labels != -100] += 1
+    digests = set()
+    for each in (
+        text,
+        lengths.HeldOutText(text.masked_ids + 1, text.labels),
+        lengths.HeldOutText(text.masked_ids, labels),
+    ):
+        digests.add(lengths.measurement(each, LENGTHS, torch.float32, False)["text_sha256"])
+    assert len(digests) == 3
 
 
 def test_lines_of_a_file_that_were_measured_in_different_ways_are_refused(tmp_path):
@@ -351,8 +399,10 @@ def test_a_run_of_another_corpus_is_refused_in_one_line(runs, run_program, tmp_p
 
 def test_two_copies_of_a_run_are_refused_in_one_line(runs, corpus, tmp_path):
     shutil.copytree(runs["alibi0"], tmp_path / "copy")
-    with pytest.raises(ValueError, match="both alibi with seed 0: keep only one of them"):
+    with pytest.raises(ValueError, match="both alibi with seed 0: keep only one") as refused:
         lengths.check_runs([runs["alibi0"], tmp_path / "copy"], corpus)
+    for folder in (runs["alibi0"], tmp_path / "copy"):
+        assert str(folder) in str(refused.value)
 
 
 def test_a_folder_as_the_file_of_the_numbers_is_refused_before_the_work(
@@ -364,7 +414,7 @@ def test_a_folder_as_the_file_of_the_numbers_is_refused_before_the_work(
     assert code == 2
     assert "is a folder, not a file" in error
     assert len(error.strip().splitlines()) == 1
-    assert "loss" not in printed  # the head of the table
+    assert "the loss of the same" not in printed  # the first line of the work
 
 
 def test_a_run_with_a_vocabulary_of_its_own_needs_the_same_vocab_size_again(
@@ -380,17 +430,6 @@ def test_a_run_with_a_vocabulary_of_its_own_needs_the_same_vocab_size_again(
     assert code == 2 and "--vocab_size" in error
     code, _, error = run_program("lab.lengths", lengths.main, *measuring, "--vocab_size", 30)
     assert code == 0, error
-
-
-def length_record(variant, seed, losses):
-    """A record as lab.lengths writes it, of a run that was trained with rows of 64 tokens."""
-    return {
-        "run": f"{variant}-seed{seed}",
-        "settings": {"variant": variant, "seed": seed, "seq_len": 64},
-        "made_by": {"date": "2026-01-02", "device": "cpu (model)"},
-        "measured": {"lengths": [64, 128], "scored": 10, "dtype": "float32"},
-        "losses": [[N, loss] for N, loss in losses.items()],
-    }
 
 
 def test_the_figure_has_a_line_for_each_variant():

@@ -572,7 +572,7 @@ def records_of_lengths():
             {
                 "run": f"{variant}-seed{seed}",
                 "settings": {"variant": variant, "seed": seed, "seq_len": 128},
-                "made_by": {"device": f"cpu (model {seed})", "date": f"2026-01-0{seed + 2}"},
+                "made_by": {**MADE_BY, "date": f"2026-01-0{seed + 2}", "code": f"code {seed}"},
                 "measured": {"lengths": [64, 128, 256], "scored": 1234, "dtype": "float32"},
                 "losses": [[N, loss] for N, loss in losses.items()],
             }
@@ -588,8 +588,8 @@ def test_losses_by_length_have_a_column_per_length_and_say_how_many_seeds_there_
         "| absolute | 4.250 (1 seed) | 4.000 (1 seed) | - |",
         "",
         "The same 1,234 tokens of one text for all lengths and runs: the errors are over seeds, "
-        "without that of the choice of the text; float32; cpu (model 0), cpu (model 1); "
-        "2026-01-02 to 2026-01-03.",
+        "without that of the choice of the text; float32; cpu (model), one thread, torch 2.13.0; "
+        "2026-01-02 to 2026-01-03; 2 versions of the code.",
     ]
 
 
@@ -645,6 +645,25 @@ def test_a_measurement_of_lengths_that_is_not_complete_is_said():
         report.length_changes_table(records)
     assert report.length_changes_table([]) == [report.NOT_MEASURED]
     assert report.length_losses_table([]) == [report.NOT_MEASURED]
+
+
+@pytest.mark.parametrize("table", [report.length_losses_table, report.length_changes_table])
+def test_losses_by_length_of_runs_with_other_steps_are_refused(table):
+    records = records_of_lengths()
+    records[0]["settings"]["steps"] = 7
+    with pytest.raises(ValueError, match="steps"):
+        table(records)
+
+
+def test_a_file_of_other_records_is_not_said_to_be_repaired_by_deleting_its_lines(tmp_path):
+    runs = tmp_path / "runs.jsonl"
+    lengths = tmp_path / "lengths.jsonl"
+    record.add_records(runs, [run_record()])
+    record.add_records(lengths, records_of_lengths(), record.read_length_records)
+    with pytest.raises(ValueError, match="if lab.lengths made it, delete the line"):
+        record.read_length_records(runs)
+    with pytest.raises(ValueError, match="if lab.report collect made it, delete the line"):
+        record.read_run_records(lengths)
 
 
 def test_the_table_of_the_first_command_has_a_row_per_run():

@@ -362,8 +362,15 @@ def notes_of_marks(marks):
     """The lines below a table that say what its marks mean."""
     lines = []
     for mark in sorted(marks):
-        lines += ["", f"{mark} {NOTES[mark]}"]
+        lines += ["", note_line(f"{mark} {NOTES[mark]}")]
     return lines
+
+
+def note_line(note):
+    """A note as a line of Markdown, where a line that begins with "* " would be a list."""
+    if note.startswith("* "):
+        return "\\" + note
+    return note
 
 
 def differences_table(records, measures, steps):
@@ -510,7 +517,7 @@ def glue_lines(records, cells_of=task_cells):
     header, *rows = result_lines(runs, cells_of)
     lines = markdown(header, rows)
     for note in notes_of([header, *rows], runs):
-        lines += ["", note]
+        lines += ["", note_line(note)]
     return lines
 
 

@@ -140,7 +140,7 @@ PUBLISHED = {
 
 NOTES = {
     "~": "trained or scored on incomplete data: not a GLUE score",
-    "*": "with runs that gave the same answer for all rows",
+    "*": "in some of the runs, the model gave the same answer for all rows of a task",
     "!": "fine-tuned with other settings than the published ones",
     "^": "one pre-trained model: the error is over its fine-tuning seeds",
 }

@@ -68,13 +68,12 @@ from lab.report import losses_of_variants
 from model import IGNORED, load_config, load_run
 from support.commands import positive_int, run_command
 from support.devices import autocast, choose_device
-from support.files import sha256_of
 from support.pair_results import DIGITS
 from support.provenance import made_by
 from support.runs import (
     added_to_errors,
     each_run_once,
-    existing_file,
+    model_digest,
     pretraining_settings,
     say_if_unfinished,
 )
@@ -257,8 +256,13 @@ def measurement(text, lengths, dtype, divide):
 
     Args:
         text: a HeldOutText.
+        lengths: in tokens.
+        dtype: torch.dtype of the matrix products.
         divide: whether to divide the end weights.
+    Returns:
+        a dictionary, "measured" of a record (lab/record.py).
     """
+    # one digest of what the models read and what they must predict
     content = text.masked_ids.numpy().tobytes() + text.labels.numpy().tobytes()
     return {
         "lengths": list(lengths),
@@ -274,6 +278,7 @@ def measure_runs(folders, text, measured, device, dtype):
 
     measured: from `measurement`.
     """
+    # which of the lengths each run can read
     possible = {}
     for folder in folders:
         lengths = possible_lengths(folder, load_config(folder), measured["lengths"])
@@ -281,7 +286,7 @@ def measure_runs(folders, text, measured, device, dtype):
             possible[folder] = lengths
     if not possible:
         raise ValueError("no run can read rows of these --lengths")
-    origin = made_by(device)
+    origin = made_by(device)  # once: the files of the code may change during the work
 
     # the bar counts the tokens that the models read
     total = 0
@@ -289,10 +294,13 @@ def measure_runs(folders, text, measured, device, dtype):
         total += sum(rows_of_length(text, N)[0].numel() for N in lengths)
     with tqdm(total=total, unit="token", unit_scale=True, disable=None, leave=False) as bar:
         for folder, lengths in possible.items():
+            # the model of the run
             bar.set_description(Path(folder).name)
-            digest = sha256_of(existing_file(folder, "model.pt"))[:DIGITS]
+            digest = model_digest(folder)
             model, _ = load_run(folder)
             model = model.to(device)
+
+            # its loss at each length
             losses = []
             for N in lengths:
                 model_for_N = model
@@ -302,6 +310,8 @@ def measure_runs(folders, text, measured, device, dtype):
                 if not math.isfinite(loss):
                     raise ValueError(f"{folder}: the loss at {N:,} tokens is {loss}")
                 losses.append([N, loss])
+
+            # what is kept of it
             yield {
                 **run_of(folder),
                 "made_by": origin,
@@ -323,7 +333,13 @@ def check_runs(folders, corpus):
                 "give both as for its training"
             )
         say_if_unfinished(folder)
-    check_comparable([{**run_of(folder), "run": str(folder)} for folder in folders])
+
+    # Their settings. Two runs of different folders may have the same name, so an error gives the
+    # whole path.
+    runs = []
+    for folder in folders:
+        runs.append({**run_of(folder), "run": str(folder)})
+    check_comparable(runs)
 
 
 def run_of(folder):
@@ -333,10 +349,12 @@ def run_of(folder):
 
 def check_out(path, folders, measured):
     """ValueError or OSError, before the work, if the file of --out cannot take these runs."""
-    # the runs that are in the file were measured in the same way
+    # the runs that are in the file
     kept = []
     if path.exists():
         kept = read_length_records(path)
+
+    # they were measured in the same way
     if kept:
         differences = different_settings(kept[0]["measured"], measured, except_for=())
         if differences:
@@ -346,7 +364,10 @@ def check_out(path, folders, measured):
             )
 
     # they can be compared with the new ones, which replace records of the same run
-    runs = {identity_of_run(run): run for run in [*kept, *map(run_of, folders)]}
+    runs = {identity_of_run(record): record for record in kept}
+    for folder in folders:
+        run = run_of(folder)
+        runs[identity_of_run(run)] = run
     with added_to_errors(f"{path} has runs already: delete their lines, or choose another file"):
         check_comparable(list(runs.values()))
 
@@ -361,7 +382,7 @@ def print_losses(record):
     """The losses of one run, in a line."""
     losses = [f"{N:,}: {loss:.4f}" for N, loss in record["losses"]]
     tqdm.write(f"{record['run']:<28}  {'   '.join(losses)}")
-    sys.stdout.flush()  # also if it is a file
+    sys.stdout.flush()  # show it now, also if the output goes to a file
 
 
 def print_table(records, lengths):
@@ -376,7 +397,7 @@ def print_table(records, lengths):
 
 
 def draw_losses(records):
-    """Loss against length, a line per variant. records: of lab/record.py."""
+    """Loss against length, a line per variant. records: of losses by length (lab/record.py)."""
     pyplot = load_pyplot()
     losses_by_variant = losses_of_variants(records)
 
@@ -486,7 +507,7 @@ def main(arguments=None):
         if args.out is not None:
             add_records(args.out, records, read_length_records)
 
-    # all runs that are in the file
+    # with --out: also the runs of earlier commands
     if args.out is not None:
         records = read_length_records(args.out)
     print_table(records, args.lengths)

@@ -50,10 +50,8 @@ from support import blimp
 from support.blimp import Paradigm
 from support.commands import run_command
 from support.devices import choose_device
-from support.files import sha256_of
 from support.glue_table import print_table
 from support.pair_results import (
-    DIGITS,
     SCORES,
     add_result,
     credit_per_pair,
@@ -66,7 +64,7 @@ from support.pair_results import (
 from support.provenance import made_by
 from support.runs import (
     each_run_once,
-    existing_file,
+    model_digest,
     pretraining_settings,
     say_if_unfinished,
 )
@@ -394,7 +392,7 @@ def evaluate(folder, data, paradigms, device):
     """
     # what is already there, of this model and of these pairs
     say_if_unfinished(folder)
-    digest = sha256_of(existing_file(folder, "model.pt"))[:DIGITS]
+    digest = model_digest(folder)
     digests = {paradigm.name: digest_of_pairs(paradigm.pairs) for paradigm in paradigms}
     finished = {}
     for name, record in read_results(folder, data).items():
@@ -439,7 +437,7 @@ def read_run(folder, data):
     command = f"python -m lab.pairs {folder} --data {data}"
     if not records:
         raise ValueError(f"{folder} has no results on {data} yet: {command} makes them")
-    digest = sha256_of(existing_file(folder, "model.pt"))[:DIGITS]
+    digest = model_digest(folder)
     for record in records:
         if record["model"] != digest:
             raise ValueError(

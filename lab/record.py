@@ -35,14 +35,14 @@ import torch
 
 from attention import VARIANTS
 from model import BertForMaskedLM, load_config, parameter_count
-from support.files import sha256_of, write_text
+from support.files import write_text
 from support.glue_results import check_record as check_glue_record
 from support.glue_results import read_results as read_glue_results
 from support.json_lines import DAMAGE, read_json_lines
 from support.pair_results import check_record as check_pairs_record
 from support.pair_results import read_results as read_pair_results
 from support.provenance import made_by
-from support.runs import existing_file
+from support.runs import model_digest
 
 # --- A benchmark ----------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ def read_pairs(folder):
 
 def check_model(folder, record):
     """ValueError if the record of a run has results of an earlier model in the same folder."""
-    digest = sha256_of(existing_file(folder, "model.pt"))[:12]
+    digest = model_digest(folder)
     for result in record["glue"]:
         if result["settings"].get("model", digest) != digest:
             raise ValueError(
@@ -294,12 +294,15 @@ def check_run_record(record):
 def read_run_records(path):
     """The records of a file results/NAME.jsonl. ValueError if it is missing or damaged."""
     check_is_file(path, "python -m lab.report collect")
-    advice = "if lab.report collect made it, delete the line and collect the run again"
+    advice = (
+        "if lab.report collect made it, delete the line and collect the run again; "
+        "otherwise name another file"
+    )
     return read_json_lines(Path(path), check_run_record, advice)
 
 
 def check_is_file(path, program):
-    """ValueError if there is no file of records. program: what makes it."""
+    """ValueError if there is no file of records. program: the command that makes it."""
     if Path(path).is_dir():
         raise ValueError(f"{path} is a folder, not a file of records")
     if not Path(path).is_file():
@@ -374,11 +377,15 @@ def read_length_records(path):
     Also if its lines were not measured in the same way: such losses cannot be compared.
     """
     check_is_file(path, "python -m lab.lengths")
-    advice = "delete the line and measure the run again"
-    records = read_json_lines(Path(path), check_length_record, f"if lab.lengths made it, {advice}")
+    # the lines, each complete by itself
+    repair = "delete the line and measure the run again"
+    advice = f"if lab.lengths made it, {repair}; otherwise name another file"
+    records = read_json_lines(Path(path), check_length_record, advice)
+
+    # all lines together
     for record in records:
         if record["measured"] != records[0]["measured"]:
             raise ValueError(
-                f"{path}: {record['run']} was measured in another way than the first run: {advice}"
+                f"{path}: {record['run']} was measured in another way than the first run: {repair}"
             )
     return records

@@ -309,12 +309,18 @@ def conditions(records):
 def dates_and_codes(origins):
     """When the results were made, and by how many versions of the code if it is more than one.
 
-    origins: the made_by of each. Returns e.g. ["2026-11-21 to 2026-11-23", "2 versions of ..."].
+    Args:
+        origins: the made_by of each result.
+    Returns:
+        parts of a line: ["2026-11-21 to 2026-11-23", "2 versions of the code"].
     """
+    # the first and the last date, or the only one
     parts = []
     dates = sorted({origin["date"] for origin in origins})
     if dates:
         parts.append(" to ".join(dict.fromkeys([dates[0], dates[-1]])))
+
+    # the digests of the code
     codes = {origin.get("code") for origin in origins}
     if len(codes) > 1:
         parts.append(f"{len(codes)} versions of the code")
@@ -860,8 +866,8 @@ class Table:
         files: the names of its records in results/.
         make: function from the contents of these files to the lines of the table.
         options: further arguments of the function.
-        read: function from the path of a file to its content: for most files .jsonl the list of
-            the records of runs, of a file .json the value.
+        read: function from the path of a file to its content: read_length_records for losses by
+            length, read_records for all others.
     """
 
     files: tuple

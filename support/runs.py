@@ -271,6 +271,14 @@ def read_weights(folder):
     return load_checkpoint(existing_file(folder, "model.pt"))
 
 
+def model_digest(folder):
+    """12 hexadecimal digits that change if model.pt changes: which model a result belongs to.
+
+    Raises ValueError if the run has no model.pt.
+    """
+    return sha256_of(existing_file(folder, "model.pt"))[:12]
+
+
 def existing_file(folder, name):
     """The path of a file of a run. Raises ValueError if it is missing."""
     path = Path(folder) / name

@@ -211,7 +211,7 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_all_hidden_tokens(corpus, runs
 
 
 def test_every_run_is_measured_and_absolute_ends_with_its_table(
-    runs, small_text, run_program, tmp_path
+    corpus, runs, small_text, run_program, tmp_path
 ):
     out = tmp_path / "lengths.jsonl"
     arguments = [*runs.values(), "--corpus", small_text.file, "--cache_dir", small_text.cache]
@@ -233,7 +233,12 @@ def test_every_run_is_measured_and_absolute_ends_with_its_table(
         assert sha256_of(runs[record["run"]] / "model.pt").startswith(record["model"])
     losses = {}
     for record in records:
+        assert record["measured"] == records[0]["measured"]
         assert record["measured"]["lengths"] == [8, 16, 40]
+        assert record["measured"]["dtype"] == "float32"
+        assert record["measured"]["divide_end_weights"] is False
+        assert record["measured"]["scored"] > 0
+        assert record["settings"]["corpus"] == corpus.fingerprint
         for N, loss in record["losses"]:
             losses[record["run"], N] = loss
     expected = [(f"alibi{seed}", N) for seed in (0, 1) for N in (8, 16, 40)]
@@ -399,10 +404,11 @@ def test_a_run_of_another_corpus_is_refused_in_one_line(runs, run_program, tmp_p
 
 def test_two_copies_of_a_run_are_refused_in_one_line(runs, corpus, tmp_path):
     shutil.copytree(runs["alibi0"], tmp_path / "copy")
-    with pytest.raises(ValueError, match="both alibi with seed 0: keep only one") as refused:
+    with pytest.raises(ValueError, match="seed 0: keep only one of them") as refused:
         lengths.check_runs([runs["alibi0"], tmp_path / "copy"], corpus)
     for folder in (runs["alibi0"], tmp_path / "copy"):
         assert str(folder) in str(refused.value)
+    assert "are both alibi with seed 0: keep only one of them" in str(refused.value)
 
 
 def test_a_folder_as_the_file_of_the_numbers_is_refused_before_the_work(
@@ -414,7 +420,7 @@ def test_a_folder_as_the_file_of_the_numbers_is_refused_before_the_work(
     assert code == 2
     assert "is a folder, not a file" in error
     assert len(error.strip().splitlines()) == 1
-    assert "the loss of the same" not in printed  # the first line of the work
+    assert "loss" not in printed  # the first line of the work
 
 
 def test_a_run_with_a_vocabulary_of_its_own_needs_the_same_vocab_size_again(

@@ -501,6 +501,9 @@ def fill_cache(sources, identity, folder, vocab_size, log):
         paragraphs = read_corpus(files, "token ids", log=lambda line: None)
         counts = write_token_ids(paragraphs, tokenizer, new)
 
+        # Pair the sentences.
+        first_sentences = pair_sentences(corpus_cache.read_array(new, "documents.bin"))
+        counts["pairs"] = len(first_sentences)
         if counts["pairs"] < 2:
             raise ValueError(
                 f"too little text: {counts['sentences']} sentences, {counts['pairs']} pairs of "
@@ -511,7 +514,6 @@ def fill_cache(sources, identity, folder, vocab_size, log):
             raise ValueError("its text was changed while it was read: start again")
 
         # Count the held-out pairs that occur among the training pairs, too.
-        first_sentences = pair_sentences(corpus_cache.read_array(new, "documents.bin"))
         train, held_out = split_pairs(counts["pairs"])
         counts["known"] = corpus_cache.count_known_pairs(new, first_sentences, train, held_out)
         corpus_cache.write_tokenizer_and_meta(new, tokenizer, counts)
@@ -537,7 +539,7 @@ def write_token_ids(paragraphs, tokenizer, folder):
     The files are described in support/corpus_cache.py.
 
     Returns:
-        The counts {"documents", "sentences", "tokens", "pairs"}.
+        The counts {"documents", "sentences", "tokens"}.
     """
     # If "[SEP]" is written in a text, it is ordinary text and not the special token.
     tokenizer.encode_special_tokens = True

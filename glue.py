@@ -65,7 +65,7 @@ from model import SIZES, BertForClassification, load_config, load_run
 from pretrain import ADAM_BETAS, ADAM_EPS, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
 from support.commands import command_line, fraction, positive_int, run_command
-from support.devices import autocast, choose_device
+from support.devices import autocast, choose_device, dtype_name
 from support.distributed import meet, print_from_any, run_together
 from support.files import remove_parts, sha256_of, write_text
 from support.glue_cache import build_once
@@ -121,6 +121,7 @@ from support.runs import (
     added_to_errors,
     each_run_once,
     load_weights,
+    model_digest,
     pretraining_settings,
     say_if_unfinished,
 )
@@ -524,7 +525,7 @@ def settings_for(name, seed, examples, config, args, dtype):
     settings["batches"] = "random"  # in earlier versions of this program: sorted by length
     if is_toy(args.data_dir):
         settings["toy"] = True
-    settings["dtype"] = str(dtype).removeprefix("torch.")
+    settings["dtype"] = dtype_name(dtype)
     return settings
 
 
@@ -770,7 +771,7 @@ def predict_tests(folder, formats, data_dir, args, device):
     pretrained, tokenizer = load_run(folder)
     out = folder / args.name
     hint = finetune_hint(folder, args)
-    check_best_runs(folder, out, read_results(out), hint)
+    check_best_runs(folder, out, read_results(out), is_toy(args.data_dir), hint)
     examples_of_file = {}
     for file, (name, split) in SUBMISSION.items():
         examples_of_file[file] = read_task(formats[name], data_dir, split, args.allow_partial)
@@ -804,10 +805,14 @@ def predict_tests(folder, formats, data_dir, args, device):
     check_submission(out / "submission.zip", formats)
 
 
-def check_best_runs(folder, out, records, command):
+def check_best_runs(folder, out, records, toy, command):
     """ValueError if a task has no run, or if its runs do not belong to the model of `folder`.
 
-    command: the one that makes the missing runs, without the task.
+    Args:
+        folder: the run.
+        out, records: the folder of its results, and the results in it.
+        toy: whether the test files are those of the toy tasks, and not of GLUE.
+        command: the one that makes the missing runs, without the task.
     """
     digests = digests_of(folder)
     for name in TASKS:
@@ -823,6 +828,14 @@ def check_best_runs(folder, out, records, command):
                     f"{out}: its runs of {name} started from another {file} than {folder} has now, "
                     "or an earlier version of this program made them: choose another --name"
                 )
+
+        # they were fine-tuned on the tasks whose test files are asked for
+        if any(each.get("toy", False) != toy for each in settings):
+            kinds = {True: "the toy tasks (--data_dir toy)", False: "GLUE"}
+            raise ValueError(
+                f"{out}: its runs of {name} were fine-tuned on {kinds[not toy]}, and these are the "
+                f"test files of {kinds[toy]}: choose another --data_dir or another --name"
+            )
 
         # the weights of its best runs are there
         for split in FORMATS[name].dev_splits:
@@ -1011,7 +1024,7 @@ def read_run(folder, name):
 
     # the results must be of the model that is there now, not of one with fewer steps
     if (folder / "model.pt").is_file():
-        digest = digests_of(folder)["model"]
+        digest = model_digest(folder)
         for record in records.values():
             if record["settings"].get("model", digest) != digest:
                 raise ValueError(

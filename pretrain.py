@@ -59,7 +59,13 @@ from model import (
 )
 from support.checkpoints import damaged, is_number, load_optimizer, read_state
 from support.commands import LARGEST_INT, TrainingFailed, positive_int, run_command
-from support.devices import advice_on_precision, autocast, choose_device, compile_encoder
+from support.devices import (
+    advice_on_precision,
+    autocast,
+    choose_device,
+    compile_encoder,
+    dtype_name,
+)
 from support.distributed import (
     is_first,
     largest,
@@ -67,6 +73,7 @@ from support.distributed import (
     own_share,
     process_count,
     rank,
+    rows_at_once,
     run_together,
     sums,
     value_of_first,
@@ -355,9 +362,8 @@ class Trainer:
     def check_settings(self, saved):
         """ValueError if the saved settings are not those of this run."""
         differences = []
-        for name, value in self.settings.items():
-            if saved.get(name) != value:
-                differences.append(f"{name} is {saved.get(name)} there and {value} here")
+        for name, (there, here) in different_settings(saved, self.settings).items():
+            differences.append(f"{name} is {there} there and {here} here")
         if differences:
             raise ValueError(
                 f"{self.path.parent} belongs to another run ({'; '.join(differences)}); "
@@ -474,11 +480,8 @@ def train_step(trainer, corpus):
     for number, part in enumerate(parts, 1):
         is_last = number == len(parts)
 
-        # loss: the encoder, then the head at the masked tokens only. On CUDA their number is fixed,
-        # so that the CPU does not wait until they are counted.
-        max_predictions = None
-        if device.type == "cuda":
-            max_predictions = predictions_at_most(part.labels.numel())
+        # loss: the encoder, then the head at the masked tokens only
+        max_predictions = room_for_predictions(part.labels.numel(), device)
         with autocast(device, trainer.dtype):
             if trainer.parallel is None:
                 hidden = model.bert(part.masked_ids, part.attention_mask)  # (b, N, C)
@@ -589,6 +592,17 @@ def logits_of_part(parallel, part, is_last, max_predictions):
         return parallel(*inputs)
     with parallel.no_sync():
         return parallel(*inputs)
+
+
+def room_for_predictions(tokens, device):
+    """The max_predictions of masked_logits for a batch of so many tokens.
+
+    On CUDA it is a fixed number, so that the CPU does not wait until the masked tokens are counted.
+    On other devices it is None: they are counted.
+    """
+    if device.type != "cuda":
+        return None
+    return predictions_at_most(tokens)
 
 
 def predictions_at_most(tokens):
@@ -824,9 +838,9 @@ def measure_memory(trainer, corpus, steps):
         batch = corpus.batch(trainer.settings["seed"], step, trainer.settings["batch_size"])
         if batch.shape[1] > widest.shape[1]:
             widest = batch
-    own_pairs = math.ceil(len(widest) / process_count())
+    own_pairs = rows_at_once(len(widest))
     limit = trainer.micro_batch
-    asked = min(limit or own_pairs, own_pairs)
+    asked = rows_at_once(len(widest), limit)
 
     peaks = {}
     for pairs in sorted({max(1, asked // 4), max(1, asked // 2), asked}):
@@ -916,7 +930,7 @@ def settings_for(config, recipe, size, seed, corpus, dtype):
         "attention_layer": config.attention_layer,
         "beyond": config.beyond,
         "seed": seed,
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": dtype_name(dtype),
     }
 
 
@@ -1122,9 +1136,7 @@ def compile_for(trainer, wanted, corpus):
     batch = corpus.batch(settings["seed"], trainer.step, settings["batch_size"])  # (B, N)
 
     # As many rows as are computed at once. Only the shape matters, so any token will do.
-    rows = math.ceil(len(batch) / process_count())
-    if trainer.micro_batch is not None:
-        rows = min(rows, trainer.micro_batch)
+    rows = rows_at_once(len(batch), trainer.micro_batch)
     input_ids = torch.full((rows, batch.shape[1]), PAD + 1, device=trainer.device)
     precision = autocast(trainer.device, trainer.dtype)
     compile_encoder(trainer.model.bert, input_ids, precision)

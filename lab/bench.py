@@ -45,9 +45,17 @@ from kernels import (
 from lab import measure
 from lab.record import Column, Record, without_folder
 from model import SIZES, BertConfig, BertForMaskedLM, masked_lm_loss
-from pretrain import RECIPES, config_for, new_trainer, recipe_for, settings_for, train_step
+from pretrain import (
+    RECIPES,
+    check_options,
+    config_for,
+    new_trainer,
+    recipe_for,
+    settings_for,
+    train_step,
+)
 from support.commands import positive_int, run_command
-from support.devices import autocast, choose_device, compile_encoder, synchronize
+from support.devices import autocast, choose_device, compile_encoder, dtype_name, synchronize
 from support.memory import keep_freed_memory
 
 LENGTH_VARIANTS = ("none", "composite", "lightconv", "dynamicconv", "dilated")
@@ -75,13 +83,13 @@ class FullRows(BatchSource):
         self.lengths = np.full(count, seq_len)  # (rows,)
         self.train = np.arange(count)  # (rows,)
 
+        # All rows are drawn now: a step that is timed must not wait for random numbers.
+        random = np.random.default_rng(0)
+        self.table = random.integers(len(SPECIAL_TOKENS), vocab_size, (count, seq_len))
+
     def rows(self, indices):
         """(B,) -> (B, N). A row is a function of its index alone, without special tokens."""
-        rows = []
-        for index in indices:
-            random = np.random.default_rng(int(index))
-            rows.append(random.integers(len(SPECIAL_TOKENS), self.vocab_size, self.seq_len))
-        return np.stack(rows)
+        return self.table[indices]
 
 
 @dataclass(frozen=True)
@@ -238,6 +246,7 @@ def run_steps(args, arguments):
 
     # The options of the models are checked before the text is prepared.
     args.variant = chosen_variants(args.variant, list(VARIANTS), baseline="absolute")
+    check_options(args)
     recipe = recipe_for(args)
     configs = {name: config_for(args, recipe, name) for name in args.variant}
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len)
@@ -292,11 +301,6 @@ def chosen_variants(names, allowed, baseline):
     if "all" in names:
         names = allowed
     return list(dict.fromkeys([baseline, *names]))
-
-
-def dtype_name(dtype):
-    """torch.bfloat16 -> "bfloat16"."""
-    return str(dtype).removeprefix("torch.")
 
 
 # --- padding: training steps on batches that are made in different ways ---------------------------
@@ -711,7 +715,7 @@ def measure_attention_at(paths, N, B, device, dtype):
 
     # What they all should compute, in float64: plain without positions, the others with them.
     exact_inputs = [in_float64(x) for x in inputs]
-    exact_grad_output = grad_output.double().cpu()
+    exact_grad_output = grad_output.cpu().double()  # Apple's GPU has no float64
     exact_plain = forward_backward(plain, exact_inputs, exact_grad_output)
     exact_relative = forward_backward(gather, exact_inputs, exact_grad_output)
 
@@ -787,7 +791,7 @@ def relative_errors(results, exact):
     errors = []
     for result, expected in zip(results, exact, strict=True):
         if expected is not None:
-            difference = (result.double().cpu() - expected).abs().max()
+            difference = (result.cpu().double() - expected).abs().max()
             errors.append((difference / expected.abs().max()).item())
     return errors[0], max(errors[1:])
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attention import VARIANTS, ConvBert, Deberta, SelfAttention, split_heads
+from attention import TERMS, VARIANTS, ConvBert, Deberta, SelfAttention, split_heads
 from lab.figures import describe, dilation_of, encode, input_of_mixer, is_clipped, mixer_of
 from model import load_run
 from support.commands import run_command
@@ -51,13 +51,13 @@ SYMBOLS = {
     "position_to_content": "k_j\u00b7(W_q P_(i\u2212j))/\u221a(3d)",
 }
 
-# The content term, and what it is in the variants that change it.
+# The content term, and what it is with the terms and in the mixer that change it.
 CONTENT = "q_i\u00b7k_j/\u221ad"
 CHANGED_CONTENT = {
     "xl": "(q_i+u)\u00b7k_j/\u221ad",
     "rotary": "(R_i q_i)\u00b7(R_j k_j)/\u221ad",
-    "deberta": "q_i\u00b7k_j/\u221a(3d)",
 }
+CONTENT_OF_DEBERTA = "q_i\u00b7k_j/\u221a(3d)"
 
 # The logits of the kernels of convolutions, by the name of their class.
 CONVOLUTIONS = {
@@ -87,12 +87,22 @@ def describe_run(folder, sentence):
         "name": Path(folder).resolve().name,
         "variant": config.variant,
         "equation": VARIANTS[config.variant].equation,
-        "content": CHANGED_CONTENT.get(config.variant, CONTENT),
+        "content": content_of(VARIANTS[config.variant]),
         "beyond": config.beyond,
         "clipped": is_clipped(model),
         "tokens": pieces,
         "layers": layers,
     }
+
+
+def content_of(variant):
+    """The content term of a Variant, as text."""
+    if variant.mixer is Deberta:
+        return CONTENT_OF_DEBERTA
+    for name in variant.terms:
+        if name in CHANGED_CONTENT:
+            return CHANGED_CONTENT[name]
+    return CONTENT
 
 
 @torch.no_grad()
@@ -129,7 +139,10 @@ def attention_heads(mixer, x, attention_mask, clipped):
     for name, belongs_to, rows in terms:
         for head, head_rows in zip(heads, rows, strict=True):
             symbol = SYMBOLS.get(name, "")
-            head["terms"].append(describe_term(name, symbol, belongs_to, head_rows, clipped))
+            has_window = name not in TERMS or TERMS[name].uses_kernel_size  # DeBERTa's have one
+            head["terms"].append(
+                describe_term(name, symbol, belongs_to, head_rows, clipped and has_window)
+            )
     return heads
 
 

@@ -67,7 +67,7 @@ from lab.record import add_records, identity_of_run, read_length_records
 from lab.report import losses_of_variants
 from model import IGNORED, load_config, load_run
 from support.commands import positive_int, run_command
-from support.devices import autocast, choose_device
+from support.devices import autocast, choose_device, dtype_name
 from support.pair_results import DIGITS
 from support.provenance import made_by
 from support.runs import (
@@ -269,7 +269,7 @@ def measurement(text, lengths, dtype, divide):
         "text_sha256": hashlib.sha256(content).hexdigest()[:DIGITS],
         "scored": int((text.labels != IGNORED).sum()),
         "divide_end_weights": divide,
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": dtype_name(dtype),
     }
 
 

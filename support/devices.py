@@ -152,6 +152,11 @@ def autocast(device, dtype):
     return torch.autocast(device.type, dtype)
 
 
+def dtype_name(dtype):
+    """torch.bfloat16 -> "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
 def synchronize(device):
     """Wait until the device has done all its work, so that a clock can be read."""
     if device.type == "cuda":
@@ -190,9 +195,11 @@ def compile_encoder(encoder, input_ids, precision):
         for part in parts:
             part.compile(dynamic=True)
 
-        # One forward and backward pass compiles both.
+        # One forward and backward pass compiles both. Training gives a mask: without one, torch
+        # would compile code that training does not use.
+        attention_mask = torch.ones_like(input_ids, dtype=torch.bool)  # (B, N)
         with precision:
-            hidden = encoder(input_ids)  # (B, N, C)
+            hidden = encoder(input_ids, attention_mask)  # (B, N, C)
         hidden.float().sum().backward()
         compiled = True
     except torch.OutOfMemoryError:  # the run itself does not fit

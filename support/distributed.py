@@ -14,6 +14,7 @@ used. docs/distributed.md describes how the processes share a training step.
 """
 
 import itertools
+import math
 import os
 import sys
 import time
@@ -52,6 +53,17 @@ def process_count():
     if _store is None:
         return 1
     return distributed.get_world_size()
+
+
+def rows_at_once(rows, micro_batch=None):
+    """How many rows of a batch a process computes at once, at most.
+
+    Args:
+        rows: of the batch, which is divided among the processes.
+        micro_batch: rows at once, at most; None for no limit.
+    """
+    own_rows = math.ceil(rows / process_count())
+    return min(own_rows, micro_batch or own_rows)
 
 
 def is_first():

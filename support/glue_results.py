@@ -33,7 +33,9 @@ from support.files import load_checkpoint, save_checkpoint, sha256_of
 from support.glue_format import FORMATS
 from support.json_lines import append_json_line, read_json_lines
 from support.locks import lock
+from support.runs import model_digest
 from support.signals import delayed_signals
+from support.statistics import different_settings
 
 DTYPES = ("float32", "bfloat16")
 
@@ -191,7 +193,7 @@ class OtherSettings(ValueError):
 def digests_of(folder):
     """The settings that say from which pre-trained model a run started: {"model", "tokenizer"}."""
     return {
-        "model": sha256_of(folder / "model.pt")[:12],
+        "model": model_digest(folder),
         "tokenizer": sha256_of(folder / "tokenizer.json")[:12],
     }
 
@@ -211,12 +213,10 @@ def check_settings(out, records, settings):
             continue
 
         # which settings differ, apart from the seed?
+        different = different_settings(record["settings"], settings, ("seed", "changed"))
         differences = []
-        for key in dict.fromkeys([*settings, *record["settings"]]):
-            saved = record["settings"].get(key)
-            value = settings.get(key)
-            if key not in ("seed", "changed") and saved != value:
-                differences.append(f"{key} is {saved} there and {value} here")
+        for key, (there, here) in different.items():
+            differences.append(f"{key} is {there} there and {here} here")
         if differences:
             raise OtherSettings(
                 f"{out} has {name}, seed {seed}, with other settings ({'; '.join(differences)}); "

@@ -26,12 +26,11 @@ Tokens are counted without padding. A step of B pairs has B times the mean lengt
 batch itself needs 24 bytes per token: its ids, the masked ids and the labels, 8 bytes each.
 """
 
-import math
 import os
 
 import torch
 
-from support.distributed import local_count, process_count
+from support.distributed import local_count, rows_at_once
 from support.memory import process_memory, reset_peak
 
 MIB = 2**20
@@ -169,13 +168,8 @@ def check_memory(
         model = make_model(config)
     parameters = sum(parameter.numel() for parameter in model.parameters())
 
-    # the pairs that are computed at once
-    own_pairs = math.ceil(batch_size / process_count())
-    pairs = own_pairs
-    if micro_batch is not None:
-        pairs = min(micro_batch, own_pairs)
-
     # what a step needs at least: for the parameters, for the ids of the batch, for each pair
+    pairs = rows_at_once(batch_size, micro_batch)
     to_update = BYTES_TO_UPDATE * parameters
     to_compute = BYTES_TO_COMPUTE * parameters
     if pairs < batch_size:
@@ -186,20 +180,35 @@ def check_memory(
     if needed <= memory:
         return
 
-    # what would fit: with fewer pairs at a time, or in a smaller batch, or not at all
-    room = memory - to_update - pair  # for the ids, if one pair is computed at a time
-    largest = int((memory - to_update - batch_size * ids) / pair)
-    advice = f"--micro_batch {largest:,} is the largest that could fit"
-    if batch_size * ids > room:
-        largest = int(room / ids)
-        advice = f"--batch_size {largest:,} is the largest that could fit, with --micro_batch 1"
-    if largest < 1:
-        advice = "choose a smaller --size or --seq_len"
+    advice = advice_on_pairs(memory - to_update, batch_size, ids, pair)
     raise ValueError(
         f"{config.variant} with {parameters:,} parameters and --batch_size {batch_size:,}, "
         f"{pairs:,} pairs at a time, needs more than {gib(needed)} of memory, and there are "
         f"{gib(memory)}; {advice}"
     )
+
+
+def advice_on_pairs(room, batch_size, ids, pair):
+    """What a user can do if a step does not fit: fewer pairs at a time, in a batch, or neither.
+
+    Args:
+        room: bytes for the pairs: the memory without the parameters, gradients and so on.
+        batch_size: pairs per step.
+        ids: bytes of the token ids of a pair; those of all pairs are in memory.
+        pair: bytes of a pair that is being computed.
+    """
+    # the whole batch, but fewer pairs at a time
+    micro_batch = int((room - batch_size * ids) / pair)
+    if micro_batch >= 1:
+        return f"--micro_batch {micro_batch:,} is the largest that could fit"
+
+    # a smaller batch, one pair at a time
+    batch_size = int((room - pair) / ids)
+    if batch_size >= 1:
+        return f"--batch_size {batch_size:,} is the largest that could fit, with --micro_batch 1"
+
+    # not even a single pair
+    return "choose a smaller --size or --seq_len"
 
 
 def bytes_per_pair(config, tokens, masked_share, dtype):

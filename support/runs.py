@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import sys
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -24,7 +24,7 @@ from support.files import (
     write_text,
 )
 from support.json_lines import refuse_constant
-from support.locks import InUse, lock
+from support.locks import lock
 
 LOCK = "run.lock"  # held by the process that works on a run
 
@@ -50,9 +50,8 @@ def own_folder(folder, option):
         ValueError: another process works on it.
     """
     make_folder(folder)
-    with ExitStack() as stack:
-        with added_to_errors(f"wait until it has finished, or choose another {option}", InUse):
-            stack.enter_context(lock(folder / LOCK, folder))
+    advice = f"wait until it has finished, or choose another {option}"
+    with lock(folder / LOCK, folder, advice=advice):
         remove_parts(folder)
         yield
 

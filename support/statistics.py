@@ -37,7 +37,7 @@ def mean_and_standard_error(values, digits=3):
     return f"{mean} +- {standard_error(values):.{digits}f}"
 
 
-def different_settings(first, second, except_for):
+def different_settings(first, second, except_for=()):
     """The settings in which two runs differ: {name: (value of the first, value of the second)}.
 
     Args:

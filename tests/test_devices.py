@@ -222,6 +222,20 @@ def test_a_compiled_encoder_computes_the_same_and_one_line_says_how_long_it_took
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_what_is_compiled_is_the_call_of_training_with_a_mask(monkeypatch):
+    """Without a mask, torch would compile code for a mask of None, which training never uses."""
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: None)
+    model = small_model()
+    calls = []
+    model.bert.register_forward_pre_hook(lambda module, inputs: calls.append(inputs))
+    assert compile_encoder(model.bert, full_batch(), contextlib.nullcontext())
+
+    ((input_ids, attention_mask),) = calls
+    assert torch.equal(input_ids, full_batch())
+    assert attention_mask.dtype == torch.bool
+    assert attention_mask.shape == input_ids.shape
+
+
 def test_a_full_memory_is_not_taken_for_a_missing_compiler(monkeypatch):
     def compile_full(module, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -182,8 +182,9 @@ def assert_same_run(folder, expected, tolerance=1e-5):
 
 def be_one_of(monkeypatch, rank, count):
     """Let pretrain.py think that it is this one of so many processes."""
-    monkeypatch.setattr(pretrain, "rank", lambda: rank)
-    monkeypatch.setattr(pretrain, "process_count", lambda: count)
+    for module in (pretrain, together_file):
+        monkeypatch.setattr(module, "rank", lambda: rank)
+        monkeypatch.setattr(module, "process_count", lambda: count)
 
 
 def batch_of(masked_tokens, width=8):
@@ -199,20 +200,26 @@ def batch_of(masked_tokens, width=8):
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 @pytest.mark.parametrize("micro_batch", [None, 1, 3, 100])
 def test_the_parts_of_all_processes_are_the_batch(monkeypatch, count, micro_batch):
-    """In its order, no row twice; the losses of the parts are the loss of the batch."""
+    """In its order, no row twice; the losses of the parts are the loss of the batch.
+
+    The largest part has rows_at_once(10, micro_batch) rows.
+    """
     batch = batch_of([1, 2, 3, 4, 1, 0, 3, 2, 5, 6])
     rows = [[], [], []]
+    sizes = []
     weights = 0.0
     for rank in range(count):
         be_one_of(monkeypatch, rank, count)
         for part in pretrain.own_parts(*batch, micro_batch):
             assert len(part.labels) <= (micro_batch or 10)
+            sizes.append(len(part.labels))
             weights += part.weight.item() / count
             for kept, tensor in zip(rows, part[:3], strict=True):
                 kept.append(tensor)
     for kept, tensor in zip(rows, batch, strict=True):
         assert torch.equal(torch.cat(kept), tensor)
     assert weights == pytest.approx(1.0, abs=1e-6)
+    assert max(sizes) == together_file.rows_at_once(10, micro_batch)
 
 
 def test_the_weights_of_parts_are_those_of_the_docstring(monkeypatch):
@@ -626,7 +633,8 @@ def test_under_torchrun_a_killed_process_ends_the_run_with_a_message(arguments, 
         run.kill()
     assert run.returncode != 0 and out.count("composite:") == 1
     lines = [line for line in error.splitlines() if line.startswith("pretrain.py: ")]
-    assert len(lines) == 1 and "another process of this run has ended" in lines[0]
+    assert len(lines) == 1, error
+    assert "another process of this run has ended" in lines[0]
     assert re.search(r"rank +: 1 ", error) and load_checkpoint(state)["step"] >= 5
 
 

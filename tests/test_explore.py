@@ -345,6 +345,31 @@ def test_a_term_of_ones_own_is_in_the_page_under_its_name(page_of, monkeypatch):
     assert unpack(term["rows"]).tolist() == [[-2, -1, 0, -1, -2]] * N
 
 
+def test_a_combination_of_ones_own_has_the_content_and_the_words_of_its_terms(page_of, monkeypatch):
+    """The end weights of t5 are for one distance, also beside a clipped term."""
+    mine = attention.Variant("fixed + t5 + rotary", terms=("fixed", "t5", "rotary"))
+    monkeypatch.setitem(VARIANTS, "mine", mine)
+    clipped = []
+    describe = explore.describe
+
+    def note(p, is_clipped):
+        clipped.append(is_clipped)
+        return describe(p, is_clipped)
+
+    monkeypatch.setattr(explore, "describe", note)
+    _, data = page_of("mine")
+    run = data["runs"][0]
+    assert "R_i q_i" in run["content"]
+    expected = []
+    for layer in run["layers"]:
+        heads = layer["heads"]
+        assert heads
+        for head in heads:
+            assert [term["name"] for term in head["terms"]] == ["fixed", "t5"]
+        expected += [True] * len(heads) + [False] * len(heads)
+    assert clipped == expected
+
+
 # --- The page is one safe file --------------------------------------------------------------------
 
 

@@ -1333,7 +1333,7 @@ def test_the_table_refuses_results_of_an_earlier_model(run, small_toy, tokenizer
     assert "are of an earlier model.pt" in failure(run_program, "table", run)
 
 
-def test_predict_names_weights_that_are_gone_or_of_another_model(
+def test_predict_names_weights_that_are_gone_or_of_another_model_or_of_other_tasks(
     run, small_toy, tokenizer, run_program
 ):
     tune(run_program, run, "--seeds", 1)
@@ -1342,6 +1342,9 @@ def test_predict_names_weights_that_are_gone_or_of_another_model(
         (run / "glue" / file).rename(run / "kept.pt")
         assert f"{file} is missing" in failure(run_program, "predict", run, *options)
         (run / "kept.pt").rename(run / "glue" / file)
+    error = failure(run_program, "predict", run, "--data_dir", run.parent, "--device", "cpu")
+    assert "its runs of cola were fine-tuned on the toy tasks (--data_dir toy)" in error
+    assert "these are the test files of GLUE" in error
     torch.manual_seed(9)
     save_run(run, BertForMaskedLM(small_config(tokenizer)), tokenizer)
     assert "another model.pt" in failure(run_program, "predict", run, *options)

@@ -10,7 +10,7 @@ import pretrain
 from data import prepare_corpus
 from model import BertConfig, BertForMaskedLM, parameter_count
 from model_helpers import small_config
-from support import limits
+from support import distributed, limits
 
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -85,10 +85,10 @@ def test_the_processes_of_a_machine_share_its_memory_and_the_batch(monkeypatch):
     memory = int(fixed + 20_000 * bytes_of_a_pair(config))
     have(monkeypatch, memory)
     for count, pairs in ((1, "60,000"), (2, "30,000")):
-        monkeypatch.setattr(limits, "process_count", lambda count=count: count)
+        monkeypatch.setattr(distributed, "process_count", lambda count=count: count)
         with pytest.raises(ValueError, match=f"{pairs} pairs at a time"):
             check(60_000)
-    monkeypatch.setattr(limits, "process_count", lambda: 3)
+    monkeypatch.setattr(distributed, "process_count", lambda: 3)
     check(60_000)
 
     monkeypatch.setattr(limits, "local_count", lambda: 3)

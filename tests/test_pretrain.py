@@ -137,6 +137,12 @@ def test_seeds_of_steps_and_streams_are_all_different():
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
+def test_the_seeds_of_steps_have_not_changed():
+    """Otherwise a resumed run would not continue as it began, and no record could be repeated."""
+    assert pretrain.step_seed(0, 0, "masks") == 3602406798727307485
+    assert pretrain.step_seed(3, 5, "dropout") == 6899826213405961356
+
+
 def test_small_and_base_carry_the_paper_s_settings():
     small = pretrain.RECIPES["small"]
     base = pretrain.RECIPES["base"]
@@ -192,6 +198,36 @@ def test_room_for_predictions_is_a_multiple_of_64_above_any_number_that_occurs()
         masked = np.random.default_rng(0).binomial(tokens, 0.15, 10_000)
         assert room % 64 == 0 and room >= masked.max()
     assert pretrain.predictions_at_most(8192) == 1472  # 1228.8 + 6 * 32.3, rounded up
+
+
+def test_on_cuda_alone_the_room_for_predictions_is_a_fixed_number():
+    for tokens in (8, 512, 8192):
+        room = pretrain.room_for_predictions(tokens, torch.device("cuda"))
+        assert room == pretrain.predictions_at_most(tokens)
+        for device in ("cpu", "mps"):
+            assert pretrain.room_for_predictions(tokens, torch.device(device)) is None
+
+
+def test_a_step_gives_the_head_the_room_for_all_tokens_of_its_batch(corpus, tmp_path, monkeypatch):
+    tokens = []
+    rooms = []
+
+    def room(count, device):
+        tokens.append(count)
+        return 192
+
+    trainer = small_trainer(corpus, tmp_path)
+    masked_logits = trainer.model.masked_logits
+
+    def note(hidden, labels, **options):
+        rooms.append(options["max_predictions"])
+        return masked_logits(hidden, labels, **options)
+
+    monkeypatch.setattr(pretrain, "room_for_predictions", room)
+    monkeypatch.setattr(trainer.model, "masked_logits", note)
+    pretrain.train_step(trainer, corpus)
+    assert tokens == [corpus.batch(SMALL_SETTINGS["seed"], 0, 8).numel()]
+    assert rooms == [192]
 
 
 # --- The optimizer --------------------------------------------------------------------------------
@@ -567,10 +603,48 @@ def test_the_clock_runs_for_training_alone(corpus, tmp_path, monkeypatch):
     assert [record["seconds"] for record in records] == [1, 2, 3, 4, 5, 6]
     assert trainer.result["tokens_per_second"] == trainer.tokens / 6
 
+    # a run that is stopped in step 3 and resumed adds the seconds of both parts
+    folder = tmp_path / "stopped"
+    first = small_trainer(corpus, folder, steps=6, warmup_steps=1)
+    stop_at(monkeypatch, [3])
+    assert pretrain.train(first, corpus, folder, save_every=3, eval_every=2) != 0
+    second = small_trainer(corpus, folder, steps=6, warmup_steps=1)
+    second.resume("--out_dir")
+    assert second.step == 3
+    assert pretrain.train(second, corpus, folder, save_every=3, eval_every=2) == 0
+    records = [record for record in log_of(folder) if "loss" in record]
+    assert [record["seconds"] for record in records] == [1, 2, 3, 4, 5, 6]
+    assert second.result["tokens_per_second"] == trainer.result["tokens_per_second"]
 
-def test_a_run_in_bf16_is_trained_evaluated_and_noted_as_such(main, tmp_path):
+
+def test_a_run_in_bf16_is_trained_evaluated_and_noted_as_such(main, tmp_path, monkeypatch):
+    # what autocast is asked for, in the steps and in the evaluations
+    seen = {"train_step": [], "evaluate": []}
+    autocast = pretrain.autocast
+    inside = []
+
+    def noted(name):
+        function = getattr(pretrain, name)
+
+        def call(*arguments):
+            inside.append(name)
+            result = function(*arguments)
+            inside.remove(name)
+            return result
+
+        monkeypatch.setattr(pretrain, name, call)
+
+    def note(device, dtype):
+        seen[inside[-1]].append(dtype)
+        return autocast(device, dtype)
+
+    noted("train_step")
+    noted("evaluate")
+    monkeypatch.setattr(pretrain, "autocast", note)
     code, out, _ = main("--dtype", "bf16", "--steps", 3, "--out_dir", tmp_path)
     assert code == 0 and "precision bf16 (as given)" in out
+    assert seen["train_step"] == [torch.bfloat16] * 3
+    assert set(seen["evaluate"]) == {torch.bfloat16}
     records = log_of(tmp_path)
     assert records[0]["settings"]["dtype"] == "bfloat16"
     assert all(weight.dtype == torch.float32 for weight in load_run(tmp_path)[0].parameters())

@@ -81,6 +81,21 @@ def test_attention_alone_equals_its_definition():
         assert_near(got, references.attention_function(*block, generator(5)), 1e-10)
 
 
+def test_the_gradient_of_one_row_for_all_queries_is_summed_in_a_fixed_order():
+    """First over the sequences, then over the queries: to the bit, in float32."""
+    one_row = torch.randn(4, 1, 17, generator=generator(0), requires_grad=True)  # (H, 1, K)
+    rows = torch.randn(3, 4, 50, 17, generator=generator(1))  # (B, H, N, K)
+    upstream = torch.randn(3, 4, 50, 17, generator=generator(2))
+    expected = upstream.sum(0).sum(1, keepdim=True)  # (H, 1, K)
+
+    for total in (
+        attention.add_rows(one_row, rows, "clip"),
+        attention.add_rows(rows, one_row, "clip"),
+    ):
+        (gradient,) = torch.autograd.grad(total, one_row, upstream)
+        assert torch.equal(gradient, expected)
+
+
 @alone("attention")
 def test_scores_are_divided_by_sqrt_d():
     """Plain loops for the equation a_ij = q_i . k_j / sqrt(d), with d = 9, where it is 3."""
@@ -621,6 +636,20 @@ def test_every_layer_of_a_convolution_equals_its_loops(variant, layer):
     """
     for N in (1, 5, 16, 19):
         assert_equals_loops(variant, N, layer=layer, kernel_size=3)
+
+
+@pytest.mark.parametrize("variant", CONVOLUTIONS)
+def test_neighbouring_weights_are_1_2_4_8_tokens_apart_in_dilated_layers(variant):
+    """The loops read the dilations from the table of variants, so they cannot tell."""
+    expected = [1, 1, 1, 1, 1]
+    if variant.startswith("dilated"):
+        expected = [1, 2, 4, 8, 1]
+    for layer, dilation in enumerate(expected):
+        mixer = random_mixer(variant, layer=layer, attention_layer=6)
+        if variant.startswith("dynamic"):
+            assert not hasattr(mixer, "dilation")
+        else:
+            assert mixer.dilation == dilation
 
 
 @pytest.mark.parametrize("variant", CONVOLUTIONS)

@@ -4,6 +4,8 @@ The first part tests the map itself, then the sums that lead back from it, the r
 `convolve`, and finally attention in blocks. The drawings in the docstrings are tests, too.
 """
 
+import itertools
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -419,18 +421,24 @@ def test_the_drawing_of_sum_bands_is_what_it_computes():
 
 @pytest.mark.parametrize("beyond", BEYOND)
 def test_key_scores_are_the_map_with_queries_and_keys_exchanged(beyond):
-    """For all queries and for some of them, with keys near them and far from them."""
-    for N, K in ((1, 3), (12, 1), (12, 5), (5, 17)):
-        rows = draw(2, 3, N, K).requires_grad_()
-        upstream = draw(2, 3, N, N, seed=1)
-        expected = references.relative_scores(rows, N, beyond).transpose(-1, -2)  # (B, H, N, N)
+    """For all queries and for some of them, with keys near them and far from them.
+
+    The rows are (B, H, N, K), or (H, N, K) for all sequences.
+    """
+    sizes = ((1, 3), (12, 1), (12, 5), (5, 17))
+    for (N, K), leading in itertools.product(sizes, ((2, 3), (3,))):
+        rows = draw(*leading, N, K).requires_grad_()
+        upstream = draw(*leading, N, N, seed=1)
+        by_sequence = rows.reshape(-1, 3, N, K)  # (B, H, N, K), with B = 2 or 1
+        expected = references.relative_scores(by_sequence, N, beyond).reshape(*leading, N, N)
+        expected = expected.transpose(-1, -2)  # (..., N, N)
 
         for first, last in ((0, N), (0, 1), (N // 2, N), (N // 2, N // 2 + 1)):
             got = kernels.key_scores(rows, last - first, beyond, first)
-            some = expected[:, :, first:last]
+            some = expected[..., first:last, :]
             assert_near(got, some, 1e-12)
 
-            some_upstream = upstream[:, :, first:last]
+            some_upstream = upstream[..., first:last, :]
             got = torch.autograd.grad(got, rows, some_upstream)
             some = torch.autograd.grad(some, rows, some_upstream, retain_graph=True)
             assert_near(got, some, 1e-12)
@@ -509,6 +517,9 @@ def blocks(*inputs):
     return kernels.attention_in_blocks(references.attention_function, *inputs)
 
 
+HALF_PRECISIONS = (torch.bfloat16, torch.float16)
+
+
 def blocks_of_the_project(*inputs):
     return kernels.attention_in_blocks(attention.attention, *inputs)
 
@@ -528,6 +539,7 @@ def test_blocks_equal_attention_without_blocks(monkeypatch, beyond, block, N, K)
     monkeypatch.setattr(kernels, "BLOCK", block)
     *qkv_and_mask, query_rows, key_rows, relative_value = attention_inputs(N, K)
     shared = query_rows[0].detach().requires_grad_()  # (H, N, K), as of the fixed term alone
+    shared_keys = key_rows[0].detach().requires_grad_()  # (H, N, K)
 
     for terms in (
         (query_rows, key_rows, relative_value),
@@ -536,6 +548,7 @@ def test_blocks_equal_attention_without_blocks(monkeypatch, beyond, block, N, K)
         (None, None, relative_value),
         (None, None, None),
         (shared, None, None),
+        (None, shared_keys, None),
     ):
         inputs = (*qkv_and_mask, *terms)
         expected = results(references.attention_function, inputs, beyond)
@@ -595,20 +608,23 @@ def test_dropout_in_blocks_is_another_one_in_every_call():
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_backward_pass_of_blocks_has_the_precision_of_the_forward_pass(monkeypatch, enabled):
+@pytest.mark.parametrize("dtype, other", list(itertools.permutations(HALF_PRECISIONS)))
+def test_the_backward_pass_of_blocks_has_the_precision_of_the_forward_pass(
+    monkeypatch, enabled, dtype, other
+):
     monkeypatch.setattr(kernels, "BLOCK", 4)
     seen = []
 
     def note(*arguments):
-        seen.append(torch.is_autocast_enabled("cpu"))
+        seen.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
         return references.attention_function(*arguments)
 
-    inputs = attention_inputs(11, 5, torch.bfloat16)
-    with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+    inputs = attention_inputs(11, 5, dtype)
+    with torch.autocast("cpu", dtype, enabled=enabled):
         z = kernels.attention_in_blocks(note, *inputs)
-    with torch.autocast("cpu", torch.bfloat16, enabled=not enabled):
+    with torch.autocast("cpu", other, enabled=not enabled):
         z.sum().backward()
-    assert seen == [enabled] * 6  # three blocks, forward and backward
+    assert seen == [(enabled, dtype)] * 6  # three blocks, forward and backward
 
 
 def test_the_backward_pass_of_blocks_does_not_change_the_random_state():

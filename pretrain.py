@@ -450,7 +450,8 @@ def train(trainer, corpus, folder, save_every, eval_every):
 def train_step(trainer, corpus):
     """One step: batch, masks, loss, update.
 
-    The batch may have several parts, whose gradients add up (own_parts). Usually there is one.
+    The batch may have several parts, whose gradients add up (own_parts). Usually there is one. The
+    forward pass and the loss are computed in the precision of the trainer (autocast).
 
     Args:
         trainer: a Trainer of a BertForMaskedLM.
@@ -621,9 +622,10 @@ def predictions_at_most(tokens):
 
 @torch.no_grad()
 def evaluate(model, corpus, batch_size, device, dtype):
-    """Loss in nats and accuracy over the masked tokens of the held-out pairs.
+    """(loss in nats, accuracy) over the masked tokens of the held-out pairs, without dropout.
 
-    Every run sees the same pairs under the same masks.
+    Every run sees the same pairs under the same masks. The forward pass is computed in `dtype`
+    (autocast). Afterwards the model is in training mode.
     """
     model.eval()
     loss = 0.0

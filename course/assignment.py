@@ -1,7 +1,8 @@
 """ASSIGNMENT.md, which `python -m course blank` writes into the copy: what to write, and the rules.
 
 It is made from the table in course/parts.py. TESTS says which of the project's own tests are about
-a function: a file or folder in tests/science, and what follows `pytest -k`.
+a function: a file or folder in tests/science, and what follows `pytest -k`. NEEDS says which other
+graded functions must be complete for them.
 """
 
 from course.parts import PARTS
@@ -31,9 +32,10 @@ TESTS = {
     "kernels.convolve": (KERNELS, "convolve"),
 
     "attention.depthwise_convolution": (ATTENTION, "depthwise_convolution"),
-    "attention.HalfConvolution.forward": (ATTENTION, "loops_at_other and conv-qkv"),
-    "attention.GatedConvolution.gate": (ATTENTION, "loops_at_other and lightconv"),
-    "attention.LightConv.convolution": (ATTENTION, "every_layer_of or dropconnect"),
+    "attention.HalfConvolution.forward": (ATTENTION, "half_convolution_alone"),
+    "attention.GatedConvolution.gate": (ATTENTION, "gate_alone"),
+    "attention.LightConv.convolution": (ATTENTION,
+        "(every_layer_of and not dynamicconv) or dropconnect"),
     "attention.DynamicConv.convolution": (ATTENTION,
         "dynamicconv_drops or (loops_at_other and dynamicconv)"),
     "attention.ConvBert.forward": (ATTENTION, "convbert_drops or (loops_at_other and convbert)"),
@@ -42,11 +44,20 @@ TESTS = {
     "model.masked_lm_loss": ("", "masked_lm_loss"),
     "pretrain.learning_rate": (TRAINING, "learning_rate_rises"),
     "pretrain.make_optimizer": (TRAINING, "tables_decay or papers_betas"),
-    "pretrain.Trainer.update": (TRAINING, "gradients or every_step_sets"),
+    "pretrain.Trainer.update": (TRAINING, "gradients"),
     "pretrain.train_step": (TRAINING,
-        "steps_are_those or every_step_takes or masks_of_its_own or dropout_of_its_own "
-        "or step_counts"),
-    "pretrain.evaluate": (TRAINING, "evaluation"),
+        "(steps_are_those or every_step_takes or every_step_sets or masks_of_its_own "
+        "or dropout_of_its_own or step_counts) and not composite"),
+    "pretrain.evaluate": (TRAINING, "evaluation and not composite"),
+}
+
+NEEDS = {
+    "attention.split_heads": ("attention.merge_heads",),
+    "attention.merge_heads": ("attention.split_heads",),
+    "pretrain.Trainer.update": ("pretrain.learning_rate", "pretrain.make_optimizer"),
+    "pretrain.train_step": ("data.mask_tokens", "model.masked_lm_loss", "pretrain.learning_rate",
+        "pretrain.make_optimizer", "pretrain.Trainer.update"),
+    "pretrain.evaluate": ("data.mask_tokens", "pretrain.make_optimizer"),
 }
 # fmt: on
 
@@ -60,14 +71,15 @@ course/handout.md, if it is there, explains the theory and asks the questions.
 
 Keep names and arguments. The grader takes each function alone: helper functions, constants and
 imports that you add at the top of a file are not there. Define helpers inside the function. Do not
-import inside a function: use what its file imports. Loops over heads or over the K weights of a row
-are fine; loops over positions get 0 points, except in part 5.
+import inside a function: use what its file imports. Give your variables other names than those of
+the functions and imports of the file. Loops over heads or over the K weights of a row are fine;
+loops over positions get 0 points, except in part 5.
 
 A function is graded with the original of all others. Each command below runs the tests of one
-function (those of split_heads and merge_heads need both), with references in place of the functions
-of other parts. Other tests of the project use your functions together: they may also fail because
-another function is still blank or wrong. With `-x --tb=short`, pytest stops at the first failure
-and prints less.
+function, with references in place of the functions of other parts. If these tests need other
+functions of yours, they are named. Other tests of the project use your functions together: they may
+also fail because another function is still blank or wrong. With `-x --tb=short`, pytest stops at
+the first failure and prints less.
 """
 
 
@@ -85,6 +97,9 @@ def assignment_text(blanked):
             names = [f"`{name}`" for name in may_use(function)]
             if names:
                 lines.append(f"It may use {', '.join(names)} of the project.\n")
+            needed = [f"`{name}`" for name in NEEDS.get(function.name, ())]
+            if needed:
+                lines.append(f"Its tests also need your {', '.join(needed)}.\n")
             lines.append(f"    {test_command(function.name)}\n")
     return "\n".join(lines)
 

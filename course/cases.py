@@ -15,6 +15,7 @@ belongs to a property, and a property is right if all its cases are:
     dropout       what is dropped, and what is scaled up
     end to end    a mixer, a model or a training with this function in it
     no loop       the work is done by tensors, not by a Python loop over the positions
+    no index      slices and views, no index that is a tensor
 
 `attention` also has query_rows, key_rows and relative_value, so that each term earns its share.
 
@@ -35,6 +36,8 @@ TOLERANCE = 1e-7  # float64; relative, and absolute for small numbers
 BF16_TOLERANCE = 2e-2
 SHAPE = "shape and dtype"
 GROWS = "the number of tensor operations grows with N"
+INDEXED = "an index that is a tensor is used"
+INDEX_OPERATIONS = ("aten.index.", "aten.index_select", "aten.gather", "aten.take")
 
 
 class WrongResult(Exception):
@@ -98,6 +101,20 @@ def differentiable(function, kind, letters, **options):
     return register
 
 
+def no_index(function, compute, N=20):
+    """A case: compute(project, N) must not read numbers by an index that is a tensor.
+
+    If it does, all points of the function are lost.
+    """
+
+    def count(project):
+        with Operations() as operations:
+            compute(project, N)
+        return {INDEXED: operations.indexed}
+
+    add(function, "no index", count, f"N = {N}")
+
+
 def no_loop(function, compute, kind="no loop", short=20, long=40):
     """A case: compute(project, N) must not take more tensor operations if N is larger.
 
@@ -115,12 +132,15 @@ def no_loop(function, compute, kind="no loop", short=20, long=40):
 
 
 class Operations(TorchDispatchMode):
-    """Counts the tensor operations inside a `with` block."""
+    """Counts the tensor operations inside a `with` block, and notes those that use an index."""
 
     count = 0
+    indexed = False  # whether one of them reads numbers by an index that is a tensor
 
     def __torch_dispatch__(self, operation, types, arguments=(), options=None):
         self.count += 1
+        if str(operation).startswith(INDEX_OPERATIONS):
+            self.indexed = True
         return operation(*arguments, **(options or {}))
 
 
@@ -542,7 +562,10 @@ def table_at_the_start(project):
 
 
 def map_cases(function):
-    """From rows to the map of scores, for gather_scores and relative_scores."""
+    """From rows to the map of scores, for gather_scores and relative_scores.
+
+    Returns compute(project, N) for further cases: the map of N tokens.
+    """
     short = function.split(".")[1]
 
     # n queries and `length` keys
@@ -573,6 +596,7 @@ def map_cases(function):
         return getattr(project.kernels, short)(draw(B, H, N, K), N)
 
     no_loop(function, map_of)
+    return map_of
 
 
 map_cases("kernels.gather_scores")
@@ -580,7 +604,8 @@ map_cases("kernels.gather_scores")
 
 # --- Part 3: the equivalences ---------------------------------------------------------------------
 
-map_cases("kernels.relative_scores")
+map_of_relative_scores = map_cases("kernels.relative_scores")
+no_index("kernels.relative_scores", map_of_relative_scores)
 mixer_case("kernels.relative_scores", "end to end", "composite")
 mixer_case("kernels.relative_scores", "zero", "composite", beyond="zero")
 
@@ -605,6 +630,7 @@ strip_case("block", "the queries 2, 3, 4 of 9", 3, 9, 3, "clip", 2)
 strip_case("zero", 'the queries 6, 7, 8 of 9, beyond = "zero"', 3, 9, 3, "zero", 6)
 strip_case("edges", "a kernel that reaches beyond both ends: N = 3, K = 9", 3, 3, 9, "clip", 0)
 no_loop("kernels.sum_bands_of_strip", strip_of)
+no_index("kernels.sum_bands_of_strip", strip_of)
 mixer_case("kernels.sum_bands_of_strip", "end to end", "shaw")
 
 
@@ -886,7 +912,7 @@ def schedule(project):
 def schedule_edges(project):
     """without warm-up, and with nothing but warm-up"""
     rates = [project.pretrain.learning_rate(step, 5, 0, 1.0) for step in range(5)]
-    only = [project.pretrain.learning_rate(step, 5, 5, 1.0) for step in range(6)]
+    only = [project.pretrain.learning_rate(step, 5, 5, 1.0) for step in range(5)]
     return {"no warm-up": rates, "only warm-up": only}
 
 
@@ -968,7 +994,7 @@ def state_of(trainer):
     return {
         "losses": [float(loss) for loss in trainer.losses],
         "steps done": trainer.step,
-        "tokens": trainer.tokens,
+        "tokens": int(trainer.tokens),
         "weights": weights,
     }
 
@@ -988,7 +1014,6 @@ def evaluation(project):
     results = project.pretrain.evaluate(trainer.model, corpus, 8, cpu, torch.float32)
     return {
         "loss and accuracy": [float(number) for number in results],
-        "in training mode afterwards": trainer.model.training,
         "has gradients": any(x.grad is not None for x in trainer.model.parameters()),
     }
 
@@ -1000,7 +1025,12 @@ def updates(project):
     for _ in range(STEPS):
         trainer.update((trainer.model(x) ** 2).sum())
         rates.append([group["lr"] for group in trainer.optimizer.param_groups])
-    return {"rates": rates, **state_of(trainer)}
+    return {
+        "rates": rates,
+        "gradient norms": [float(norm) for norm in trainer.gradient_norms],
+        "losses have a graph": any(loss.requires_grad for loss in trainer.losses),
+        **state_of(trainer),
+    }
 
 
 def small_trainer(project):
@@ -1027,6 +1057,24 @@ def other_seed(project):
     trainer.settings = {**SETTINGS, "seed": 4}
     project.pretrain.train_step(trainer, corpus)
     return state_of(trainer)
+
+
+@case("pretrain.train_step", "parts")
+def two_parts(project):
+    """1 step of 4 rows, at most 2 of them at a time"""
+    trainer, corpus = training(project)
+    trainer.micro_batch = 2
+    project.pretrain.train_step(trainer, corpus)
+    return state_of(trainer)
+
+
+@case("pretrain.evaluate", "mode")
+def mode_afterwards(project):
+    """the model trains with dropout again"""
+    trainer, corpus = training(project)
+    cpu = torch.device("cpu")
+    project.pretrain.evaluate(trainer.model, corpus, 8, cpu, torch.float32)
+    return {"in training mode afterwards": trainer.model.training}
 
 
 # the joints of part 5

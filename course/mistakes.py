@@ -504,9 +504,7 @@ of("pretrain.learning_rate",
     "it is 0 in the last step, not after it"),
    ("if step < warmup_steps", "if False", "there is no warm-up"),
    ("peak * (step + 1) / warmup_steps", "(step + 1) / warmup_steps",
-    "the warm-up rises to 1, not to the peak"),
-   ("max(1, steps - warmup_steps)", "(steps - warmup_steps)",
-    "0 / 0 if all steps are warm-up"))
+    "the warm-up rises to 1, not to the peak"))
 
 of("pretrain.make_optimizer",
    ('name == "bias" or isinstance(module, nn.LayerNorm)', "isinstance(module, nn.LayerNorm)",
@@ -543,6 +541,9 @@ of("pretrain.Trainer.update",
    ("loss.backward()", "loss.backward()\n        self.optimizer.zero_grad()",
     "zero_grad comes between backward and step: the weights never change"),
    ("self.losses.append(loss.detach())", "pass", "the losses are not kept"),
+   ("self.losses.append(loss.detach())", "self.losses.append(loss)",
+    "the losses are not detached: the graphs of all steps stay in memory"),
+   ("self.gradient_norms.append(norm)", "pass", "the gradient norms are not kept"),
    ("self.optimizer.step()", "pass", "the optimizer makes no step"))
 
 of("pretrain.Recipe",
@@ -570,6 +571,8 @@ of("pretrain.train_step",
     "padding is taken for real tokens"),
    ("int((input_ids != PAD).sum())", "input_ids.numel()", "padding is counted as tokens"),
    ("trainer.update(loss)", "pass", "the model is not updated"),
+   ("labels, trainer.micro_batch)", "labels, None)", "micro_batch is ignored"),
+   ("            loss.backward()\n", "", "only the last part has a backward pass"),
    ("masked_lm_loss(logits, targets)", "masked_lm_loss(logits, targets) * len(targets)",
     "the loss is a sum, not a mean"))
 

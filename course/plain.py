@@ -104,6 +104,7 @@ class PlainAdamW:
         self.first = {name: torch.zeros_like(x) for name, x in weights.items()}
         self.second = {name: torch.zeros_like(x) for name, x in weights.items()}
         self.rates = []
+        self.norms = []  # of the gradients, before clipping
 
     def learning_rate(self):
         warmup = SETTINGS["warmup_steps"]
@@ -117,6 +118,7 @@ class PlainAdamW:
         gradients = torch.autograd.grad(loss, list(self.weights.values()), allow_unused=True)
         found = [g for g in gradients if g is not None]
         norm = math.sqrt(sum(float(g.square().sum()) for g in found))
+        self.norms.append(norm)
         scale = min(1, 1 / (norm + 1e-6))
 
         # biases and LayerNorms do not decay
@@ -196,7 +198,6 @@ def evaluation(project):
     means = [sum(losses) / len(losses), sum(hits) / len(hits)]
     return {
         "loss and accuracy": means,
-        "in training mode afterwards": True,
         "has gradients": False,
     }
 
@@ -212,4 +213,9 @@ def updates(project):
         loss = (linear(y, weights, "2") ** 2).sum()
         losses.append(loss.item())
         optimizer.update(loss)
-    return {"rates": optimizer.rates, **state(optimizer, losses, 0)}
+    return {
+        "rates": optimizer.rates,
+        "gradient norms": optimizer.norms,
+        "losses have a graph": False,
+        **state(optimizer, losses, 0),
+    }

@@ -16,6 +16,7 @@ used. docs/distributed.md describes how the processes share a training step.
 import itertools
 import math
 import os
+import signal
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
@@ -111,6 +112,10 @@ def run_together(function, *arguments):
         else:
             result = run_after_first(function, *arguments)
     except Exception as error:
+        # When a process has ended, torchrun sends SIGTERM to the others. It must not end this one
+        # before it has said why.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
         # Only the first process that fails says why.
         if not is_first_failure():
             sys.exit(1)

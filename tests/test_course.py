@@ -52,7 +52,10 @@ def test_every_part_with_code_has_20_points():
 def test_every_graded_function_has_tests_that_its_command_selects():
     """pytest -k selects them by their names, which include the parameters."""
     tests = science_tests()
-    assert set(assignment.TESTS) == {function.name for function in GRADED}
+    graded = {function.name for function in GRADED}
+    assert set(assignment.TESTS) == graded
+    for name, needed in assignment.NEEDS.items():
+        assert {name, *needed} <= graded
     for file, expression in assignment.TESTS.values():
         of_file = [test for test in tests if test.startswith(f"tests/science/{file}")]
         assert any(is_selected(test, expression) for test in of_file)
@@ -339,6 +342,19 @@ return p.to(value.dtype) @ value
 """
 
 
+# The map by an index that is a tensor: right, but the answer of part 2 again.
+BY_INDEX = """\
+n, K = rows.shape[-2:]
+k = K // 2
+i = torch.arange(n)[:, None]
+r = torch.arange(length)[None, :] - (first + i)
+scores = rows[..., i, r.clamp(-k, k) + k]
+if beyond == "zero":
+    scores = scores * (r.abs() <= k)
+return scores
+"""
+
+
 @pytest.fixture(scope="module")
 def outputs():
     """(expected outputs of all functions, [(mistake, outputs)] of one mistake of each function)."""
@@ -397,7 +413,7 @@ def test_a_copy_with_a_right_a_wrong_and_a_refused_function(
     monkeypatch.setattr(grade, "mistake_outputs", lambda mistakes: known)
 
     # split_heads is right, learning_rate has a known mistake, masked_lm_loss imports something,
-    # attention has no position terms yet
+    # attention has no position terms yet, relative_scores uses an index
     copy = tmp_path / "copy"
     shutil.copytree(blanked, copy)
     mistake = next(each for each, _ in known if each.function == "pretrain.learning_rate")
@@ -407,6 +423,7 @@ def test_a_copy_with_a_right_a_wrong_and_a_refused_function(
         "pretrain.learning_rate": "\n".join(ast.unparse(line) for line in node.body[1:]),
         "model.masked_lm_loss": "import os\nreturn os.getcwd()",
         "attention.attention": CONTENT,
+        "kernels.relative_scores": BY_INDEX,
     }
     for name, body in bodies.items():
         file = copy / f"{name.split('.')[0]}.py"
@@ -437,6 +454,10 @@ def test_a_copy_with_a_right_a_wrong_and_a_refused_function(
     assert "query_rows (content and query_rows): result at b = 0" in half["output"]
     assert "later in the line `raise NotImplementedError('later')`" in half["output"]
     assert "This is what comes out" not in half["output"]
+    by_index = tests["kernels.relative_scores"]
+    assert by_index["score"] == 0
+    assert "It reads numbers by an index that is a tensor" in by_index["output"]
+    assert "Wrong: no index." in by_index["output"]
     assert results["score"] == round(2 + rate["score"] + half["score"], 2)
     assert "It is still blank." in printed and f"{results['score']:.2f} of 100" in printed
 
@@ -451,6 +472,19 @@ def test_one_function_is_graded_alone(blanked, capsys):
         grade.function_called("forward")
     with pytest.raises(ValueError, match="not a graded function; these are: attention.split_heads"):
         grade.function_called("no_such")
+
+
+def test_a_folder_without_any_graded_file_is_refused_and_the_inner_one_is_named(tmp_path):
+    with pytest.raises(ValueError, match="is not a folder"):
+        grade.check_submission(tmp_path / "anna")
+    inner = tmp_path / "anna/assignment"
+    inner.mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"none of the files attention.py, .*, pretrain.py$"):
+        grade.check_submission(tmp_path / "anna")
+    (inner / "model.py").write_text("", encoding="utf-8")
+    with pytest.raises(ValueError, match="assignment has: is it the submission"):
+        grade.check_submission(tmp_path / "anna")
+    grade.check_submission(inner)
 
 
 def test_messages_name_the_first_entry_that_differs():
@@ -478,6 +512,8 @@ def test_shapes_alone_and_loops_earn_nothing():
     properties["gradients"] = True
     assert grade.score_of(function, properties) == round(8 * 3 / 7, 2)
     properties["no loop"] = False
+    assert grade.score_of(function, properties) == 0
+    properties.update({"no loop": True, "no index": False})
     assert grade.score_of(function, properties) == 0
 
 
@@ -552,6 +588,7 @@ def test_a_link_to_the_original_is_refused(tmp_path):
     [
         ("kernels.relative_scores", "return gather_scores(rows, length, beyond, first)", "gather_"),
         ("kernels.relative_scores", "return rows.gather(-1, rows)", "gather"),
+        ("pretrain.learning_rate", "learning_rate = peak\nreturn peak", "another name"),
         ("kernels.gather_scores", "return relative_scores(rows, length)", "relative_scores"),
         ("attention.attention", "return F.scaled_dot_product_attention(query, key, value)", "dot"),
         ("kernels.convolve", "F.pad = None", "changes `F`"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import attention
-import references
+import stand_ins
 from attention import VARIANTS, make_mixer
 from model import BertConfig, BertForMaskedLM, masked_lm_loss
 
@@ -55,7 +55,7 @@ def randomise(module, std):
 
 def add_map(scores, rows, beyond="clip", first=0):
     rows = rows.expand(*rows.shape[:-2], scores.shape[-2], -1)  # 1 row or n rows -> n rows
-    return scores + references.map_of_rows(rows, scores.shape[-1], beyond, first)
+    return scores + stand_ins.map_of_rows(rows, scores.shape[-1], beyond, first)
 
 
 def table_of(config):
@@ -92,26 +92,27 @@ def table_of_values(term):
 
 # The names in attention.py, and what describes them.
 GIVEN = {
-    "attention": references.attention_function,
-    "split_heads": references.split_heads,
-    "merge_heads": references.merge_heads,
-    "zero_padding": references.set_to_0_at_padding,
-    "depthwise_convolution": references.dilated_convolution,
-    "convolve": references.convolve,
+    "attention": stand_ins.attention_function,
+    "split_heads": stand_ins.split_heads,
+    "merge_heads": stand_ins.merge_heads,
+    "zero_padding": stand_ins.set_to_0_at_padding,
+    "depthwise_convolution": stand_ins.dilated_convolution,
+    "convolve": stand_ins.convolve,
     "add_band": add_map,
-    "key_scores": references.map_of_key_rows,
-    "band_sums": references.sums_of_map,
-    "drop": references.drop,
-    "lowest_at_padding": references.very_low_at_padding,
-    "add_rows": references.sum_of_two_rows,
+    "key_scores": stand_ins.map_of_key_rows,
+    "band_sums": stand_ins.sums_of_map,
+    "drop": stand_ins.drop,
+    "lowest_at_padding": stand_ins.very_low_at_padding,
+    "add_rows": stand_ins.sum_of_two_rows,
     "relative_table": table_of,
     "half_of_the_heads": half_the_heads,
     "make_projection": projection_of,
-    "DepthwiseConvolution.forward": references.depthwise_module,
-    "HalfConvolution.forward": references.half_convolution_module,
-    "Fixed.forward": references.fixed_rows,
-    "Dynamic.forward": references.dynamic_rows,
-    "KeyDynamic.forward": references.key_dynamic_rows,
+    "DepthwiseConvolution.forward": stand_ins.depthwise_module,
+    "HalfConvolution.forward": stand_ins.half_convolution_module,
+    "GatedConvolution.gate": stand_ins.gate_of_convolution,
+    "Fixed.forward": stand_ins.fixed_rows,
+    "Dynamic.forward": stand_ins.dynamic_rows,
+    "KeyDynamic.forward": stand_ins.key_dynamic_rows,
     "RelativeValue.table": table_of_values,
     "SelfAttention.initialise": start_of_linear_layers,
     "ConvBert.initialise": start_of_linear_layers,

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 import attention
 import kernels
 import references
+import stand_ins
 from attention import TERMS, VARIANTS, Deberta, DepthwiseConvolution, Mixer, Variant
 from helpers import (
     B,
@@ -59,7 +60,7 @@ def test_attention_equals_its_definition(beyond, dtype, tolerance):
         for kernel_size in (1, 5, 33):
             inputs = attention_inputs(N, kernel_size, dtype)
             for dropout in (0.0, 0.3):
-                expected = results(references.attention_function, inputs, beyond, dropout)
+                expected = results(stand_ins.attention_function, inputs, beyond, dropout)
                 got = results(attention.attention, inputs, beyond, dropout)
                 assert_near(got, expected, tolerance)
 
@@ -71,14 +72,14 @@ def test_attention_alone_equals_its_definition():
     for beyond in BEYOND:
         for dropout in (0.0, 0.3):
             given = (*inputs, query_rows, key_rows, table)
-            expected = results(references.attention_function, given, beyond, dropout)
+            expected = results(stand_ins.attention_function, given, beyond, dropout)
             assert_near(results(attention.attention, given, beyond, dropout), expected, 1e-10)
 
         # the queries 3 .. 6
         query, *rest = inputs
         block = (query[:, :, 3:7], *rest, query_rows[:, :, 3:7], key_rows, table, beyond, 0.3, 3)
         got = attention.attention(*block, generator(5))
-        assert_near(got, references.attention_function(*block, generator(5)), 1e-10)
+        assert_near(got, stand_ins.attention_function(*block, generator(5)), 1e-10)
 
 
 def test_the_gradient_of_one_row_for_all_queries_is_summed_in_a_fixed_order():
@@ -165,7 +166,7 @@ def test_dropout_of_the_weights_scales_up_those_that_are_left(numbers):
 def test_relative_values_are_multiplied_by_the_weights_after_dropout():
     """sum_j p_ij s_(j-i): a weight that is dropped takes its relative value with it."""
     _, dropped, found, s = weights_with_dropout(0.3)
-    sums = references.sums_of_map(dropped, 5)  # (B, H, N, K)
+    sums = stand_ins.sums_of_map(dropped, 5)  # (B, H, N, K)
     assert_near(found, sums @ s.t())
 
 
@@ -190,10 +191,10 @@ def test_in_bf16_attention_is_as_near_to_float64_as_the_definition(function):
         if x.dtype != torch.bool:
             x = x.detach().double().requires_grad_()
         exact_inputs.append(x)
-    exact = results(references.attention_function, exact_inputs)
+    exact = results(stand_ins.attention_function, exact_inputs)
 
     with torch.autocast("cpu", torch.bfloat16):
-        expected = results(references.attention_function, inputs)
+        expected = results(stand_ins.attention_function, inputs)
         got = results(function, inputs)
     for name in got:
         assert got[name].dtype == torch.bfloat16
@@ -286,7 +287,7 @@ def test_blocks_get_all_arguments_of_attention(monkeypatch):
     monkeypatch.setattr(kernels, "BLOCK", 4)
     inputs = attention_inputs(11, 5)
     for beyond in BEYOND:
-        expected = results(references.attention_function, inputs, beyond)
+        expected = results(stand_ins.attention_function, inputs, beyond)
         assert_near(results(attention.attention, inputs, beyond), expected, 1e-10)
 
     # dropout arrives, too: 40 queries, four at a time
@@ -316,7 +317,7 @@ def test_compiled_attention_equals_the_uncompiled():
 
     # attention that is not compiled, with the same zeros
     def uncompiled(*inputs):
-        return references.attention_function(*inputs, kept=kept)
+        return stand_ins.attention_function(*inputs, kept=kept)
 
     assert_near(got, results(uncompiled, inputs, "clip"), 1e-5)
 
@@ -686,6 +687,42 @@ def test_an_attention_layer_that_does_not_exist_is_refused_in_one_line(variant, 
     with pytest.raises(ValueError, match=message) as refused:
         BertConfig.from_size("tiny", variant, attention_layer=layer)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("N", [1, 5, 19])
+@alone("GatedConvolution.gate")
+def test_the_gate_alone_equals_its_loops(N):
+    """g = a * sigmoid(b), and 0 at padding: values, and the gradients of x and of input."""
+    mixer = random_mixer("lightconv")
+    x, mask = padded_batch(N)
+    weights = dict(mixer.named_parameters())
+    inputs = (x.requires_grad_(), weights["input.weight"], weights["input.bias"])
+    expected = references.gate(x, mask, weights)  # (B, N, C)
+    got = mixer.gate(x, mask)
+    assert_near(got, expected, 1e-10)
+
+    upstream = upstream_for(got)
+    got = torch.autograd.grad(got, inputs, upstream)
+    assert_near(got, torch.autograd.grad(expected, inputs, upstream), 1e-10)
+
+
+@pytest.mark.parametrize("N", [1, 2, 6, 11])
+@alone("HalfConvolution.forward")
+def test_half_convolution_alone_equals_its_loops(N):
+    """Values, and the gradients of x and of all weights, without padding."""
+    mixer = random_mixer("conv-v")
+    x, mask = padded_batch(N)
+    x.requires_grad_()
+    mask = torch.ones_like(mask)
+    weights = dict(mixer.named_parameters())
+    own = [x, *(weight for name, weight in weights.items() if name.startswith("value."))]
+    expected = references.half_convolution(x, mask, weights, "value")  # (B, N, C)
+    got = mixer.value(x)
+    assert_near(got, expected, 1e-10)
+
+    upstream = upstream_for(got)
+    got = torch.autograd.grad(got, own, upstream)
+    assert_near(got, torch.autograd.grad(expected, own, upstream), 1e-10)
 
 
 @alone()

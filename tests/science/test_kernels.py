@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import attention
 import kernels
 import references
+import stand_ins
 from helpers import (
     assert_near,
     assert_same_bits,
@@ -55,7 +56,7 @@ def test_one_row_for_all_queries_adds_what_n_equal_rows_add(K, beyond):
     (expected,) = torch.autograd.grad(expected, rows, upstream)
     assert torch.equal(got, expected.sum(dim=1, keepdim=True))
 
-    loops = draw(2, 3, 70, 70) + references.map_of_rows(rows, 70, beyond)
+    loops = draw(2, 3, 70, 70) + stand_ins.map_of_rows(rows, 70, beyond)
     assert_near(scores, loops, 1e-12)
     (expected,) = torch.autograd.grad(loops, rows, upstream)
     assert_near(got, expected.sum(dim=1, keepdim=True), 1e-10)
@@ -260,7 +261,7 @@ def test_the_gradient_of_the_map_has_a_gradient():
 def test_scores_of_some_of_the_queries_are_these_rows_of_the_map(function, beyond):
     rows = draw(1, 2, 12, 7)
     upstream = draw(1, 2, 12, 12, seed=1)
-    scores, gradient = values_and_gradients(references.map_of_rows, rows, beyond, upstream)
+    scores, gradient = values_and_gradients(stand_ins.map_of_rows, rows, beyond, upstream)
 
     for first, last in ((0, 1), (0, 5), (3, 4), (4, 9), (11, 12), (6, 12)):
 
@@ -321,7 +322,7 @@ def test_the_band_equals_the_reference_around_a_strip_of_queries(beyond, K):
     for N in (63, 64, 65, 127, 128, 129, 130):
         rows = draw(1, 2, N, K)
         upstream = draw(1, 2, N, N, seed=1)
-        expected = values_and_gradients(references.map_of_rows, rows, beyond, upstream)
+        expected = values_and_gradients(stand_ins.map_of_rows, rows, beyond, upstream)
         scores, gradient = values_and_gradients(band_scores, rows, beyond, upstream)
         assert torch.equal(scores, expected[0])
         assert_near(gradient, expected[1], 1e-10)
@@ -414,6 +415,15 @@ def test_the_drawing_of_sum_bands_is_what_it_computes():
     expected[:, 2] += diagonals[:, 4]
     clip = kernels.sum_bands_of_strip(scores, 3, "clip", 0)[0, 0]
     assert torch.equal(clip, expected)
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_the_stand_in_for_the_map_equals_its_loops(beyond):
+    """With its table of indices: the other tests use it for longer sequences."""
+    for N, K in ((1, 3), (6, 1), (6, 5), (4, 17)):
+        rows = draw(2, 3, N, K)
+        expected = references.relative_scores(rows, N, beyond)
+        assert torch.equal(stand_ins.map_of_rows(rows, N, beyond), expected)
 
 
 # --- Rows that are made by the keys ---------------------------------------------------------------
@@ -514,7 +524,7 @@ def test_the_drawing_of_convolve_is_what_it_computes():
 
 def blocks(*inputs):
     """Attention in blocks; what is done with each block is the reference."""
-    return kernels.attention_in_blocks(references.attention_function, *inputs)
+    return kernels.attention_in_blocks(stand_ins.attention_function, *inputs)
 
 
 HALF_PRECISIONS = (torch.bfloat16, torch.float16)
@@ -551,7 +561,7 @@ def test_blocks_equal_attention_without_blocks(monkeypatch, beyond, block, N, K)
         (None, shared_keys, None),
     ):
         inputs = (*qkv_and_mask, *terms)
-        expected = results(references.attention_function, inputs, beyond)
+        expected = results(stand_ins.attention_function, inputs, beyond)
         assert_near(results(blocks, inputs, beyond), expected, 1e-10)
 
 
@@ -559,7 +569,7 @@ def test_rows_that_learn_nothing_get_no_gradient_in_blocks(monkeypatch):
     """As those of ALiBi: sum_bands, their backward pass, is not called."""
     query, key, value, mask, query_rows, _, _ = attention_inputs(11, 5)
     inputs = (query, key, value, mask, query_rows.detach(), None, None)
-    expected = results(references.attention_function, inputs)
+    expected = results(stand_ins.attention_function, inputs)
     monkeypatch.setattr(kernels, "BLOCK", 4)
     monkeypatch.setattr(kernels, "sum_bands", None)
     assert_near(results(blocks_of_the_project, inputs), expected, 1e-10)
@@ -584,7 +594,7 @@ def test_the_backward_pass_of_blocks_has_the_dropout_of_the_forward_pass(monkeyp
 
     # attention without blocks, with these zeros
     def with_these_zeros(*inputs):
-        p = references.attention_function(*inputs)  # (B, H, N, N)
+        p = stand_ins.attention_function(*inputs)  # (B, H, N, N)
         return p * kept
 
     assert_near(got, results(with_these_zeros, inputs), 1e-10)
@@ -617,7 +627,7 @@ def test_the_backward_pass_of_blocks_has_the_precision_of_the_forward_pass(
 
     def note(*arguments):
         seen.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
-        return references.attention_function(*arguments)
+        return stand_ins.attention_function(*arguments)
 
     inputs = attention_inputs(11, 5, dtype)
     with torch.autocast("cpu", dtype, enabled=enabled):
@@ -689,7 +699,7 @@ def test_in_blocks_one_row_for_all_queries_gets_the_gradients_of_all_blocks():
     row = draw(2, 1, 599).requires_grad_()  # (H, 1, 2N - 1)
     rows = row.detach().expand(-1, 300, -1).clone().requires_grad_()  # (H, N, 2N - 1)
     one = kernels.attention_in_blocks(attention.attention, query, key, value, mask, row)
-    each = references.attention_function(query, key, value, mask, rows)
+    each = stand_ins.attention_function(query, key, value, mask, rows)
     assert_near(one, each, 1e-10)
 
     upstream = upstream_for(one)

@@ -54,6 +54,9 @@ TESTS = {
 NEEDS = {
     "attention.split_heads": ("attention.merge_heads",),
     "attention.merge_heads": ("attention.split_heads",),
+    "kernels.sum_bands_of_strip": ("kernels.relative_scores",),  # the gradient of its tests
+    "kernels.key_scores": ("kernels.relative_scores", "kernels.sum_bands_of_strip"),
+    "kernels.convolve": ("kernels.relative_scores", "kernels.sum_bands_of_strip"),
     "pretrain.Trainer.update": ("pretrain.learning_rate", "pretrain.make_optimizer"),
     "pretrain.train_step": ("data.mask_tokens", "model.masked_lm_loss", "pretrain.learning_rate",
         "pretrain.make_optimizer", "pretrain.Trainer.update"),

@@ -19,17 +19,21 @@ The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
     dynamic             +  q_i . w_(j-i) / sqrt(d)         Shaw et al. 2018;    [C] eq. 5
     key_dynamic         +  k_j . u_(i-j) / sqrt(d)         Huang et al. 2020
 
-plus the places where convolutions are added. Or a variant is another mixer: ConvBERT, or a
-convolution in place of attention (Wu et al. 2019; Tay et al. 2021). T5's buckets, ALiBi, FIRE and
-Transformer-XL are more terms of the same sum. Rotary embeddings add nothing to it: they change the
-content term, and so does Transformer-XL. DeBERTa and Canon layers are mixers. docs/family.md
-compares them.
+plus the places where convolutions are added. A mixer is the module of a layer that lets its tokens
+see each other: self-attention with these terms, or something else: ConvBERT, or a convolution in
+place of attention (Wu et al. 2019; Tay et al. 2021). T5's buckets, ALiBi, FIRE and Transformer-XL
+are more terms of the same sum. Rotary embeddings add nothing to it: they change the content term,
+and so does Transformer-XL. DeBERTa and Canon layers are mixers. docs/family.md compares them.
 
 Why relative positions are convolutions: take the fixed term alone, and only the keys within k
 positions. Then z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values v whose kernel
 is softmax(beta). This holds if the whole window is in the sequence; within k positions of an end,
 attention divides the weight among fewer keys. tests/science/test_equivalence.py shows this argument
 step by step, in code.
+
+So a row of K numbers that a term adds to the scores, such as beta, is a kernel before its softmax,
+and the softmax of all terms together joins content and position: exp(content + beta_r) is
+exp(content) times exp(beta_r).
 
 This file, from top to bottom: attention itself; the position terms; further relative positions;
 convolutions; the mixers, each with its equation; and the table VARIANTS. A new entry in VARIANTS is
@@ -71,10 +75,16 @@ def attention(
         a_ij = q_i . k_j / sqrt(d)  [+ query_rows[i, j - i]]  [+ key_rows[j, i - j]]
         z_i  = sum_j softmax_j(a_ij) (v_j  [+ relative_value[j - i]])
 
-    A row has K = 2k + 1 weights, one for each relative position from -k to k. In these equations
-    rows[i, r] is the weight for r; in the tensor it is column r + k. kernels.py shifts the rows
-    into place. Here K is the width of the given rows: the kernel size, or 2N - 1 if this is more
-    and a term has no window.
+    A row has K = 2k + 1 numbers, one for each relative position from -k to k. In these equations
+    rows[i, r] is the number for r; in the tensor it is column r + k. Example: 3 tokens, K = 3, and
+    every query has the row (a, b, c). This map is added to the scores (with "clip"):
+
+        b c c        key 2 is farther than k = 1 from query 0: it gets the end number c
+        a b c
+        a a b
+
+    kernels.py makes such a map from rows. A term without a window (t5, alibi, fire, xl) has a
+    number for every r: then the rows have K = 2N - 1 columns.
 
     Args:
         query: (B, H, n, d), for n queries; n = N except for one block of a long sequence.
@@ -87,7 +97,8 @@ def attention(
         key_rows: (B, H, N, K) or (H, N, K), what key j adds to the scores of the queries around it;
             None for no such term.
         relative_value: (d, K), what is added to a value at each relative position.
-        beyond: what lies beyond k positions: the end weight of the row ("clip") or 0 ("zero").
+        beyond: what is added to the score of a key farther away than k: the end number of the row
+            ("clip") or 0 ("zero").
         dropout: probability of setting a weight of the softmax to 0.
         first, generator: for one block of a long sequence (at most LONGEST_WHOLE queries): the
             position of the first query, and the random numbers of its dropout.
@@ -112,10 +123,11 @@ def attention(
 
     n, d = query.shape[-2:]
 
-    # content: q_i . k_j / sqrt(d); dividing q costs less than dividing the larger map
+    # content: q_i . k_j / sqrt(d). Without the division, scores would grow with d, and nearly all
+    # weight would go to one key. Dividing q costs less than dividing the larger map.
     scores = (query / math.sqrt(d)) @ key.transpose(-1, -2)  # (B, H, n, N)
 
-    # fixed and dynamic: + beta_(j-i) + q_i . w_(j-i) / sqrt(d), each row shifted into place
+    # fixed and dynamic: + beta_(j-i) + q_i . w_(j-i) / sqrt(d), the row of query i in row i
     if query_rows is not None:
         scores = add_band(scores, query_rows, beyond, first)
 
@@ -155,7 +167,8 @@ def drop(p, dropout, generator=None):
     """Dropout: each number becomes 0 with probability `dropout`, the others are scaled up.
 
     Without a generator this is F.dropout. With one, the random numbers come from it and not from
-    torch's global state, which F.dropout cannot do.
+    torch's global state, which F.dropout cannot do: a long sequence is computed again in the
+    backward pass (kernels.py), with the same random numbers.
     """
     if generator is None:
         return F.dropout(p, dropout)
@@ -184,15 +197,16 @@ class Term(nn.Module):
     one row for all queries; a term of the keys must return N rows. SelfAttention adds the rows of
     all terms.
 
-    A term without a window says something about every r from -(N - 1) to N - 1: its rows have
-    2N - 1 columns in place of K.
+    A term with a window has a number of its own for abs(r) <= k only. A term without a window has
+    one for every r from -(N - 1) to N - 1: its rows have 2N - 1 columns in place of K.
 
-    The constructor gives the parameters their initial values: BERT's are those of initialise_linear
-    for a linear layer.
+    The constructor also initialises the parameters; initialise_linear is BERT's way for a linear
+    layer.
     """
 
-    # Whose rows they are: "query" or "key". "value": no rows; table() is added to the values.
-    # "content": no rows; only content() is changed. A term with rows may change it, too.
+    # "query": forward(q) returns a row for each query. "key": forward(k) returns one for each key.
+    # "value": no forward; table() is added to the values. "content": no forward; only content() is
+    # changed. A term with rows may change it, too.
     belongs_to = "query"
     uses_kernel_size = True  # a row has K columns
 
@@ -285,6 +299,8 @@ def relative_table(config):
     """
     d = config.hidden_size // config.heads
     table = torch.empty(d, config.kernel_size)
+
+    # with a = sqrt(5), torch's range is sqrt(6 / ((1 + 5) K)) = 1 / sqrt(K)
     return nn.Parameter(nn.init.kaiming_uniform_(table, a=math.sqrt(5)))
 
 
@@ -300,10 +316,10 @@ class T5(Term):
         bucket   0 .. 7   8      9       10      11      12      13      14      15
         abs(r)   0 .. 7   8-11   12-15   16-22   23-31   32-45   46-63   64-90   91 and more
 
-    Bucket 8 + m begins at 8 * 2^(m/2), rounded up: eight steps would lead from 8 to 128, and the
-    last bucket takes all that is beyond. The buckets of r > 0 are 16 + these. Bucket 16 itself is
-    never used, as in T5. beta is one table per layer and is initialised to 0. T5 has one table for
-    all layers, and does not divide the content by sqrt(d).
+    Bucket 8 + m begins at 8 * 2^(m/2), rounded up, so the starts grow by sqrt(2). The last bucket
+    holds all distances from 91 on. The buckets of r > 0 are 16 + these. Bucket 16 would be r = 0,
+    which is bucket 0: it is never used, as in T5. beta is one table per layer and is initialised to
+    0. T5 has one table for all layers, and does not divide the content by sqrt(d).
     """
 
     STARTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)  # of the buckets 1, 2, ..., 15
@@ -348,9 +364,10 @@ class Fire(Term):
         x_r = sign(r) log(1 + c abs(r)) / log(1 + c max(N, L))        in [-1, 1]
         mlp = Linear 1 -> 32, ReLU, Linear 32 -> H
 
-    The larger c is, the more of [-1, 1] is used for near tokens. Distances are measured by L, or by
-    the number of tokens N if this is larger; then the amount of padding changes the scores. FIRE
-    has max(i, L) for query i, which has no meaning if keys are on both sides.
+    The larger c is, the more of [-1, 1] is used for near tokens. The divisor is that of distance L,
+    or of the number of columns N if this is larger; N counts padding, so then the amount of padding
+    changes the scores. FIRE has max(i, L) for query i, which has no meaning if keys are on both
+    sides.
 
     c = 0.1 exp(log_c) and L = 512 exp(log_L): at first they are the paper's 0.1 and 512, and exp
     keeps them positive (the authors take the absolute value). The sign lets one function serve both
@@ -493,7 +510,7 @@ def sinusoids(r, channels, dtype):
     return torch.cat([angles.sin(), angles.cos()], dim=-1)  # (n, channels)
 
 
-# Rows are added, and content() is called, in this order, in whatever order a variant names them.
+# The terms of a variant are used in the order of this table, whatever the order in the variant.
 TERMS = {
     "fixed": Fixed,
     "dynamic": Dynamic,
@@ -582,7 +599,7 @@ class HalfConvolution(nn.Module):
 
 
 def half_of_the_heads(config):
-    """H/2, for variants that give half of their heads to convolutions. ValueError if H is odd."""
+    """H/2: half of the heads are convolutions, as in the papers. ValueError if H is odd."""
     if config.heads % 2:
         raise ValueError(
             f"{config.variant} gives half of the heads to convolutions: "
@@ -909,10 +926,10 @@ class ConvBert(Mixer):
 
     q and k have width C/2. The attention heads use both, and q also makes the kernels of the
     convolution heads. v has width C: its first half serves the attention heads, its second half the
-    convolution heads. Weights that fall on padding or beyond
-    the ends are multiplied by a value of 0, and keep their share of the softmax. In training each
-    weight p_i,r is dropped with the config's probability, as in [C]'s released code. [C] A.3
-    compares with this mixer.
+    convolution heads. The softmax is over all K weights; those that fall on padding or beyond the
+    ends are multiplied by a value of 0 and lost, so there the others sum to less than 1. In
+    training each weight p_i,r is dropped with the config's probability, as in [C]'s released code.
+    [C] A.3 compares with this mixer.
     """
 
     def __init__(self, config, variant, layer):
@@ -982,8 +999,8 @@ class GatedConvolution(Mixer):
         z   = convolution of g                       see the subclasses
         y_i = output(z_i)
 
-    Weights that fall on padding or beyond the ends are multiplied by a g of 0, and keep their share
-    of the softmax.
+    The softmax is over all K weights; those that fall on padding or beyond the ends are multiplied
+    by a g of 0 and lost, so there the others sum to less than 1.
     """
 
     def __init__(self, config, variant, layer):

@@ -22,8 +22,8 @@ From rows to the map. The first four functions are tested against plain loops:
     add_band             the same, added to a map in place: what attention uses
     widen                more columns for narrow rows, so that they can be added to wider ones
 
-Rows that cover every r need no extension, and no sums on the way back: scores_of_covering_rows and
-bands_of_strip are the shorter ways for them.
+If K is so large that every r between a query and a key has a column of its own, no end is repeated:
+scores_of_covering_rows and bands_of_strip then do the same with fewer copies.
 
 The band: the diagonals of the map from r = -k to r = k. From the map back to rows:
 
@@ -164,8 +164,6 @@ def extra_columns(n, N, K, first):
     to the right is from the first query to key N - 1: N - 1 - first. A negative result says how
     many columns of the row meet no key.
 
-    relative_scores and sum_bands_of_strip know the reach k only from here. All other functions take
-    the middle column, K // 2, for r = 0.
     """
     k = K // 2
     return (first + n - 1) - k, (N - 1 - first) - k
@@ -437,7 +435,11 @@ def key_scores(rows, n, beyond="clip", first=0):
         a2 b2 c2            a2 a2 b2           c0 c1 b2
 
     Only keys within k of one of the queries need the map. For every other key all queries are
-    beyond the window, on the same side.
+    beyond the window, on the same side. Example of a block: 10 keys, k = 1, the queries 4 and 5:
+
+        keys 0 1 2      before: both queries are to their right, so they give the end weight c
+        keys 3 4 5 6    near: their map has 4 rows, one per key, and 2 columns, one per query
+        keys 7 8 9      after: both queries are to their left, so they give the end weight a
 
     Args:
         rows: (B, H, N, K) or (H, N, K), one row per key. Unlike queries, keys cannot share one row.
@@ -449,8 +451,9 @@ def key_scores(rows, n, beyond="clip", first=0):
     N, K = rows.shape[-2:]
     k = K // 2
 
-    # The keys start .. stop - 1 are within k of a query. Here keys and queries are exchanged: the
-    # rows are those of the keys, and their positions are counted from the first query.
+    # The keys start .. stop - 1 are within k of a query. In the call below they take the place of
+    # the queries, and our queries that of the keys. Positions are counted from our first query: in
+    # the example the keys begin at 3 - 4 = -1.
     start = max(0, first - k)
     stop = min(N, first + n + k)
     near = band_scores(rows[..., start:stop, :], n, beyond, start - first)  # (B, H, near keys, n)

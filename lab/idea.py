@@ -40,8 +40,8 @@ def draw_idea(pyplot):
 
 
 def draw_kernel(axis, left):
-    """Three weights, one for each relative position."""
-    write(axis, left + 1.5, TITLE, "a kernel:", "3 weights", size=15)
+    """Three numbers, one for each relative position."""
+    write(axis, left + 1.5, TITLE, "a kernel:", "3 numbers", size=15)
 
     names = {-1: "before", 0: "itself", 1: "after"}
     for r in (-1, 0, 1):
@@ -77,7 +77,7 @@ def draw_map(axis, left):
 
     # the row that continues on the right
     draw_frame(axis, left, ROW, width=5)
-    write(axis, left + 2.5, TOP + 5.6, "light: farther away,", "the end weight again", size=12)
+    write(axis, left + 2.5, TOP + 5.6, "light: farther away,", "the end number again", size=12)
 
 
 def draw_convolution(axis, left):
@@ -99,12 +99,13 @@ def draw_convolution(axis, left):
         draw_line(axis, (x + 0.5, ROW + 1.05), (left + QUERY + 0.5, ROW + 2))
     draw_frame(axis, left + 1, ROW, width=3)
     draw_arrow(axis, (left + 4.15, ROW + 0.5), (left + 5.1, ROW + 0.5))
+    write(axis, left + 4.7, ROW + 1, "next", size=12)
 
     # the sum z_i = sum_r p_r v_(i+r), and how the weights come from the kernel
     draw_square(axis, left + QUERY, ROW + 2, GREY, "z" + SUBSCRIPTS[QUERY])
     formula = "z\u1d62 = \u03a3\u1d63 p\u1d63 v\u1d62\u208a\u1d63"
     write(axis, left + 2.5, TOP + 5.5, formula, size=16)
-    write(axis, left + 2.5, TOP + 6.2, "p = softmax(\u03b2)", "(within the window)", size=12)
+    write(axis, left + 2.5, TOP + 6.2, "p = softmax(\u03b2)", "(without the light ones)", size=12)
 
 
 def draw_square(axis, x, y, colour, text=""):

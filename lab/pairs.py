@@ -92,9 +92,10 @@ RESAMPLES = 2_000  # of the bootstrap
 # three differences: a resample takes the smallest one three times with probability 1 / 27 = 3.7 %,
 # which is more than 2.5 %. All three are on one side of the true difference with probability 2 / 8.
 COVERAGE = (
-    "The intervals include the choice of the pairs, p does not. But with three seeds, if most of "
-    "the noise is between seeds, an interval holds the true difference in about three of four "
-    "experiments only. So trust a difference only if p is small and 0 is outside the interval."
+    "The intervals include the choice of the pairs, p does not. But with three seeds, these "
+    "intervals are too short: if most of the noise is between seeds, they hold the true difference "
+    "in about three of four experiments only. So trust a difference only if p is small and 0 is "
+    "outside the interval."
 )
 
 

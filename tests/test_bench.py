@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+import re
 
 import numpy as np
 import pytest
@@ -336,6 +337,29 @@ def test_padding_compares_four_ways_of_making_batches_and_records_them(
     assert len(content["notes"]) == 1
 
 
+def test_the_speed_of_a_way_of_making_batches_is_its_real_tokens_by_its_seconds(
+    benchmark, small_text, monkeypatch
+):
+    """With the same pairs, and a fourth of the seconds: 4 times the speed."""
+    given = iter([4.0, 1.0, 1.0, 1.0] * 4)  # the first round warms up
+
+    def seconds(run, device):
+        run()
+        return next(given)
+
+    monkeypatch.setattr(measure, "seconds", seconds)
+    code, out, error = padding(benchmark, small_text)
+    assert code == 0, error
+    padded, random, pairs, tokens = table(out, bench.PADDING_COLUMNS)
+    per_step = [column.key for column in bench.PADDING_COLUMNS].index("tokens_per_step")
+    assert float(padded[1].replace(",", "")) == pytest.approx(float(padded[per_step]) / 4, abs=0.6)
+    assert padded[per_step] == random[per_step]
+    assert random[2] == "4.00"
+    speeds = [float(row[1].replace(",", "")) for row in (pairs, tokens)]
+    ratio = float(re.search(r"([0-9.]+) times the speed of equal-pairs", out)[1])
+    assert ratio == pytest.approx(speeds[1] / speeds[0], abs=0.05)
+
+
 @pytest.fixture
 def mixed_lengths(tmp_path):
     """A corpus of pairs of 2, 4, ..., 20 words."""
@@ -453,6 +477,22 @@ def test_lengths_says_from_which_length_on_a_variant_is_faster(
     assert out.splitlines()[-1] == verdict
 
 
+def test_a_cost_per_1000_tokens_is_the_median_over_the_rounds_and_its_ratio_that_of_each_round(
+    monkeypatch,
+):
+    """Batches of 8 tokens. none: 4, 1 and 1 s; dilated: 2, 2 and 8 s, so 0.5, 2 and 8 times."""
+    given = iter([4, 2, 1, 2, 1, 8])
+    monkeypatch.setattr(measure, "seconds", lambda run, device: next(given))
+    monkeypatch.setattr(measure, "in_new_process", lambda function, *arguments: 0.0)
+    monkeypatch.setattr(measure, "peak_memory", lambda run, device: (run(), 3.0))
+    names = ("none", "dilated")
+    rows = bench.measure_lengths(names, "tiny", CPU, torch.float32, [8], 3, dropout=0.0)
+    none, dilated = rows
+    assert (none["ms"], none["ratio"]) == (1000 * 1 * 1000 / 8, 1)
+    assert (dilated["ms"], dilated["ratio"]) == (1000 * 2 * 1000 / 8, 2)
+    assert none["kib"] == dilated["kib"] == 3 * 1024 * 1000 / 8
+
+
 def test_lengths_are_doubled_up_to_the_longest():
     assert bench.doubled_lengths(64) == [64]
     assert bench.doubled_lengths(1000) == [64, 128, 256, 512]
@@ -498,6 +538,19 @@ def test_attention_prints_and_records_a_line_for_each_path(benchmark, tmp_path):
 
     content = assert_record_has_what_is_printed(out_path, out, bench.ATTENTION_COLUMNS)
     assert content["settings"]["dtype"] == "float32"
+
+
+def test_the_ratio_of_a_path_is_its_time_by_that_of_plain_attention(monkeypatch):
+    """plain takes 1, 2, 4, ... seconds in the nine rounds, gather three times as long."""
+    seconds = []
+    for number in range(9):
+        seconds += [2.0**number, 3 * 2.0**number]
+    given = iter(seconds)
+    monkeypatch.setattr(measure, "seconds", lambda run, device: next(given))
+    paths = {name: bench.PATHS[name] for name in ("plain", "gather")}
+    plain, gather = bench.measure_attention(paths, [64], 64, CPU, torch.float32)
+    assert (plain["ratio"], gather["ratio"]) == (1, 3)
+    assert (plain["ms"], gather["ms"]) == (1000 * 16, 1000 * 48)
 
 
 def test_bf16_has_larger_errors_which_are_measured_against_float64():

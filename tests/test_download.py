@@ -139,6 +139,18 @@ def test_a_file_is_downloaded_once_and_its_folder_made(server, path):
     assert requests_of_download(server, path, "good") == [("good", 0)]
 
 
+def test_a_file_is_on_the_disk_before_it_gets_its_name(server, path, monkeypatch):
+    events = []
+    write_to_disk = downloads.write_to_disk
+    rename = downloads.rename
+    monkeypatch.setattr(
+        downloads, "write_to_disk", lambda part: (events.append("disk"), write_to_disk(part))
+    )
+    monkeypatch.setattr(downloads, "rename", lambda *paths: (events.append("name"), rename(*paths)))
+    requests_of_download(server, path, "good")
+    assert events == ["disk", "name"]
+
+
 def test_a_connection_that_breaks_is_resumed_where_it_broke(server, path):
     requests = requests_of_download(server, path, "truncates")
     assert requests == [("truncates", 0), ("truncates", PIECE)]

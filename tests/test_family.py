@@ -23,6 +23,12 @@ def test_fixed_and_t5_hold_alibis_slopes_as_far_as_they_reach():
     assert (t5 >= alibi).all()
 
 
+def test_the_rows_of_rotary_at_the_token_itself_are_the_squared_lengths_of_the_biases():
+    """b . R_0 b = the number of ones in b, 8, 16, 32 and 64, by sqrt(64)."""
+    middle = family.four_rows("rotary")[:, family.N - 1]
+    assert middle.tolist() == [1, 2, 4, 8]
+
+
 def test_the_figure_has_a_panel_for_each_scheme():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     figure = family.draw_family()

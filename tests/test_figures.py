@@ -357,6 +357,50 @@ def test_every_layer_and_head_of_the_fixed_kernels_is_labelled(matplotlib, tmp_p
     assert labels == ["layer 1", "layer 2\nsteps of 2"]
 
 
+def test_every_chart_of_the_fixed_kernels_has_the_weights_of_its_head(matplotlib, tmp_path):
+    model, _ = write_run(tmp_path / "run", "fixed")
+    kernels = figures.fixed_kernels(model)  # {layer: (H, K)}
+    drawn = []
+    for axis in figures.draw_fixed(model).axes:
+        drawn.append([bar.get_height() for bar in axis.patches])
+    expected = [head for heads in kernels.values() for head in heads]
+    assert np.allclose(drawn, expected)
+    assert not np.allclose(expected[0], expected[1])
+
+
+def test_the_dynamic_figure_has_the_kernels_of_the_head_that_was_asked_for(matplotlib, tmp_path):
+    model, tokenizer = write_run(tmp_path / "run", "dynamic")
+    ids, pieces = figures.encode(model, tokenizer, SENTENCE)
+    kernels = figures.dynamic_kernels(model, ids, 1)  # (H, N, K)
+    for head in (1, 2):
+        axis = figures.draw_dynamic(model, ids, pieces, 1, head).axes[0]
+        assert np.allclose(axis.images[0].get_array(), kernels[head - 1])
+    assert not np.allclose(kernels[0], kernels[1])
+
+
+def test_the_attention_figure_has_the_map_on_the_left_and_that_of_the_kernel_on_the_right(
+    matplotlib, tmp_path
+):
+    model, tokenizer = write_run(tmp_path / "run", "composite")
+    ids, pieces = figures.encode(model, tokenizer, SENTENCE)
+    expected = figures.attention_maps(model, ids, 2, 1)
+    axes = figures.draw_attention(model, ids, pieces, 2, 1).axes
+    for axis, p in zip(axes, expected, strict=False):
+        assert np.allclose(axis.images[0].get_array(), p)
+    assert np.allclose(expected[0], figures.attention_map(model, ids, 2)[0])
+    assert not np.allclose(*expected)
+
+
+def test_each_chart_of_the_costs_has_its_own_unit(matplotlib, tmp_path):
+    path = write_lengths(tmp_path / "lengths.json")
+    costs = figures.read_lengths(path)
+    axes = figures.draw_lengths(path).axes
+    for column, (axis, unit) in enumerate(zip(axes, ("ms", "GFLOP", "KiB"), strict=True), 1):
+        assert axis.get_ylabel() == f"{unit} per 1,000 tokens"
+        for line, rows in zip(axis.lines, costs.values(), strict=True):
+            assert line.get_ydata().tolist() == [row[column] for row in rows]
+
+
 # --- In words -------------------------------------------------------------------------------------
 
 MIRRORED = {

@@ -18,6 +18,7 @@ from support import files
 from support.files import (
     load_checkpoint,
     make_folder,
+    new_folder,
     remove_parts,
     save_checkpoint,
     sha256_of,
@@ -220,6 +221,28 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
     assert events[:2] == ["file", "name"]
     if os.name != "nt":
         assert events == ["file", "name", "folder"]
+
+
+def test_the_files_of_a_folder_are_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    events = []
+    fsync = os.fsync
+    replace = os.replace
+
+    def note(number):
+        is_folder = stat.S_ISDIR(os.fstat(number).st_mode)
+        events.append("folder" if is_folder else "file")
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "replace", lambda *paths: (events.append("name"), replace(*paths)))
+    with new_folder(tmp_path / "corpus") as new:
+        (new / "a").write_text("a")
+        (new / "b").write_text("b")
+    before = events[: events.index("name")]
+    assert before.count("file") == 2
+    if os.name != "nt":
+        assert before[-1] == "folder"  # the new folder itself
+        assert events[len(before) :] == ["name", "folder"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows does not say whether a process is running")

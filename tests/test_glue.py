@@ -1,6 +1,7 @@
 """glue.py: batches, fine-tuning, the protocol, results that survive a kill, what users do wrong."""
 
 import json
+import math
 import os
 import random
 import re
@@ -347,6 +348,67 @@ def test_numbers_are_learnt_by_squared_error(tokenizer, tmp_path, monkeypatch):
     assert losses == [pytest.approx(np.mean(errors), abs=1e-5)]
 
 
+def test_the_loss_of_classes_is_the_mean_of_minus_log_p():
+    logits = torch.tensor([[1.0, 2.0, 0.5], [0.0, -1.0, 3.0]], dtype=torch.float64)
+    targets = [2, 0]
+    expected = 0.0
+    for row, target in zip(logits.tolist(), targets, strict=True):
+        total = sum(math.exp(number) for number in row)
+        expected -= math.log(math.exp(row[target]) / total) / 2
+    assert glue.task_loss(logits, torch.tensor(targets)).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_batches_and_dropout_of_a_step_come_from_the_fine_tuning_seed(
+    tokenizer, tmp_path, monkeypatch, seed
+):
+    data = made_pairs(tokenizer)
+    trainer = new_trainer(tokenizer, tmp_path, data, seed=seed, steps=3)
+    batches = []
+    seeds = []
+    batch_indices = data.batch_indices
+    step_seed = glue.step_seed
+
+    def note_batch(*key):
+        batches.append(key)
+        return batch_indices(*key)
+
+    def note_seed(*key):
+        seeds.append(key)
+        return step_seed(*key)
+
+    monkeypatch.setattr(data, "batch_indices", note_batch)
+    monkeypatch.setattr(glue, "step_seed", note_seed)
+    fine_tune(trainer, data, {}, ("accuracy",))
+    assert batches == [(seed, step, 8) for step in range(3)]
+    assert seeds == [(seed, step, "dropout") for step in range(3)]
+
+
+def test_the_clock_of_fine_tuning_runs_for_training_alone(tokenizer, tmp_path, monkeypatch):
+    """A step takes 1 second, scoring 100, a save 1,000. The log has a line every two steps."""
+    now = [0.0]
+    monkeypatch.setattr(glue.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(glue, "SAVE_EVERY", 3)
+    data = made_pairs(tokenizer)
+    trainer = new_trainer(tokenizer, tmp_path, data, steps=6)
+
+    def slow(owner, name, seconds):
+        function = getattr(owner, name)
+
+        def call(*arguments):
+            now[0] += seconds
+            return function(*arguments)
+
+        monkeypatch.setattr(owner, name, call)
+
+    slow(trainer, "update", 1)
+    slow(glue, "evaluate", 100)
+    slow(trainer, "save", 1000)
+    fine_tune(trainer, data, {"dev": data}, ("accuracy",))
+    assert trainer.seconds == 6
+    assert [line["seconds"] for line in trainer.records[1:]] == [1, 2, 3, 4, 5, 6]
+
+
 def test_dropout_is_drawn_again_in_each_step_and_from_the_seed(tokenizer, tmp_path, monkeypatch):
     # with one row and a learning rate of almost 0, the losses differ by dropout alone
     data = LabelledPairs(labelled("sst-2", ["the dog slept."], None, [1]), tokenizer, 64)
@@ -379,6 +441,38 @@ def test_the_same_answer_for_all_rows_is_marked(tokenizer, tmp_path):
     result = evaluate(model, {"dev": data}, ("accuracy", "f1"), CPU, torch.float32)
     assert result["constant_prediction"]
     assert result["scores"]["dev"]["accuracy"] == 50.0
+
+
+def test_a_mark_of_one_development_split_is_a_mark_of_the_result(tokenizer, tmp_path):
+    """A partial split, or one with the same answer for all rows, whichever comes first."""
+    data = made_pairs(tokenizer)
+    partial = LabelledPairs(replace(data.examples, partial=True), tokenizer, 64)
+    one_row = LabelledPairs(labelled("mrpc", ["cats"], ["cats"], [1]), tokenizer, 64)
+    model = new_trainer(tokenizer, tmp_path, data).model
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+
+    def marks(dev):
+        result = evaluate(model, dev, ("accuracy",), CPU, torch.float32)
+        return result["partial"], result["constant_prediction"]
+
+    assert marks({"x": data, "y": data}) == (False, False)
+    assert marks({"x": data, "y": partial}) == marks({"x": partial, "y": data}) == (True, False)
+    assert marks({"x": data, "y": one_row}) == marks({"x": one_row, "y": data}) == (False, True)
+
+
+def test_the_digest_of_a_task_changes_with_every_part_of_its_data():
+    train = labelled("mrpc", ["a cat", "a dog"], ["cats", "dogs"], [0, 1])
+    dev = labelled("mrpc", ["a fox"], ["foxes"], [1], "dev")
+    versions = [
+        {"train": train, "dev": dev},
+        {"train": replace(train, a=["a cat", "the dog"]), "dev": dev},
+        {"train": replace(train, b=["cats", "the dogs"]), "dev": dev},
+        {"train": replace(train, labels=[1, 1]), "dev": dev},
+        {"train": train, "dev": replace(dev, labels=[0])},
+    ]
+    digests = {glue.task_examples(splits).digest for splits in versions}
+    assert len(digests) == len(versions)
 
 
 def test_accuracy_by_phenomenon_is_counted_on_each_phenomenon(tokenizer, tmp_path):
@@ -785,6 +879,64 @@ def test_the_remaining_work_is_0_in_the_end_whoever_did_it(tmp_path, clock):
     assert progress.left == pytest.approx(0)
     assert progress.worked == pytest.approx(20)
     assert progress.done == 2
+
+
+def test_each_run_of_a_command_is_fine_tuned_from_its_own_model(
+    run, small_toy, tokenizer, run_program, monkeypatch
+):
+    other = run.with_name("other")
+    other.mkdir()
+    torch.manual_seed(5)
+    save_run(other, BertForMaskedLM(small_config(tokenizer)), tokenizer)
+
+    encoders = []
+    make_classifier = glue.make_classifier
+
+    def note(config, num_labels, encoder, settings):
+        encoders.append(encoder["bert.embeddings.token.weight"].clone())
+        return make_classifier(config, num_labels, encoder, settings)
+
+    monkeypatch.setattr(glue, "make_classifier", note)
+    options = ["--task", "wnli", "--seeds", 1, "--epochs", 1, "--batch_size", 8]
+    assert run_glue(run_program, run, other, *toy_options(run), *options).code == 0
+
+    assert len(encoders) == 2
+    for folder, encoder in zip((run, other), encoders, strict=True):
+        weights = torch.load(folder / "model.pt", weights_only=True)
+        assert torch.equal(weights["bert.embeddings.token.weight"], encoder)
+
+
+@pytest.mark.parametrize("command", ["finetune", "predict"])
+def test_row_length_and_precision_of_the_command_are_those_of_every_batch(
+    run, small_toy, run_program, monkeypatch, command
+):
+    """In training, in scoring, and in the predictions of the test files."""
+    widths = []
+    dtypes = []
+    classify = glue.classify
+    autocast = glue.autocast
+
+    def note_width(model, input_ids):
+        widths.append(input_ids.shape[1])
+        return classify(model, input_ids)
+
+    def note_dtype(device, dtype):
+        dtypes.append(dtype)
+        return autocast(device, dtype)
+
+    monkeypatch.setattr(glue, "classify", note_width)
+    monkeypatch.setattr(glue, "autocast", note_dtype)
+    tasks = ["--task", "wnli"] if command == "finetune" else []
+    tune(run_program, run, *tasks, "--seeds", 1, "--seq_len", 8, "--dtype", "bf16")
+    if command == "predict":
+        widths.clear()
+        dtypes.clear()
+        options = ["--data_dir", "toy", "--cache_dir", run.parent / "cache", "--device", "cpu"]
+        assert run_glue(run_program, "predict", run, *options).code == 0
+
+    assert widths and max(widths) == 8
+    assert set(dtypes) == {torch.bfloat16}
+    assert len(dtypes) == len(widths)
 
 
 def test_progress_counts_the_tasks_and_seeds_of_all_runs(run, small_toy, run_program, monkeypatch):

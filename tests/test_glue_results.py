@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from support.glue_results import (
     save_weights,
     settings_of_encoder,
 )
+from support.locks import InUse, lock
 
 
 def record(task="cola", seed=42, **changes):
@@ -324,6 +326,29 @@ def test_of_two_runs_with_other_settings_the_second_one_writes_nothing(tmp_path)
     message = error_of(keep_run, tmp_path, second, WEIGHTS, True)
     assert "lr is 0.0003 there and 1.0 here" in message
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_run_is_kept_under_the_lock_in_the_order_encoder_best_weights_line(tmp_path, monkeypatch):
+    events = []
+
+    def noted(name):
+        function = getattr(glue_results, name)
+
+        def call(first, *arguments):
+            with pytest.raises(InUse), lock(tmp_path / "results.lock", "results"):
+                pass
+            events.append(Path(first).name)
+            return function(first, *arguments)
+
+        monkeypatch.setattr(glue_results, name, call)
+
+    noted("save_weights")
+    noted("add_result")
+    keep_run(tmp_path, finished("mnli"), WEIGHTS, gives_encoder=True)
+    encoder, *best, line = events
+    assert encoder == encoder_path(tmp_path, "mnli", 42).name
+    assert best == ["best-mnli_matched.pt", "best-mnli_mismatched.pt"]
+    assert line == tmp_path.name
 
 
 def test_ctrl_c_between_two_files_of_a_run_acts_when_all_are_written(tmp_path, monkeypatch):

@@ -45,6 +45,14 @@ def test_the_eleven_files_are_glue_s():
     names = "CoLA.tsv SST-2.tsv MRPC.tsv STS-B.tsv MNLI-m.tsv MNLI-mm.tsv QNLI.tsv QQP.tsv RTE.tsv"
     assert " ".join(SUBMISSION) == names + " WNLI.tsv AX.tsv"
 
+    # each one belongs to the task of its name
+    for file, (name, split) in SUBMISSION.items():
+        if split == "test":
+            assert file == f"{FORMATS[name].folder}.tsv"
+    assert SUBMISSION["MNLI-m.tsv"] == ("mnli", "test_matched")
+    assert SUBMISSION["MNLI-mm.tsv"] == ("mnli", "test_mismatched")
+    assert SUBMISSION["AX.tsv"] == ("mnli", "diagnostic")
+
 
 def test_every_file_has_a_development_split_that_chooses_its_run_and_each_half_of_mnli_its_own():
     chosen = {}

@@ -345,6 +345,29 @@ def test_published_rows_have_the_standard_error_of_every_column(label, row):
     assert " ".join(list(found.values())[2:]) == row
 
 
+@pytest.mark.parametrize(
+    "size, means, errors",
+    [
+        (
+            "small",
+            "525.2 1151.9 1152.5 1264.7 1224.2 1293.4 968.2 1295.2 1275.3 1127.6",
+            "12.9 1.3 1.5 5.8 2.7 0.6 10.7 3.6 1.7 2.1",
+        ),
+        (
+            "base",
+            "233.4 327.6 326.9 348.8 341.5 354.9 282.4 362.8 352.6 324.6",
+            "2.1 0.4 0.4 2.1 0.9 0.0 2.5 0.4 0.6 0.8",
+        ),
+    ],
+)
+def test_the_columns_of_the_published_rows_have_the_sums_of_those_in_the_paper(size, means, errors):
+    """All numbers were compared with the text of [C] table 6. A wrong one changes a sum."""
+    for index, sums in enumerate((means, errors)):
+        rows = [row[index].split() for row in PUBLISHED[size].values()]
+        columns = np.array(rows, dtype=float).sum(axis=0)
+        np.testing.assert_allclose(columns, np.array(sums.split(), dtype=float), atol=1e-6)
+
+
 def test_published_rows_are_there_for_every_variant_of_the_paper():
     assert set(PUBLISHED["small"]) <= set(VARIANTS)
     assert len(PUBLISHED["small"]) == 15

@@ -1,5 +1,6 @@
 """support/json_lines.py: files of records."""
 
+import os
 import subprocess
 import sys
 
@@ -91,6 +92,20 @@ def test_a_line_that_was_cut_anywhere_is_left_out(tmp_path, cut):
     append_json_line(path, {"name": "c"})
     names = [record["name"] for record in read_json_lines(path, check_has_a_name, "")]
     assert names == ["a", "c"]
+
+
+def test_a_record_is_on_the_disk_when_the_function_returns(tmp_path, monkeypatch):
+    written = []
+    path = tmp_path / "records.jsonl"
+    fsync = os.fsync
+
+    def note(number):
+        written.append(path.read_text(encoding="utf-8"))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    append_json_line(path, {"name": "a"})
+    assert written == ['{"name": "a"}\n']
 
 
 def test_a_number_that_is_not_finite_is_not_written(tmp_path):

@@ -452,5 +452,10 @@ def test_the_figure_has_a_line_for_each_variant():
     alibi = axis.containers[0][0]
     assert alibi.get_xdata().tolist() == [64, 128]
     assert alibi.get_ydata().tolist() == [2.5, 1.0]
+
+    # the error at 64 tokens: the deviation of 2 and 3 is 1 / sqrt(2), by sqrt(2) it is 0.5
+    (bars,) = axis.containers[0][2]
+    low, high = bars.get_segments()[0][:, 1]
+    assert (low, high) == (2.0, 3.0)
     assert [label.get_text() for label in axis.get_xticklabels()] == ["64", "128"]
     pyplot.close(figure)

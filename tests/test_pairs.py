@@ -774,6 +774,18 @@ def test_another_model_or_other_pairs_are_scored_again(
     assert "2 paradigms of mine to score, 0 finished" in outcome.out
 
 
+def test_the_scores_of_a_run_are_printed_by_phenomenon(capsys):
+    first = make_record("a", [1, 1, 1, 0], phenomenon="x")
+    first["scores"]["whole_word"] = make_record("a", [1, 0, 0, 0])["scores"]["pll"]
+    second = make_record("b", [1, 0], tied=[1], phenomenon="y")
+    pairs.print_scores([first, second])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert lines[0] == ["pll", "whole_word", "pairs", "ties"]
+    assert ["x", "75.0", "25.0", "4", "0"] in lines
+    assert ["y", "75.0", "75.0", "2", "1"] in lines
+    assert ["mean", "of", "2", "paradigms", "75.0", "50.0", "6", "1"] in lines
+
+
 def test_a_paradigm_that_the_data_lost_is_not_part_of_the_mean(run_program, runs, folder_of_pairs):
     run = runs[0]
     arguments = (run, "--data", folder_of_pairs)

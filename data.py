@@ -1044,14 +1044,12 @@ def mask_tokens(input_ids, vocab_size, generator):
     Args:
         input_ids: (B, N) integer tensor of token ids.
         vocab_size: the number of tokens in the vocabulary.
-        generator: a torch.Generator on the device of input_ids.
+        generator: a torch.Generator on the device of input_ids: the CPU, in this project.
 
     Returns:
         masked_ids: (B, N) the ids that the model gets.
         labels: (B, N) the original ids of the chosen tokens, -100 everywhere else. -100 is the
             label that torch's cross_entropy ignores (model.IGNORED).
-
-    On a GPU this function only starts work and never reads a result, so the CPU does not wait.
     """
     shape = input_ids.shape
     device = input_ids.device

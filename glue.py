@@ -65,7 +65,7 @@ from model import SIZES, BertForClassification, load_config, load_run
 from pretrain import ADAM_BETAS, ADAM_EPS, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
 from support.commands import command_line, fraction, positive_int, run_command
-from support.devices import autocast, choose_device, dtype_name
+from support.devices import autocast, choose_device, dtype_name, to_device
 from support.distributed import meet, print_from_any, run_together
 from support.files import remove_parts, sha256_of, write_text
 from support.glue_cache import build_once
@@ -270,7 +270,7 @@ def predict(model, data, device, dtype, batch_size=128):
     order = np.argsort(data.lengths, kind="stable")
     for start in range(0, len(order), batch_size):
         indices = order[start : start + batch_size]  # (B,)
-        input_ids = torch.from_numpy(data.rows(indices)).to(device)  # (B, N)
+        input_ids = to_device(torch.from_numpy(data.rows(indices)), device)  # (B, N)
         with autocast(device, dtype):
             logits = classify(model, input_ids).float()  # (B, classes)
 
@@ -343,15 +343,15 @@ def fine_tune(trainer, train, dev, metrics, progress):
     steps = trainer.settings["steps"]
     batch_size = trainer.settings["batch_size"]
     log_every = max(1, steps // 100)
-    labels = torch.tensor(train.examples.labels, device=device)  # (rows,)
+    labels = torch.tensor(train.examples.labels)  # (rows,)
 
     with StopSignals() as stop:
         started = time.perf_counter()
         while trainer.step < steps:
             # the batch of this step: a function of (seed, step)
             indices = train.batch_indices(seed, trainer.step, batch_size)  # (B,)
-            input_ids = torch.from_numpy(train.rows(indices)).to(device)  # (B, N)
-            targets = labels[torch.from_numpy(indices).to(device)]  # (B,)
+            input_ids = to_device(torch.from_numpy(train.rows(indices)), device)  # (B, N)
+            targets = to_device(labels[torch.from_numpy(indices)], device)  # (B,)
             trainer.tokens += int(train.lengths[indices].sum())
 
             # loss; its dropout is a function of (seed, step), too

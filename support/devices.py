@@ -43,6 +43,10 @@ def choose_device(device=None, precision=None):
     if chosen.type == "cpu":
         torch.set_flush_denormal(True)
 
+    # On many GPUs, cuDNN may compute float32 convolutions with 10 bits of precision (TF32).
+    if chosen.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+
     # the precision
     if precision not in (None, "auto"):
         reason = "as given"
@@ -157,6 +161,17 @@ def dtype_name(dtype):
     return str(dtype).removeprefix("torch.")
 
 
+def to_device(x, device):
+    """The tensor x on a device. On CUDA it is copied while the CPU and the GPU go on.
+
+    A copy from ordinary memory would wait until the GPU has finished all earlier work. From pinned
+    memory, which the operating system does not move, the GPU copies by itself.
+    """
+    if device.type == "cuda" and x.device.type == "cpu":
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
+
+
 def synchronize(device):
     """Wait until the device has done all its work, so that a clock can be read."""
     if device.type == "cuda":
@@ -202,6 +217,9 @@ def compile_encoder(encoder, input_ids, precision):
             hidden = encoder(input_ids, attention_mask)  # (B, N, C)
         hidden.float().sum().backward()
         compiled = True
+
+        # What cannot be compiled later, for another width or an evaluation, runs uncompiled.
+        torch._dynamo.config.suppress_errors = True
     except torch.OutOfMemoryError:  # the run itself does not fit
         raise
     except Exception as error:  # no compiler, an unsupported GPU: plain code computes the same

@@ -7,7 +7,7 @@ import torch
 
 from model_helpers import every_word_once, small_model
 from support import memory
-from support.devices import autocast, choose_device, compile_encoder
+from support.devices import autocast, choose_device, compile_encoder, to_device
 from support.memory import keep_freed_memory
 
 CPU = torch.device("cpu")
@@ -90,6 +90,44 @@ def test_the_best_device_is_chosen_and_the_line_says_of_which(gpu, no_gpu, monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     device, _, reason = choose_device(name, "fp32")
     assert device.type == "cuda" and "the best of: cuda, mps, cpu" in reason
+
+
+def test_convolutions_in_float32_have_the_precision_of_float32_on_a_gpu(gpu, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    gpu((8, 0))
+    choose_device("cuda", "fp32")
+    assert torch.backends.cudnn.allow_tf32 is False
+
+
+class OnCpu:
+    """Stands for a tensor on the CPU. It notes how it is copied."""
+
+    device = CPU
+
+    def __init__(self):
+        self.calls = []
+
+    def pin_memory(self):
+        self.calls.append("pin_memory")
+        return self
+
+    def to(self, device, non_blocking=False):
+        self.calls.append((device.type, non_blocking))
+        return self
+
+
+def test_a_tensor_is_copied_to_cuda_from_pinned_memory_without_waiting():
+    x = OnCpu()
+    assert to_device(x, torch.device("cuda", 0)) is x
+    assert x.calls == ["pin_memory", ("cuda", True)]
+
+    # not elsewhere
+    for kind in ("mps", "cpu"):
+        x = OnCpu()
+        to_device(x, torch.device(kind))
+        assert x.calls == [(kind, False)]
+    x = torch.ones(2)
+    assert to_device(x, CPU) is x
 
 
 @pytest.mark.parametrize("device", ["tpu9", "xla", "meta", "cpu:3", "cuda:99", ""])

@@ -204,6 +204,7 @@ def compile_encoder(encoder, input_ids, precision):
         # dynamic=True: the shape of a batch is a variable of the compiled code.
         torch._dynamo.reset()
         torch._dynamo.config.recompile_limit = 128
+        torch._dynamo.config.suppress_errors = False  # in the trial below, an error must be seen
         # With several processes, torch would cut the graphs where the gradients are sent. It cannot
         # cut graphs with an autograd function such as that of kernels.py.
         torch._dynamo.config.optimize_ddp = False

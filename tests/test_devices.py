@@ -260,6 +260,19 @@ def test_a_compiled_encoder_computes_the_same_and_one_line_says_how_long_it_took
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_after_the_trial_what_cannot_be_compiled_runs_uncompiled(monkeypatch):
+    """An error in the trial is seen, also after an earlier success."""
+    config = torch._dynamo.config
+    monkeypatch.setattr(config, "suppress_errors", True)
+    seen = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: None)
+    bert = small_model().bert
+    bert.register_forward_pre_hook(lambda module, inputs: seen.append(config.suppress_errors))
+    assert compile_encoder(bert, full_batch(), contextlib.nullcontext())
+    assert seen == [False]
+    assert config.suppress_errors
+
+
 def test_what_is_compiled_is_the_call_of_training_with_a_mask(monkeypatch):
     """Without a mask, torch would compile code for a mask of None, which training never uses."""
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: None)

@@ -204,37 +204,32 @@ def test_two_processes_write_to_different_temporary_files(tmp_path):
     assert str(os.getpid()) in names[0]
 
 
-def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
-    """And the name is on the disk at the end: it is in the folder."""
-    events = []
+@pytest.fixture
+def events(monkeypatch):
+    """What comes to the disk while a test runs: "file", "folder", and "name" for a rename."""
+    noted = []
     fsync = os.fsync
     replace = os.replace
 
     def note(number):
         is_folder = stat.S_ISDIR(os.fstat(number).st_mode)
-        events.append("folder" if is_folder else "file")
+        noted.append("folder" if is_folder else "file")
         fsync(number)
 
     monkeypatch.setattr(os, "fsync", note)
-    monkeypatch.setattr(os, "replace", lambda *paths: (events.append("name"), replace(*paths)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (noted.append("name"), replace(*paths)))
+    return noted
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, events):
+    """And the name is on the disk at the end: it is in the folder."""
     write_text(tmp_path / "notes.txt", "new")
     assert events[:2] == ["file", "name"]
     if os.name != "nt":
         assert events == ["file", "name", "folder"]
 
 
-def test_the_files_of_a_folder_are_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
-    events = []
-    fsync = os.fsync
-    replace = os.replace
-
-    def note(number):
-        is_folder = stat.S_ISDIR(os.fstat(number).st_mode)
-        events.append("folder" if is_folder else "file")
-        fsync(number)
-
-    monkeypatch.setattr(os, "fsync", note)
-    monkeypatch.setattr(os, "replace", lambda *paths: (events.append("name"), replace(*paths)))
+def test_the_files_of_a_folder_are_on_the_disk_before_it_gets_its_name(tmp_path, events):
     with new_folder(tmp_path / "corpus") as new:
         (new / "a").write_text("a")
         (new / "b").write_text("b")

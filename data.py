@@ -501,9 +501,6 @@ def fill_cache(sources, identity, folder, vocab_size, log):
         paragraphs = read_corpus(files, "token ids", log=lambda line: None)
         counts = write_token_ids(paragraphs, tokenizer, new)
 
-        # Pair the sentences.
-        first_sentences = pair_sentences(corpus_cache.read_array(new, "documents.bin"))
-        counts["pairs"] = len(first_sentences)
         if counts["pairs"] < 2:
             raise ValueError(
                 f"too little text: {counts['sentences']} sentences, {counts['pairs']} pairs of "
@@ -514,6 +511,7 @@ def fill_cache(sources, identity, folder, vocab_size, log):
             raise ValueError("its text was changed while it was read: start again")
 
         # Count the held-out pairs that occur among the training pairs, too.
+        first_sentences = pair_sentences(corpus_cache.read_array(new, "documents.bin"))
         train, held_out = split_pairs(counts["pairs"])
         counts["known"] = corpus_cache.count_known_pairs(new, first_sentences, train, held_out)
         corpus_cache.write_tokenizer_and_meta(new, tokenizer, counts)
@@ -539,7 +537,7 @@ def write_token_ids(paragraphs, tokenizer, folder):
     The files are described in support/corpus_cache.py.
 
     Returns:
-        The counts {"documents", "sentences", "tokens"}.
+        The counts {"documents", "sentences", "tokens", "pairs"}.
     """
     # If "[SEP]" is written in a text, it is ordinary text and not the special token.
     tokenizer.encode_special_tokens = True
@@ -1044,12 +1042,14 @@ def mask_tokens(input_ids, vocab_size, generator):
     Args:
         input_ids: (B, N) integer tensor of token ids.
         vocab_size: the number of tokens in the vocabulary.
-        generator: a torch.Generator on the device of input_ids: the CPU, in this project.
+        generator: a torch.Generator on the device of input_ids.
 
     Returns:
         masked_ids: (B, N) the ids that the model gets.
         labels: (B, N) the original ids of the chosen tokens, -100 everywhere else. -100 is the
             label that torch's cross_entropy ignores (model.IGNORED).
+
+    On a GPU this function only starts work and never reads a result, so the CPU does not wait.
     """
     shape = input_ids.shape
     device = input_ids.device

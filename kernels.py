@@ -163,7 +163,6 @@ def extra_columns(n, N, K, first):
     The largest distance to the left is from the last query to key 0: first + n - 1. The largest
     to the right is from the first query to key N - 1: N - 1 - first. A negative result says how
     many columns of the row meet no key.
-
     """
     k = K // 2
     return (first + n - 1) - k, (N - 1 - first) - k

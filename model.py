@@ -26,7 +26,6 @@ from torch.nn import functional as F
 from attention import VARIANTS, Mixer, make_mixers
 from kernels import BEYOND
 from support.commands import LARGEST_INT, run_command
-from support.devices import to_device
 from support.runs import load_weights, read_config, read_tokenizer, read_weights, write_run
 
 # small and base: [C] table 4. tiny is what the CPU of a laptop trains in minutes.
@@ -319,7 +318,7 @@ class BertForMaskedLM(nn.Module):
         # The float32 bias turns bf16 logits into float32, which the cross-entropy needs.
         return logits + self.bias
 
-    def masked_logits(self, hidden, labels, pad_to_multiple_of=1):
+    def masked_logits(self, hidden, labels, pad_to_multiple_of=1, max_predictions=None):
         """Logits of only those tokens that are to be predicted.
 
         The decoder is the largest matrix of a small model. Applying it to the 15 % of the tokens
@@ -327,19 +326,21 @@ class BertForMaskedLM(nn.Module):
 
         Args:
             hidden: (B, N, C), from the encoder.
-            labels: (B, N), the token to predict, -100 where there is none. Best on the CPU: to
-                count masked tokens on a GPU is to wait until it has finished all earlier work.
+            labels: (B, N), the token to predict, -100 where there is none.
             pad_to_multiple_of: round M up with rows whose target is -100. Matrix products of ever
                 new shapes are slow, because libraries prepare each shape separately.
+            max_predictions: M itself; then pad_to_multiple_of is not used, and nothing waits for
+                the GPU to know how many tokens are masked. Tokens beyond this number are left out.
         Returns:
-            (logits (M, V), targets (M,)), on the device of hidden.
+            (logits (M, V), targets (M,)).
         """
-        # which tokens: (B, N) -> (M,) each
-        indices, targets = masked_indices(labels.flatten(), pad_to_multiple_of)
-        indices = to_device(indices, hidden.device)
-        targets = to_device(targets, hidden.device)
-
         hidden = hidden.flatten(0, 1)  # (B, N, C) -> (B * N, C)
+        labels = labels.flatten()  # (B, N) -> (B * N,)
+
+        if max_predictions is None:
+            indices, targets = masked_indices(labels, pad_to_multiple_of)
+        else:
+            indices, targets = first_masked_indices(labels, max_predictions)
         return self.head(hidden[indices]), targets  # (M, C) -> (M, V)
 
 
@@ -354,6 +355,34 @@ def masked_indices(labels, pad_to_multiple_of=1):
     spare = -len(indices) % pad_to_multiple_of
     indices = F.pad(indices, (0, spare))
     targets = F.pad(targets, (0, spare), value=IGNORED)
+    return indices, targets
+
+
+def first_masked_indices(labels, max_predictions):
+    """The same with M = max_predictions, without waiting for the device.
+
+    Counting masked tokens on a GPU means waiting for it. Here every token writes its own index into
+    a slot instead: the m-th masked token into slot m, every other token into one more slot at the
+    end, which is thrown away. Example with max_predictions = 3:
+
+        labels      -100   7  -100  -100   9       (tokens 1 and 4 are masked)
+        slot           3   0     3     3   1
+        indices        1   4     0                 slot 2 stays 0: its target becomes -100
+    """
+    is_masked = labels != IGNORED  # (B * N,)
+    count = is_masked.sum()
+
+    # the slot of each token; masked tokens beyond max_predictions go to the last slot, too
+    slots = torch.where(is_masked, is_masked.cumsum(0) - 1, max_predictions)
+    slots = slots.clamp(max=max_predictions)
+
+    own_index = torch.arange(len(labels), device=labels.device)
+    indices = slots.new_zeros(max_predictions + 1).scatter(0, slots, own_index)
+    indices = indices[:max_predictions]  # (M,)
+
+    # slots that no token wrote into
+    is_empty = torch.arange(max_predictions, device=labels.device) >= count
+    targets = labels[indices].masked_fill(is_empty, IGNORED)  # (M,)
     return indices, targets
 
 

@@ -5,9 +5,9 @@
     python pretrain.py --size small --corpus my_texts/         composite in BERT-small's size
     torchrun --standalone --nproc_per_node 8 pretrain.py ...   the same on eight GPUs
 
-The batch and the masks of a step depend only on (seed, step), and so does the dropout, as long as
-the number of processes, --micro_batch, the device and --compile stay the same. (A CPU, a GPU and
-compiled code draw different numbers.) Therefore a run that was stopped and resumed equals an
+The batch of a step depends only on (seed, step). On one kind of device so do the masks and, as long
+as the number of processes, --micro_batch and --compile stay the same, the dropout. (A CPU, a GPU
+and compiled code draw different numbers.) Therefore a run that was stopped and resumed equals an
 uninterrupted run; on a CPU, the two are equal to the bit. The folder of a run holds config.json,
 tokenizer.json, model.pt (the weights), train_state.pt (what resuming needs) and log.jsonl.
 
@@ -464,17 +464,14 @@ def train_step(trainer, corpus):
 
     # batch: a function of (seed, step)
     input_ids = corpus.batch(settings["seed"], trainer.step, settings["batch_size"])  # (B, N)
+    trainer.tokens += int((input_ids != PAD).sum())
+    input_ids = to_device(input_ids, device)
     attention_mask = input_ids != PAD  # (B, N)
-    trainer.tokens += int(attention_mask.sum())
 
-    # masks: a function of (seed, step), drawn on the CPU, so they are the same on every device
-    generator = torch.Generator()
+    # masks: drawn on the device, a function of (seed, step) and of the kind of device
+    generator = torch.Generator(device)
     generator.manual_seed(step_seed(settings["seed"], trainer.step, "masks"))
     masked_ids, labels = mask_tokens(input_ids, corpus.vocab_size, generator)  # (B, N) each
-
-    # The labels stay on the CPU, which counts them without waiting for a GPU (masked_logits).
-    masked_ids = to_device(masked_ids, device)  # (B, N)
-    attention_mask = to_device(attention_mask, device)  # (B, N)
 
     # dropout: a function of (seed, step), and another one in each process
     torch.manual_seed(step_seed(settings["seed"], trainer.step, "dropout") + rank())
@@ -486,12 +483,17 @@ def train_step(trainer, corpus):
         is_last = number == len(parts)
 
         # loss: the encoder, then the head at the masked tokens only
+        max_predictions = room_for_predictions(part.labels.numel(), device)
         with autocast(device, trainer.dtype):
             if trainer.parallel is None:
                 hidden = model.bert(part.masked_ids, part.attention_mask)  # (b, N, C)
-                logits, targets = model.masked_logits(hidden, part.labels, 64)  # (M, V), (M,)
+                logits, targets = model.masked_logits(
+                    hidden, part.labels, pad_to_multiple_of=64, max_predictions=max_predictions
+                )  # (M, V), (M,)
             else:
-                logits, targets = logits_of_part(trainer.parallel, part, is_last)  # (M, V), (M,)
+                logits, targets = logits_of_part(
+                    trainer.parallel, part, is_last, max_predictions
+                )  # (M, V), (M,)
             loss = loss_so_far + part.weight * masked_lm_loss(logits, targets)
 
         # The gradients of the parts add up.
@@ -567,9 +569,11 @@ class MaskedLogits(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, masked_ids, attention_mask, labels):
+    def forward(self, masked_ids, attention_mask, labels, max_predictions):
         hidden = self.model.bert(masked_ids, attention_mask)  # (b, N, C)
-        return self.model.masked_logits(hidden, labels, 64)  # (M, V), (M,)
+        return self.model.masked_logits(
+            hidden, labels, pad_to_multiple_of=64, max_predictions=max_predictions
+        )  # (M, V), (M,)
 
 
 def connect(trainer):
@@ -583,13 +587,38 @@ def connect(trainer):
         )
 
 
-def logits_of_part(parallel, part, is_last):
+def logits_of_part(parallel, part, is_last, max_predictions):
     """The forward pass of one of several processes. Only the last part sends the gradients."""
-    inputs = (part.masked_ids, part.attention_mask, part.labels)
+    inputs = (part.masked_ids, part.attention_mask, part.labels, max_predictions)
     if is_last:
         return parallel(*inputs)
     with parallel.no_sync():
         return parallel(*inputs)
+
+
+def room_for_predictions(tokens, device):
+    """The max_predictions of masked_logits for a batch of so many tokens.
+
+    On CUDA it is a fixed number, so that the CPU does not wait until the masked tokens are counted.
+    On other devices it is None: they are counted.
+    """
+    if device.type != "cuda":
+        return None
+    return predictions_at_most(tokens)
+
+
+def predictions_at_most(tokens):
+    """An upper limit for the number of masked tokens among `tokens` tokens: a multiple of 64.
+
+    The number of masked tokens is random. Its mean is at most 0.15 * tokens, because padding and
+    special tokens are never masked. The limit is at least six standard deviations above
+    0.15 * tokens. In practice it is never reached. This holds because mask_tokens chooses each
+    token independently. The number of masks in groups, such as whole words, would vary more, and
+    masked_logits leaves out the tokens above the limit.
+    """
+    mean = MASK_PROBABILITY * tokens
+    deviation = math.sqrt(MASK_PROBABILITY * (1 - MASK_PROBABILITY) * tokens)
+    return 64 * math.ceil((mean + 6 * deviation) / 64)
 
 
 @torch.no_grad()
@@ -605,6 +634,7 @@ def evaluate(model, corpus, batch_size, device, dtype):
     count = 0
     for masked_ids, labels in own_share(corpus.held_out_batches(batch_size)):
         masked_ids = to_device(masked_ids, device)  # (B, N)
+        labels = to_device(labels, device)  # (B, N)
         with autocast(device, dtype):
             hidden = model.bert(masked_ids, masked_ids != PAD)  # (B, N, C)
             logits, targets = model.masked_logits(hidden, labels)  # (M, V), (M,)

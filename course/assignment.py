@@ -79,10 +79,10 @@ the functions and imports of the file. Loops over heads or over the K weights of
 loops over positions get 0 points, except in part 5.
 
 A function is graded with the original of all others. Each command below runs the tests of one
-function, with references in place of the functions of other parts. If these tests need other
-functions of yours, they are named. Other tests of the project use your functions together: they may
-also fail because another function is still blank or wrong. With `-x --tb=short`, pytest stops at
-the first failure and prints less.
+function, with stand-ins for the functions of other parts. If these tests need other functions of
+yours, they are named. Other tests of the project use your functions together: they may also fail
+because another function is still blank or wrong. With `-x --tb=short`, pytest stops at the first
+failure and prints less.
 """
 
 

@@ -37,7 +37,10 @@ BF16_TOLERANCE = 2e-2
 SHAPE = "shape and dtype"
 GROWS = "the number of tensor operations grows with N"
 INDEXED = "an index that is a tensor is used"
-INDEX_OPERATIONS = ("aten.index.", "aten.index_select", "aten.gather", "aten.take")
+INDEX_OPERATIONS = (
+    *("aten.index.", "aten.index_select", "aten.gather", "aten.take"),  # read
+    *("aten.index_add", "aten.scatter"),  # add
+)
 
 
 class WrongResult(Exception):
@@ -102,7 +105,7 @@ def differentiable(function, kind, letters, **options):
 
 
 def no_index(function, compute, N=20):
-    """A case: compute(project, N) must not read numbers by an index that is a tensor.
+    """A case: compute(project, N) must not read or add numbers by an index that is a tensor.
 
     If it does, all points of the function are lost.
     """
@@ -135,7 +138,7 @@ class Operations(TorchDispatchMode):
     """Counts the tensor operations inside a `with` block, and notes those that use an index."""
 
     count = 0
-    indexed = False  # whether one of them reads numbers by an index that is a tensor
+    indexed = False  # whether one of them uses an index that is a tensor
 
     def __torch_dispatch__(self, operation, types, arguments=(), options=None):
         self.count += 1

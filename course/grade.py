@@ -533,7 +533,7 @@ def add_explanation(function_grade, outputs, expected, known):
     # an index that is a tensor
     if not function_grade.properties.get("no index", True):
         sentences.append(
-            "It reads numbers by an index that is a tensor, as gather_scores does: use slices and "
+            "It uses an index that is a tensor or a list, as gather_scores does: use slices and "
             "views."
         )
 

@@ -39,7 +39,8 @@ class Function(NamedTuple):
 # Ready-made attention would answer part 1 in one line.
 READY = ("scaled_dot_product_attention", "MultiheadAttention", "multi_head_attention_forward")
 # relative_scores is the way without an index.
-INDEX = ("gather", "take_along_dim", "index_select", "take")
+INDEX = ("gather", "take_along_dim", "index_select", "take", "index_put", "index_put_")
+INDEX += ("index_add", "index_add_", "scatter", "scatter_", "scatter_add", "scatter_add_")
 # The map of scores, which key_scores and convolve need. They may not help each other.
 MAPS = ("relative_scores", "gather_scores", "extra_columns")
 

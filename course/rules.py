@@ -206,13 +206,16 @@ def check_body(node, function):
     allowed -= set(function.may_not)
     taken = (definitions(module) | FORBIDDEN_NAMES | set(function.may_not)) - allowed
     own = names_given(nodes)
-    for name in sorted(own & (definitions(module) - allowed)):
-        raise Refused(
-            f"`{name}` is the name of a function, class or import of this file: give your variable "
-            "another name"
-        )
     attributes = {found.attr for found in ast.walk(ours) if isinstance(found, ast.Attribute)}
     forbidden_attributes = (FORBIDDEN_ATTRIBUTES - attributes) | set(function.may_not)
+
+    # a variable that has the name of something in the file
+    clashes = sorted(own & (definitions(module) - allowed))
+    if clashes:
+        raise Refused(
+            f"`{clashes[0]}` is the name of a function, class or import of this file: give your "
+            "variable another name"
+        )
 
     for found in nodes:
         check_statement(found)

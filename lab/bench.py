@@ -114,6 +114,9 @@ def make_trainer(setup):
         input_ids = setup.full_rows().batch(0, 0, setup.settings["batch_size"])  # (B, N)
         precision = autocast(setup.device, setup.dtype)
         compiled = compile_encoder(trainer.model.bert, input_ids.to(setup.device), precision)
+
+        # What is timed as compiled must be compiled: an error later is an error.
+        torch._dynamo.config.suppress_errors = False
     return trainer, compiled
 
 

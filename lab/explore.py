@@ -51,14 +51,6 @@ SYMBOLS = {
     "position_to_content": "k_j\u00b7(W_q P_(i\u2212j))/\u221a(3d)",
 }
 
-# The content term, and what it is with the terms and in the mixer that change it.
-CONTENT = "q_i\u00b7k_j/\u221ad"
-CHANGED_CONTENT = {
-    "xl": "(q_i+u)\u00b7k_j/\u221ad",
-    "rotary": "(R_i q_i)\u00b7(R_j k_j)/\u221ad",
-}
-CONTENT_OF_DEBERTA = "q_i\u00b7k_j/\u221a(3d)"
-
 # The logits of the kernels of convolutions, by the name of their class.
 CONVOLUTIONS = {
     "LightConv": "weight_r",
@@ -96,13 +88,18 @@ def describe_run(folder, sentence):
 
 
 def content_of(variant):
-    """The content term of a Variant, as text."""
+    """The content term of a Variant, as text. Two terms and one mixer change it."""
+    q = "q_i"
+    k = "k_j"
+    d = "d"
+    if "xl" in variant.terms:
+        q = "(q_i+u)"
+    if "rotary" in variant.terms:
+        q = f"(R_i {q})"
+        k = "(R_j k_j)"
     if variant.mixer is Deberta:
-        return CONTENT_OF_DEBERTA
-    for name in variant.terms:
-        if name in CHANGED_CONTENT:
-            return CHANGED_CONTENT[name]
-    return CONTENT
+        d = "(3d)"
+    return f"{q}\u00b7{k}/\u221a{d}"
 
 
 @torch.no_grad()

@@ -67,7 +67,7 @@ from lab.record import add_records, identity_of_run, read_length_records
 from lab.report import losses_of_variants
 from model import IGNORED, load_config, load_run
 from support.commands import positive_int, run_command
-from support.devices import autocast, choose_device, dtype_name, to_device
+from support.devices import autocast, choose_device, dtype_name
 from support.pair_results import DIGITS
 from support.provenance import made_by
 from support.runs import (
@@ -200,7 +200,8 @@ def loss_at(model, text, N, device, dtype, bar):
     count = 0
     batches = zip(masked_ids.split(batch_size), labels.split(batch_size), strict=True)
     for batch_ids, batch_labels in batches:
-        batch_ids = to_device(batch_ids, device)  # (B, N)
+        batch_ids = batch_ids.to(device)  # (B, N)
+        batch_labels = batch_labels.to(device)  # (B, N)
         with autocast(device, dtype):
             hidden = model.bert(batch_ids, batch_ids != PAD)  # (B, N, C)
             logits, targets = model.masked_logits(hidden, batch_labels)  # (M, V), (M,)

@@ -140,7 +140,7 @@ def write_arrays(folder, sentences):
         sentences: yields the bytes of the uint16 token ids of each sentence, and None at the end of
             each document.
     Returns:
-        The counts {"documents", "sentences", "tokens"}.
+        The counts {"documents", "sentences", "tokens", "pairs"}.
     """
     # where each sentence and each document begins, and the end
     sentence_starts = array("q", [0])
@@ -159,6 +159,7 @@ def write_arrays(folder, sentences):
         "documents": len(document_starts) - 1,
         "sentences": len(sentence_starts) - 1,
         "tokens": sentence_starts[-1],
+        "pairs": int((np.diff(document_starts) // 2).sum()),
     }
 
 
@@ -329,6 +330,7 @@ def check_consistency(corpus):
         "documents": len(document_starts) - 1,
         "sentences": len(sentence_starts) - 1,
         "tokens": len(tokens),
+        "pairs": int((np.diff(document_starts) // 2).sum()),
     }
     for name, size in sizes.items():
         if size != corpus.counts[name]:

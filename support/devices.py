@@ -187,7 +187,8 @@ def compile_encoder(encoder, input_ids, precision):
     layers are compiled only once, so compiling takes a third of the time. The compiled code serves
     batches of any number of rows. Some variants need other code for some widths: it is compiled
     when such a width first occurs. If compiling fails, one line says so and the encoder runs
-    uncompiled.
+    uncompiled. If only a later width cannot be compiled, torch prints a warning, and this code
+    runs uncompiled.
 
     Args:
         encoder: a model.Bert.

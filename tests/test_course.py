@@ -456,7 +456,7 @@ def test_a_copy_with_a_right_a_wrong_and_a_refused_function(
     assert "This is what comes out" not in half["output"]
     by_index = tests["kernels.relative_scores"]
     assert by_index["score"] == 0
-    assert "It reads numbers by an index that is a tensor" in by_index["output"]
+    assert "It uses an index that is a tensor or a list" in by_index["output"]
     assert "Wrong: no index." in by_index["output"]
     assert results["score"] == round(2 + rate["score"] + half["score"], 2)
     assert "It is still blank." in printed and f"{results['score']:.2f} of 100" in printed

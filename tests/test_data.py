@@ -544,7 +544,7 @@ def test_every_number_of_meta_json_is_checked(tmp_path, name, value):
     check_that_it_is_prepared_again(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["documents", "sentences", "tokens"])
+@pytest.mark.parametrize("name", ["documents", "sentences", "tokens", "pairs"])
 @pytest.mark.parametrize("value", [0, 10**30, "many"])
 def test_every_count_must_be_that_of_the_files_whatever_the_checksum(tmp_path, name, value):
     corpus_of(tmp_path, numbered_text([4] * 9))
@@ -842,7 +842,7 @@ def test_a_pair_is_known_if_both_of_its_sentences_are_equal(tmp_path, monkeypatc
     ]
     as_bytes = [np.array(ids, dtype="<u2").tobytes() for ids in sentences]
     counts = corpus_cache.write_arrays(tmp_path, [*as_bytes, None])
-    assert counts == {"documents": 1, "sentences": 12, "tokens": 16}
+    assert counts == {"documents": 1, "sentences": 12, "tokens": 16, "pairs": 6}
 
     first_sentences = np.arange(0, 12, 2)
     train = np.array([0, 1])

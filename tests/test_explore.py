@@ -278,11 +278,22 @@ def test_the_script_of_the_page_computes_the_same_maps(page_of, variant, overrid
 
 
 @pytest.mark.parametrize(
-    "variant, content", [("composite", "q_i\u00b7k_j"), ("xl", "(q_i+u)"), ("rotary", "R_i q_i")]
+    "variant, content",
+    [
+        ("composite", "q_i\u00b7k_j/\u221ad"),
+        ("xl", "(q_i+u)\u00b7k_j/\u221ad"),
+        ("rotary", "(R_i q_i)\u00b7(R_j k_j)/\u221ad"),
+        ("deberta", "q_i\u00b7k_j/\u221a(3d)"),
+    ],
 )
 def test_the_content_has_the_symbol_of_its_variant(page_of, variant, content):
     _, data = page_of(variant)
-    assert content in data["runs"][0]["content"]
+    assert data["runs"][0]["content"] == content
+
+
+def test_two_terms_that_change_the_content_are_both_in_its_symbol():
+    variant = attention.Variant("xl + rotary", terms=("rotary", "xl"))
+    assert explore.content_of(variant) == "(R_i (q_i+u))\u00b7(R_j k_j)/\u221ad"
 
 
 def test_convbert_has_attention_heads_and_then_convolution_heads(page_of):

@@ -192,6 +192,44 @@ def test_a_warm_up_of_more_steps_than_the_default_is_refused():
         recipe_of("--warmup_steps", "2001")
 
 
+def test_room_for_predictions_is_a_multiple_of_64_above_any_number_that_occurs():
+    for tokens in (8, 512, 8192):
+        room = pretrain.predictions_at_most(tokens)
+        masked = np.random.default_rng(0).binomial(tokens, 0.15, 10_000)
+        assert room % 64 == 0 and room >= masked.max()
+    assert pretrain.predictions_at_most(8192) == 1472  # 1228.8 + 6 * 32.3, rounded up
+
+
+def test_on_cuda_alone_the_room_for_predictions_is_a_fixed_number():
+    for tokens in (8, 512, 8192):
+        room = pretrain.room_for_predictions(tokens, torch.device("cuda"))
+        assert room == pretrain.predictions_at_most(tokens)
+        for device in ("cpu", "mps"):
+            assert pretrain.room_for_predictions(tokens, torch.device(device)) is None
+
+
+def test_a_step_gives_the_head_the_room_for_all_tokens_of_its_batch(corpus, tmp_path, monkeypatch):
+    tokens = []
+    rooms = []
+
+    def room(count, device):
+        tokens.append(count)
+        return 192
+
+    trainer = small_trainer(corpus, tmp_path)
+    masked_logits = trainer.model.masked_logits
+
+    def note(hidden, labels, **options):
+        rooms.append(options["max_predictions"])
+        return masked_logits(hidden, labels, **options)
+
+    monkeypatch.setattr(pretrain, "room_for_predictions", room)
+    monkeypatch.setattr(trainer.model, "masked_logits", note)
+    pretrain.train_step(trainer, corpus)
+    assert tokens == [corpus.batch(SMALL_SETTINGS["seed"], 0, 8).numel()]
+    assert rooms == [192]
+
+
 # --- The optimizer --------------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """What the tests of the science share: small mixers and models with random weights, and batches.
 
-`alone` says what a test is about: everything else is replaced by its plain reference, so that a
+`alone` says what a test is about: everything else is replaced by its stand-in, so that a
 mistake in one function fails the tests of this function, and not all tests at once.
 """
 
@@ -120,28 +120,28 @@ GIVEN = {
 }
 
 
-def put_references(monkeypatch, tested=()):
-    """Replace all names of GIVEN in attention.py by their references, except those `tested`."""
-    for name, reference in GIVEN.items():
+def put_stand_ins(monkeypatch, tested=()):
+    """Replace all names of GIVEN in attention.py by their stand-ins, except those `tested`."""
+    for name, stand_in in GIVEN.items():
         if name not in tested:
-            monkeypatch.setattr(f"attention.{name}", reference)
+            monkeypatch.setattr(f"attention.{name}", stand_in)
 
 
 def alone(*tested):
-    """A decorator: in this test all names of GIVEN are their references, except those `tested`.
+    """A decorator: in this test all names of GIVEN are their stand-ins, except those `tested`.
 
     Tests without it use the project's functions together. A test that replaces one of these names
     itself does it in a `with pytest.MonkeyPatch.context()` of its own: the fixture would undo it
-    too late, after the references are gone.
+    too late, after the stand-ins are gone.
     """
     for name in tested:
-        assert name in GIVEN, f"{name} has no reference in helpers.GIVEN"
+        assert name in GIVEN, f"{name} has no stand-in in helpers.GIVEN"
 
     def decorate(test):
         @functools.wraps(test)
         def run(*arguments, **options):
             with pytest.MonkeyPatch.context() as patch:
-                put_references(patch, tested)
+                put_stand_ins(patch, tested)
                 test(*arguments, **options)
 
         return run

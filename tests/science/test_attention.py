@@ -1,6 +1,6 @@
 """attention.py: attention, convolutions and every mixer equal their equations.
 
-A test that is `alone` uses plain references in place of the other functions (helpers.py), so that
+A test that is `alone` uses stand-ins for the other functions (helpers.py, stand_ins.py), so that
 a mistake in one function fails the tests of this function. The tests without it show that the
 functions fit together.
 
@@ -67,7 +67,7 @@ def test_attention_equals_its_definition(beyond, dtype, tolerance):
 
 @alone("attention")
 def test_attention_alone_equals_its_definition():
-    """The same with references of the functions that it calls, for one block of queries, too."""
+    """The same with stand-ins for the functions that it calls, for one block of queries, too."""
     *inputs, query_rows, key_rows, table = attention_inputs(9, 5)
     for beyond in BEYOND:
         for dropout in (0.0, 0.3):

@@ -12,7 +12,7 @@ import model as model_module
 from attention import VARIANTS, Deberta, SelfAttention, Variant, make_mixer
 from conftest import ROOT
 from data import train_tokenizer
-from helpers import assert_near, put_references, randomise
+from helpers import assert_near, put_stand_ins, randomise
 from model import (
     MOST_LAYERS,
     SIZES,
@@ -21,6 +21,7 @@ from model import (
     BertForMaskedLM,
     Layer,
     fill_in,
+    first_masked_indices,
     load_run,
     masked_indices,
     masked_lm_loss,
@@ -29,14 +30,14 @@ from model import (
     unknown_words,
 )
 from model_helpers import SMALL, WORDS, every_word_once, small_config, small_model, word_tokenizer
-from pretrain import make_optimizer
+from pretrain import make_optimizer, predictions_at_most
 from support.runs import load_weights
 
 
 @pytest.fixture(autouse=True)
 def mixers_of_references(monkeypatch):
     """These tests are about model.py: the functions of attention.py are plain references."""
-    put_references(monkeypatch)
+    put_stand_ins(monkeypatch)
 
 
 def assert_close(actual, expected, tolerance=1e-12):
@@ -422,7 +423,7 @@ def test_masked_logits_are_the_rows_of_the_full_logits_at_the_labels():
     assert targets.tolist() == [5, 7, 6]
 
 
-@pytest.mark.parametrize("options", [{}, {"pad_to_multiple_of": 64}])
+@pytest.mark.parametrize("options", [{}, {"pad_to_multiple_of": 64}, {"max_predictions": 5}])
 def test_loss_is_the_mean_negative_log_probability_of_the_masked_tokens(options):
     model = small_model().double()
     input_ids = every_word_once()  # (1, 6)
@@ -432,7 +433,7 @@ def test_loss_is_the_mean_negative_log_probability_of_the_masked_tokens(options)
     assert abs(loss_of(model, input_ids, labels, **options) - expected) < 1e-12
 
 
-@pytest.mark.parametrize("options", [{}, {"pad_to_multiple_of": 64}])
+@pytest.mark.parametrize("options", [{}, {"pad_to_multiple_of": 64}, {"max_predictions": 5}])
 def test_loss_without_any_masked_token_is_zero_and_not_nan(options):
     input_ids = every_word_once()
     labels = torch.full_like(input_ids, -100)
@@ -465,6 +466,45 @@ def test_masked_indices_are_all_of_them_rounded_up_with_ignored_rows(share, mult
     assert len(indices) % multiple == 0 and 0 <= spare < multiple
     assert indices.tolist() == masked + [0] * spare
     assert targets.tolist() == labels[masked].tolist() + [-100] * spare
+
+
+def test_first_masked_indices_of_the_example_in_its_docstring():
+    labels = torch.tensor([-100, 7, -100, -100, 9])
+    indices, targets = first_masked_indices(labels, 3)
+    assert indices.tolist() == [1, 4, 0]
+    assert targets.tolist() == [7, 9, -100]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.15, 1.0])
+@pytest.mark.parametrize("max_predictions", [1, 64, 200])
+def test_first_masked_indices_are_the_first_ones_and_then_ignored_rows(share, max_predictions):
+    labels, masked = random_labels(share)
+    expected = masked[:max_predictions]
+    spare = max_predictions - len(expected)
+    indices, targets = first_masked_indices(labels, max_predictions)
+    assert indices.shape == targets.shape == (max_predictions,)
+    assert indices.tolist() == expected + [0] * spare
+    assert targets.tolist() == labels[expected].tolist() + [-100] * spare
+
+
+def test_loss_with_max_predictions_is_the_same_in_value_and_gradient():
+    """max_predictions of a GPU holds every masked token: their mean and six deviations more."""
+    torch.manual_seed(0)
+    model = small_model(vocab_size=50, layers=1, dropout=0.0).double()
+    input_ids = torch.randint(5, 50, (8, 24))
+    labels = input_ids.masked_fill(torch.rand(8, 24) >= 0.15, -100)
+
+    counted = loss_of(model, input_ids, labels)
+    fixed = loss_of(
+        model, input_ids, labels, max_predictions=predictions_at_most(input_ids.numel())
+    )
+    assert_close(fixed, counted)
+
+    weights = list(model.parameters())
+    expected = torch.autograd.grad(counted, weights)
+    gradients = torch.autograd.grad(fixed, weights)
+    for gradient, expected_gradient in zip(gradients, expected, strict=True):
+        assert_close(gradient, expected_gradient)
 
 
 # --- The classifier -------------------------------------------------------------------------------

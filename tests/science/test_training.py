@@ -101,7 +101,7 @@ class Simple(nn.Module):
     def forward(self, input_ids, attention_mask):
         return self.output(self.bert(input_ids, attention_mask))  # (B, N, V)
 
-    def masked_logits(self, hidden, labels, pad_to_multiple_of=1):
+    def masked_logits(self, hidden, labels, pad_to_multiple_of=1, max_predictions=None):
         chosen = labels != -100
         return self.output(hidden[chosen]), labels[chosen]
 

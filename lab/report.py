@@ -70,9 +70,11 @@ ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
 FAMILY = ("t5", "alibi", "fire", "xl", "rotary", "deberta", "canon")
 
 # Differences between variants: each variant minus the one before it in ORDER, and each one of the
-# family minus `absolute`.
+# family, or with a convolution, minus `absolute`.
 STEPS_OF_ORDER = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
 STEPS_OF_FAMILY = [(variant, "absolute") for variant in FAMILY]
+CONVOLUTIONS = ("depthwise", "convbert", "lightconv", "dynamicconv")
+STEPS_OF_CONVOLUTIONS = [(variant, "absolute") for variant in CONVOLUTIONS]
 
 NOT_MEASURED = "(not measured yet)"
 DIFFERENCES = (
@@ -909,6 +911,8 @@ TABLES = {
                                      ((LOSS, ACCURACY, BLIMP, BLIMP_WORDS, COLA, SST),)),
     "english-order":           Table(ENGLISH, differences_table,
                                      ((LOSS, BLIMP, COLA, SST), STEPS_OF_ORDER)),
+    "english-convolutions":    Table(ENGLISH, differences_table,
+                                     ((LOSS, BLIMP, COLA, SST), STEPS_OF_CONVOLUTIONS)),
     "english-phenomena":       Table(ENGLISH, phenomena_table, ("blimp",)),
     "english-phenomena-order": Table(ENGLISH, phenomena_order_table, ("blimp",)),
     "english-lengths":         Table(("english-lengths.jsonl",), length_losses_table,

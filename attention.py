@@ -6,8 +6,10 @@ Letters (the same in all files):
     N  tokens in a sequence        k  reach of a kernel            j  position of a key
     H  heads, d channels each      K  kernel size = 2k + 1         r  relative position j - i
 
-A sequence is a pair of sentences in pre-training. [+ ...] is a part that some variants have. In the
-code of this file q, k and v are queries, keys and values, and the reach k is written K // 2.
+In pre-training, a sequence is a pair of sentences. The reach k is the number of tokens that a
+kernel covers on each side of the token itself. In the code of this file, q, k and v are the
+queries, keys and values, so the reach is written K // 2. In an equation, [+ ...] is a part that
+only some variants have.
 
 [C] is Chang, Xu, Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions
 in Pre-trained Language Models".
@@ -19,21 +21,24 @@ The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
     dynamic             +  q_i . w_(j-i) / sqrt(d)         Shaw et al. 2018;    [C] eq. 5
     key_dynamic         +  k_j . u_(i-j) / sqrt(d)         Huang et al. 2020
 
-plus the places where convolutions are added. A mixer is the module of a layer that lets its tokens
-see each other: self-attention with these terms, or something else: ConvBERT, or a convolution in
-place of attention (Wu et al. 2019; Tay et al. 2021). T5's buckets, ALiBi, FIRE and Transformer-XL
-are more terms of the same sum. Rotary embeddings add nothing to it: they change the content term,
-and so does Transformer-XL. DeBERTa and Canon layers are mixers. docs/family.md compares them.
+plus the places where convolutions are added. T5's buckets, ALiBi, FIRE and Transformer-XL are
+further terms of this sum. Rotary embeddings add no term: they change the content term.
+Transformer-XL does both.
+
+The mixer of a layer is the module that lets the tokens of a sequence see each other. Usually it is
+self-attention with these terms. ConvBERT, DeBERTa and Canon layers have mixers of their own, and so
+have the convolutions in place of attention (Wu et al. 2019; Tay et al. 2021). docs/family.md
+compares the relative positions.
 
 Why relative positions are convolutions: take the fixed term alone, and only the keys within k
 positions. Then z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values v whose kernel
-is softmax(beta). This holds if the whole window is in the sequence; within k positions of an end,
-attention divides the weight among fewer keys. tests/science/test_equivalence.py shows this argument
-step by step, in code.
+is softmax(beta). This is exact where the window, the K positions from -k to k, is inside the
+sequence. Near an end, the window covers fewer than K keys, and the softmax divides the weight among
+these. tests/science/test_equivalence.py shows this argument step by step, in code.
 
-So a row of K numbers that a term adds to the scores, such as beta, is a kernel before its softmax,
-and the softmax of all terms together joins content and position: exp(content + beta_r) is
-exp(content) times exp(beta_r).
+So a row of K numbers that a term adds to the scores, such as beta, is a kernel before its softmax.
+There is one softmax, over the sum of all terms, so content and position are multiplied:
+exp(content + beta_r) = exp(content) * exp(beta_r).
 
 This file, from top to bottom: attention itself; the position terms; further relative positions;
 convolutions; the mixers, each with its equation; and the table VARIANTS. A new entry in VARIANTS is
@@ -49,8 +54,8 @@ from torch.nn import functional as F
 
 from kernels import add_band, attention_in_blocks, band_sums, convolve, key_scores, widen
 
-# More queries than this are computed in blocks. At least kernels.BLOCK: otherwise a block
-# would be divided into blocks again, without end.
+# With more queries than this, attention is computed in blocks of queries. It must be at least
+# kernels.BLOCK; otherwise each block would itself be divided into blocks, without end.
 LONGEST_WHOLE = 1024
 
 
@@ -83,14 +88,14 @@ def attention(
         a b c
         a a b
 
-    kernels.py makes such a map from rows. A term without a window (t5, alibi, fire, xl) has a
-    number for every r: then the rows have K = 2N - 1 columns.
+    kernels.py makes such a map from rows. The terms t5, alibi, fire and xl have no window: they
+    have a number for every r from -(N - 1) to N - 1, so their rows have K = 2N - 1 columns.
 
     Args:
         query: (B, H, n, d), for n queries; n = N except for one block of a long sequence.
         key, value: (B, H, N, d).
-        attention_mask: (B, N) bool, True at real tokens, of which there must be at least one.
-            Padding gets no attention.
+        attention_mask: (B, N) bool, True at real tokens, False at padding, which gets no attention.
+            Every sequence must have at least one real token.
         query_rows: (B, H, n, K), what query i adds to the scores of the keys around it; (H, n, K)
             if all sequences have the same rows; (H, 1, K) if all queries have the same row, too;
             None for no such term.
@@ -100,8 +105,8 @@ def attention(
         beyond: what is added to the score of a key farther away than k: the end number of the row
             ("clip") or 0 ("zero").
         dropout: probability of setting a weight of the softmax to 0.
-        first, generator: for one block of a long sequence (at most LONGEST_WHOLE queries): the
-            position of the first query, and the random numbers of its dropout.
+        first, generator: only for a block of a long sequence (at most LONGEST_WHOLE queries): the
+            position of its first query, and the torch.Generator for its dropout.
     Returns:
         z (B, H, n, d), in the dtype of value.
     """
@@ -153,10 +158,10 @@ def attention(
 
 
 def lowest_at_padding(attention_mask, dtype):
-    """(B, 1, 1, N) to add to scores: 0 at real tokens, a very low number at padding.
+    """What is added to the scores, (B, 1, 1, N): 0 at real tokens, a very low number at padding.
 
-    It is half of the lowest number of the dtype, so that the sum with a score cannot overflow.
-    A sum costs less than a masked fill, whose gradient is one more copy of the map.
+    The low number is half of the lowest number of the dtype, so that adding a score to it cannot
+    overflow. An addition costs less than masked_fill, whose backward pass copies the map once more.
     """
     zeros = torch.zeros_like(attention_mask, dtype=dtype)  # (B, N)
     lowest = zeros.masked_fill(~attention_mask, torch.finfo(dtype).min / 2)
@@ -166,9 +171,9 @@ def lowest_at_padding(attention_mask, dtype):
 def drop(p, dropout, generator=None):
     """Dropout: each number becomes 0 with probability `dropout`, the others are scaled up.
 
-    Without a generator this is F.dropout. With one, the random numbers come from it and not from
-    torch's global state, which F.dropout cannot do: a long sequence is computed again in the
-    backward pass (kernels.py), with the same random numbers.
+    Without a generator, this is F.dropout. With a generator, the random numbers come from it and
+    not from torch's global state; F.dropout has no such option. The blocks of a long sequence need
+    a generator: the backward pass computes them again (kernels.py), with the same random numbers.
     """
     if generator is None:
         return F.dropout(p, dropout)
@@ -190,23 +195,23 @@ def merge_heads(x):
 
 
 class Term(nn.Module):
-    """What depends on the relative position: usually rows of weights that are added to the score.
+    """A term that depends on the relative position: usually rows that are added to the scores.
 
-    The rows belong to the queries or to the keys, and forward takes these, (B, H, N, d). It returns
-    one row for each: (B, H, N, K), or (H, N, K) if all sequences have the same rows. (H, 1, K) is
-    one row for all queries; a term of the keys must return N rows. SelfAttention adds the rows of
-    all terms.
+    The rows belong either to the queries or to the keys. forward takes the queries or the keys,
+    (B, H, N, d), and returns one row for each of them: (B, H, N, K), or (H, N, K) if all sequences
+    have the same rows. A term of the queries may also return (H, 1, K), one row for all queries; a
+    term of the keys must return N rows. SelfAttention adds up the rows of all terms.
 
-    A term with a window has a number of its own for abs(r) <= k only. A term without a window has
-    one for every r from -(N - 1) to N - 1: its rows have 2N - 1 columns in place of K.
+    A term with a window has its own number only for abs(r) <= k. A term without a window has one
+    for every r from -(N - 1) to N - 1: its rows have 2N - 1 columns in place of K.
 
-    The constructor also initialises the parameters; initialise_linear is BERT's way for a linear
-    layer.
+    The constructor also initialises the parameters. For linear layers, initialise_linear does this
+    as in BERT.
     """
 
     # "query": forward(q) returns a row for each query. "key": forward(k) returns one for each key.
     # "value": no forward; table() is added to the values. "content": no forward; only content() is
-    # changed. A term with rows may change it, too.
+    # overridden. A term with rows may override content() as well.
     belongs_to = "query"
     uses_kernel_size = True  # a row has K columns
 
@@ -218,9 +223,10 @@ class Term(nn.Module):
         return q, k  # unchanged
 
     def fixed_kernel(self):
-        """(H, K): the row of a term with a window, if it does not depend on the text, for figures.
+        """The row (H, K) of a term with a window, if it does not depend on the text; for figures.
 
-        Otherwise None: also for t5, alibi and fire, whose rows have 2N - 1 columns.
+        None for every other term. The rows of t5, alibi and fire do not depend on the text either,
+        but these terms have no window.
         """
         return None
 
@@ -295,7 +301,7 @@ class RelativeValue(Term):
 def relative_table(config):
     """A table (d, K): one d-vector per relative position.
 
-    Its initial values are uniform in +-1/sqrt(K), as in the released code.
+    Its initial values are uniform in +-1/sqrt(K), as in [C]'s released code.
     """
     d = config.hidden_size // config.heads
     table = torch.empty(d, config.kernel_size)
@@ -316,10 +322,11 @@ class T5(Term):
         bucket   0 .. 7   8      9       10      11      12      13      14      15
         abs(r)   0 .. 7   8-11   12-15   16-22   23-31   32-45   46-63   64-90   91 and more
 
-    Bucket 8 + m begins at 8 * 2^(m/2), rounded up, so the starts grow by sqrt(2). The last bucket
-    holds all distances from 91 on. The buckets of r > 0 are 16 + these. Bucket 16 would be r = 0,
-    which is bucket 0: it is never used, as in T5. beta is one table per layer and is initialised to
-    0. T5 has one table for all layers, and does not divide the content by sqrt(d).
+    Bucket 8 + m begins at 8 * 2^(m/2), rounded up: from one bucket to the next, the start grows by
+    a factor of about sqrt(2). The last bucket holds all distances from 91 on. For r > 0, 16 is
+    added to the number of the bucket. Bucket 16 is never used, as in T5: it would be that of r = 0,
+    which has bucket 0. beta is one table per layer and is initialised to 0. T5 has one table for
+    all layers, and does not divide the content by sqrt(d).
     """
 
     STARTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)  # of the buckets 1, 2, ..., 15
@@ -344,9 +351,9 @@ class Alibi(Term):
     """alibi: - m_h abs(r), one constant slope per head. Press et al. 2022
 
     m_h = 2^(-8 (h + 1) / H) for the heads h = 0 .. H - 1: with 4 heads 1/4, 1/16, 1/64 and 1/256.
-    There is nothing to learn. ALiBi looks to the left only; this is its symmetric form. If H is not
-    a power of two (`base` has 12 heads), the authors' code has other slopes; these are those of the
-    paper's formula.
+    There is nothing to learn. In the paper, a token sees only earlier tokens; this is the symmetric
+    form. If H is not a power of two (`base` has 12 heads), the slopes here are still those of the
+    paper's formula; the authors' code then has others.
     """
 
     uses_kernel_size = False
@@ -364,14 +371,14 @@ class Fire(Term):
         x_r = sign(r) log(1 + c abs(r)) / log(1 + c max(N, L))        in [-1, 1]
         mlp = Linear 1 -> 32, ReLU, Linear 32 -> H
 
-    The larger c is, the more of [-1, 1] is used for near tokens. The divisor is that of distance L,
-    or of the number of columns N if this is larger; N counts padding, so then the amount of padding
-    changes the scores. FIRE has max(i, L) for query i, which has no meaning if keys are on both
-    sides.
+    The larger c is, the more of [-1, 1] is used for near tokens. The divisor maps the distance L to
+    1, or the distance N if N is larger than L. N includes padding, so in this case the amount of
+    padding changes the scores. The paper has max(i, L) for query i in place of max(N, L). This
+    makes sense only if all keys are to the left of the query, as in the paper.
 
     c = 0.1 exp(log_c) and L = 512 exp(log_L): at first they are the paper's 0.1 and 512, and exp
     keeps them positive (the authors take the absolute value). The sign lets one function serve both
-    directions; FIRE looks to the left only. Both linear layers have torch's own initialisation.
+    directions. Both linear layers have PyTorch's default initialisation.
     """
 
     uses_kernel_size = False
@@ -402,15 +409,15 @@ class Fire(Term):
 class TransformerXL(Term):
     """xl: content (q_i + u) . k_j, and + (q_i + v) . W R_r, both / sqrt(d). Dai et al. 2019
 
-    R_r is a vector of C sinusoids (Vaswani et al. 2017), and W: C -> C makes keys of it. So the row
-    of query i is a dynamic term q_i . w_r and a fixed term v . w_r. Their table w_r = W R_r, one
-    per head, is computed, not learned entry by entry, and covers every r.
+    R_r is a vector of C sinusoids (Vaswani et al. 2017), and W: C -> C turns it into keys. So the
+    row of query i is the sum of a dynamic term, q_i . w_r, and a fixed term, v . w_r. Their table
+    w_r = W R_r, one per head, is not learned entry by entry: it is computed, for every r.
 
     u and v are the paper's letters for two biases, one vector per head: not the values, and not the
     table of key_dynamic. They are initialised to 0; the authors draw them from normal(0, 0.02), and
     share them between the layers in some of their models. W is initialised as BERT's linear layers.
-    The paper has R_(i-j), which only changes the sign of the sines; W can undo this. There are
-    2N - 1 weights for each of the N queries: this memory grows with N^2.
+    The paper has R_(i-j), which only changes the sign of the sines; W can undo this. Each of the N
+    queries has a row of 2N - 1 weights, so the memory for the rows grows with N^2.
     """
 
     uses_kernel_size = False
@@ -447,8 +454,9 @@ class Rotary(Term):
 
         a, b  ->  a cos - b sin,  a sin + b cos
 
-    (R_i q_i) . (R_j k_j) = q_i . (R_(j-i) k_j): of the two positions, the score contains only their
-    difference. There is nothing to learn. R_i is a rotation, a d x d matrix, and not xl's vector.
+    (R_i q_i) . (R_j k_j) = q_i . (R_(j-i) k_j): the score depends on the two positions only through
+    their difference. There is nothing to learn. R_i is a rotation, a d x d matrix. It is not the
+    vector R_r of xl.
     """
 
     belongs_to = "content"
@@ -489,8 +497,8 @@ def every_r(q):
 def exact_dtype(q):
     """The dtype of numbers that are computed from positions: float32, or float64 if q has it.
 
-    In bf16, which has 8 bits of precision, large distances would be rounded. The finished rows are
-    rounded once, where they are added to scores in bf16.
+    In bf16, which has 8 bits of precision, large distances would be rounded. Under autocast, the
+    matrix products of fire and xl still compute in bf16, but from exact distances.
     """
     return torch.promote_types(q.dtype, torch.float32)
 
@@ -617,27 +625,28 @@ def zero_padding(x, attention_mask):
 
 
 class Mixer(nn.Module):
-    """What a layer calls to mix its tokens: forward(x, attention_mask).
+    """The base class of the modules that let the tokens of a sequence see each other.
 
-    x is (B, N, C), attention_mask (B, N) bool, True at real tokens, and the result (B, N, C). The
-    output at padding has no meaning. The constructor takes the model's config, the Variant and the
-    number of the layer, from 0.
+    forward(x, attention_mask) takes x (B, N, C) and attention_mask (B, N), a bool tensor that is
+    True at real tokens. It returns (B, N, C), in which the values at padding have no meaning. The
+    constructor takes the model's config, the Variant and the number of the layer, counted from 0.
     """
 
     uses = ()  # the optional fields of Variant that this mixer reads; giving others is an error
     uses_kernel_size = True
 
     def initialise(self):
-        """Called once, when the model is complete. By default the modules stay as they are."""
+        """Called once, when the model is complete. By default, linear layers start as in BERT."""
+        initialise_linear(self)
 
     def share(self, earlier):
-        """Replace parameters that all layers share by those of an earlier mixer.
+        """Take the parameters that all layers share from an earlier mixer.
 
-        Called when the mixer has just been made (make_mixers), and after weights were loaded. By
-        default nothing is shared.
+        This is called right after the mixer is made (make_mixers), and again after weights have
+        been loaded. By default, nothing is shared.
 
         Args:
-            earlier: the mixers of the layers before, the first layer first.
+            earlier: the mixers of the previous layers, in the order of the layers.
         """
 
     def kernels(self):
@@ -688,7 +697,8 @@ class SelfAttention(Mixer):
         self.heads = config.heads
         self.beyond = config.beyond
         self.dropout = config.dropout
-        self.terms = nn.ModuleDict()  # filled below; its parameters come first in parameters()
+        # Made first and filled below: an optimizer state counts parameters in this order.
+        self.terms = nn.ModuleDict()
 
         # projections, linear or half convolutional ([C] sec. 5)
         self.has_convolutional_projection = variant.convolutional != ()
@@ -759,7 +769,7 @@ class SelfAttention(Mixer):
 
         With the fixed and the dynamic term, query_rows[i, r] = beta_r + q_i . w_r / sqrt(d): the
         composite attention of [C] eq. 6. The sum has as many columns as its widest term: K, or
-        2N - 1 if there is a term without a window and this is more.
+        2N - 1 if one of the terms has no window and 2N - 1 is larger than K.
 
         Args:
             belongs_to: "query" or "key".
@@ -831,9 +841,9 @@ class SelfAttention(Mixer):
 
 def add_rows(one, other, beyond):
     """The sum of the rows of two terms, which may differ in the numbers of rows and columns."""
-    # One row for all queries becomes as many rows as the other term has, by a view. Without this
-    # step the sum is the same, but its gradient is summed in another order, with other last bits:
-    # the recorded results could not be repeated exactly.
+    # One row for all queries is expanded, as a view, to as many rows as the other term has. Without
+    # this step the sum would be the same, but its gradient would be added up in another order and
+    # differ in the last bits: the recorded results could not be reproduced exactly.
     count = max(one.shape[-2], other.shape[-2])
     one = one.expand(*one.shape[:-2], count, -1)  # (..., 1 or N, K) -> (..., N, K)
     other = other.expand(*other.shape[:-2], count, -1)
@@ -856,10 +866,10 @@ class Canon(SelfAttention):
         x_i  <-  x_i + sum_r weight_r * x_(i+r) + bias        K weights and a bias per channel
 
     The convolution is added to x, so with weights and a bias of 0 this is attention without
-    convolutions. They start as torch's convolutions do, uniform in +-1/sqrt(K), and training
-    decides how much of its neighbours each token takes. Here the kernel is centred, K = 5: two
-    tokens to each side. In a model that reads from left to right it covers the token and the three
-    tokens before it. By default the author's layers have no bias.
+    convolutions. Weights and bias have PyTorch's default initialisation, uniform in +-1/sqrt(K).
+    Training decides how much each token takes from its neighbours. Here the kernel is centred and
+    K = 5: it covers two tokens on each side. In a model that reads from left to right, it covers
+    the token and the three tokens before it. By default the author's layers have no bias.
     """
 
     def __init__(self, config, variant, layer):
@@ -881,9 +891,10 @@ class Deberta(SelfAttention):
         a_ij = (q_i . k_j  +  q_i . (W_k P_r)  +  k_j . (W_q P_(i-j))) / sqrt(3d)
 
     P (K, C) has one vector per relative position and is shared by all layers. W_k and W_q are the
-    layer's own key and query projections, with their biases. So each vector of P gets a key, which
-    the queries read, and a query, which reads the keys, as a token does. With beyond = "clip",
-    positions beyond the window take the end vector of their side; with "zero" they add nothing.
+    layer's own key and query projections, with their biases. So each vector of P has a key and a
+    query, as a token has: the queries are multiplied by its key, and the keys by its query. With
+    beyond = "clip", positions beyond the window take the end vector of their side; with "zero" they
+    add nothing.
 
     The paper's equation and the first release of DeBERTa have two more matrices in place of W_k and
     W_q; later releases can share these, biases included. The paper counts i - j, so its P is this
@@ -900,7 +911,7 @@ class Deberta(SelfAttention):
         nn.init.normal_(self.P, std=0.02)  # as BERT's embeddings
 
     def share(self, earlier):
-        # The P of the first such layer belongs to all. A hybrid could have other layers before it.
+        # All DeBERTa layers use the P of the first one, which need not be layer 0 in a hybrid.
         for mixer in earlier:
             if isinstance(mixer, Deberta):
                 self.P = mixer.P
@@ -926,9 +937,10 @@ class ConvBert(Mixer):
 
     q and k have width C/2. The attention heads use both, and q also makes the kernels of the
     convolution heads. v has width C: its first half serves the attention heads, its second half the
-    convolution heads. The softmax is over all K weights; those that fall on padding or beyond the
-    ends are multiplied by a value of 0 and lost, so there the others sum to less than 1. In
-    training each weight p_i,r is dropped with the config's probability, as in [C]'s released code.
+    convolution heads. The softmax is over all K weights. A weight at padding or beyond an end of
+    the sequence is multiplied by a value of 0, so the sum of the other weights of this kernel is
+    less than 1. In training each weight p_i,r is dropped with the config's probability, as in [C]'s
+    released code.
     [C] A.3 compares with this mixer.
     """
 
@@ -981,9 +993,6 @@ class ConvBert(Mixer):
         c = self.pointwise(self.depthwise(x))  # (B, N, C/2)
         return split_heads(self.kernel(c * query), self.heads)  # (B, N, H/2 * K) -> (B, H/2, N, K)
 
-    def initialise(self):
-        initialise_linear(self)
-
     def kernels(self):
         return {"depthwise, of the input": self.depthwise.weight[:, 0]}  # (C, 1, K) -> (C, K)
 
@@ -999,8 +1008,8 @@ class GatedConvolution(Mixer):
         z   = convolution of g                       see the subclasses
         y_i = output(z_i)
 
-    The softmax is over all K weights; those that fall on padding or beyond the ends are multiplied
-    by a g of 0 and lost, so there the others sum to less than 1.
+    The softmax is over all K weights. A weight at padding or beyond an end of the sequence is
+    multiplied by a g of 0, so the other weights of this kernel sum to less than 1.
     """
 
     def __init__(self, config, variant, layer):
@@ -1023,9 +1032,6 @@ class GatedConvolution(Mixer):
         """(B, N, C) -> (B, N, C)."""
         raise NotImplementedError("a subclass defines its convolution")
 
-    def initialise(self):
-        initialise_linear(self)
-
 
 class LightConv(GatedConvolution):
     """A convolution whose kernel is shared by all channels of a head. Wu et al. 2019, sec. 3
@@ -1036,9 +1042,10 @@ class LightConv(GatedConvolution):
     In training each of the H * K weights p_r is dropped with the config's probability, and the
     others are scaled up (DropConnect).
 
-    Dilation (Tay et al. 2021): layer l takes the l-th of the variant's dilations, and starts again
-    after the last one. With 1, 2, 4, 8 four layers reach (1 + 2 + 4 + 8) * k = 15 * k tokens to
-    each side: 120 for K = 17. Without dilation they reach 4 * k = 32.
+    Dilation (Tay et al. 2021): layer l has the l-th of the variant's dilations; after the last one,
+    they start again with the first. With dilations 1, 2, 4, 8, four layers together reach
+    (1 + 2 + 4 + 8) * k = 15 * k tokens to each side: 120 for K = 17. Without dilation they reach
+    4 * k = 32.
     """
 
     uses = ("dilations",)
@@ -1111,7 +1118,7 @@ class Variant:
             raise ValueError(f"dilations are whole numbers above 0, not {self.dilations}")
 
     def check_mixer(self):
-        """ValueError if the mixer is not a Mixer, or would ignore a field in silence."""
+        """ValueError if the mixer is not a Mixer, or would silently ignore a field."""
         if not (isinstance(self.mixer, type) and issubclass(self.mixer, Mixer)):
             raise ValueError(f"the mixer of a variant is a subclass of Mixer, not {self.mixer!r}")
 
@@ -1217,10 +1224,11 @@ VARIANTS = {
 
 
 def make_mixer(config, layer):
-    """The mixer of layer 0, 1, ... of a model.
+    """Make the mixer of one layer of a model. `layer` is counted from 0.
 
     config needs .variant, .hidden_size (C), .heads (H), .kernel_size (K), .beyond, .dropout and
-    .attention_layer. A hybrid has plain self-attention in its attention_layer, counted from 1.
+    .attention_layer. A hybrid has plain self-attention in the layer `attention_layer`, which users
+    give and which is counted from 1.
     """
     variant = VARIANTS[config.variant]
     if variant.hybrid and layer == config.attention_layer - 1:

@@ -1,4 +1,4 @@
-"""From text to masked batches, one way:
+"""From text to masked batches, in one direction:
 
     text -> paragraphs -> sentences -> token ids -> pairs -> batch(seed, step) -> masks
 
@@ -37,14 +37,13 @@ from tqdm import tqdm
 import toy.language
 from support import corpus_cache, text_files
 from support.files import new_folder, sha256_of
+from support.runs import SPECIAL_TOKENS
 from support.text_files import WIKITEXT
 
-# The special tokens and their ids. Ids from len(SPECIAL_TOKENS) on are ordinary pieces of text.
-PAD, UNK, CLS, SEP, MASK = range(5)
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# The ids of "[PAD]", "[UNK]", "[CLS]", "[SEP]" and "[MASK]". Ids from 5 on are pieces of text.
+PAD, UNK, CLS, SEP, MASK = range(len(SPECIAL_TOKENS))
 
 # Text and tokenizer
-BUILT_IN = ("toy", *WIKITEXT)  # corpora that need no files from the user
 VOCABULARY_SIZE = 30_004  # 30,000 pieces of words, [UNK] among them, and 4 more special tokens
 SMALL_LANGUAGE = 1_000  # with at most this many word forms, each word form is one token
 SAMPLE_SIZE = 32_000_000  # characters of text, at most, on which a tokenizer is trained
@@ -108,10 +107,10 @@ INITIALS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]|[A-Z]")
 
 
 def split_sentences(paragraph):
-    """Split a paragraph into sentences, with the spaces between them at their ends.
+    """Split a paragraph into sentences. Each sentence keeps the spaces after it.
 
-    A sentence ends at . ! or ? before a space, if the next word begins with a letter or a digit.
-    It does not end there if this letter is small, or if the full stop belongs to an abbreviation.
+    A sentence ends at . ! or ? before a space, if the next word begins with a letter or a digit. It
+    does not end there if this letter is lowercase, or if the full stop belongs to an abbreviation.
 
         "Dr. Lee saw it. Who?"  ->  ["Dr. Lee saw it. ", "Who?"]
     """
@@ -120,7 +119,7 @@ def split_sentences(paragraph):
     for end in SENTENCE_END.finditer(paragraph):
         next_character = end[1]
 
-        # A sentence does not begin with a small letter.
+        # A sentence does not begin with a lowercase letter.
         if next_character.islower():
             continue
 
@@ -192,7 +191,7 @@ def untrained_tokenizer():
     """A tokenizer with all its rules but without a vocabulary."""
     tokenizer = Tokenizer(models.Unigram())
 
-    # 1. Normalise: one form per character (NFKC: "ﬁ" becomes "fi"), small letters, single spaces.
+    # 1. Normalise: one form per character (NFKC: "ﬁ" becomes "fi"), lowercase, single spaces.
     #    Spaces at the end are dropped. A text before a typed [MASK] then ends in a word:
     #    "the [MASK]" and "the[MASK]" give the same ids.
     tokenizer.normalizer = normalizers.Sequence(
@@ -204,7 +203,7 @@ def untrained_tokenizer():
         ]
     )
 
-    # 2. Split into forms, across which no piece may reach (as in SentencePiece):
+    # 2. Split into forms. A piece never contains parts of two forms (as in SentencePiece):
     #    "the dog's 2 km." -> "▁the" "▁dog" "'" "s" "▁2" "▁km" "."
     #    A space becomes "▁" and belongs to the word after it. A form is a sequence of letters, of
     #    digits or of other symbols: \p{L} is any letter, \p{M} an accent, \p{N} a digit.
@@ -278,8 +277,8 @@ def train_pieces(forms, max_pieces):
         if piece != "[UNK]" and "▁" not in piece[1:]:
             pieces.append((piece, score))
 
-    # Step 3: make the scores equal in all runs. The trainer adds numbers in an order that differs
-    # between two runs. This changes the last digits of a score, so round it.
+    # Step 3: make the scores the same in all runs. The trainer adds numbers in an order that
+    # differs from run to run, so the last digits of the scores differ, too: round them.
     pieces = level_rare_characters(pieces)
     pieces = [(piece, round(score, 3)) for piece, score in pieces]
 
@@ -411,8 +410,8 @@ def train_tokenizer(sample, vocab_size, log):
 def prepare_corpus(names, cache_dir, seq_len, vocab_size=VOCABULARY_SIZE, log=print):
     """Get a corpus from the cache, or prepare it now.
 
-    The cache recognises text files by their path, size and time of change, downloaded files by
-    their SHA-256, and the toy language by its program.
+    The cache recognises text files by their path, size and modification time, downloaded files by
+    their SHA-256, and the toy language by the SHA-256 of toy/language.py.
 
     Args:
         names: a list of BUILT_IN names, text files (.txt, .gz, .xz) and folders of text files. A
@@ -442,12 +441,12 @@ def prepare_corpus(names, cache_dir, seq_len, vocab_size=VOCABULARY_SIZE, log=pr
     # Each corpus has its own folder in the cache. The name of the folder is a hash of everything
     # that the corpus depends on. The length of the rows is not part of it, because pairs are cut
     # only when they are used.
-    sources = text_files.find_sources(names, BUILT_IN, log)
+    sources = text_files.find_sources(names, log)
     identity = [identity_of(source) for source in sources]
     key = hashlib.sha256(json.dumps([PREPARATION, vocab_size, identity]).encode()).hexdigest()
     folder = Path(cache_dir) / key[:16]
 
-    # Read the corpus from the cache. The first time, and if its files are damaged, prepare it.
+    # Read the corpus from the cache. If it is not there, or its files are damaged, prepare it.
     def prepare():
         fill_cache(sources, identity, folder, vocab_size, log)
 
@@ -539,7 +538,7 @@ def write_token_ids(paragraphs, tokenizer, folder):
     Returns:
         The counts {"documents", "sentences", "tokens", "pairs"}.
     """
-    # If "[SEP]" is written in a text, it is ordinary text and not the special token.
+    # With encode_special_tokens, "[SEP]" in a text is ordinary text and not the special token.
     tokenizer.encode_special_tokens = True
     encode_sentence = make_sentence_encoder(tokenizer)
 
@@ -587,12 +586,13 @@ def make_sentence_encoder(tokenizer):
 
 
 def pair_sentences(document_starts):
-    """Pair the sentences (0, 1), (2, 3), ... of each document. A last odd sentence is left out.
+    """Pair the sentences (0, 1), (2, 3), ... of each document. If one is left over, it is not used.
 
     No sentence is in two pairs, and no pair reaches across the end of a document.
 
     Args:
-        document_starts: (documents + 1,) the first sentence of each document, and the end.
+        document_starts: (documents + 1,) the first sentence of each document, and at the end the
+            number of all sentences.
 
     Returns:
         (pairs,) the first sentence of each pair; the second one is the next sentence.
@@ -634,7 +634,8 @@ def split_pairs(count):
     Returns:
         (train, held_out): two arrays of indices in ascending order.
     """
-    # How many pairs to hold out, and in blocks of how many: at least 8 blocks, if possible.
+    # How many pairs to hold out, and how many of them form a block: there should be at least 8
+    # blocks, if possible.
     target = int(count * HELD_OUT_SHARE)
     target = max(1, min(HELD_OUT_PAIRS, target))
     block_size = max(1, min(HELD_OUT_BLOCK, target // 8))
@@ -734,9 +735,10 @@ def pad_pairs(pairs, seq_len):
 def draw_epoch(train, seed, epoch, batch_size):
     """Draw the batches of one epoch at random.
 
-    Each row of `train` occurs at most once per epoch: the rows of the shuffled order that do not
-    fill a last batch are left out. The order, and so which rows are left out, is drawn anew in each
-    epoch. If there are fewer rows than one batch, they are repeated.
+    The rows are shuffled and cut into batches. Each row of `train` occurs at most once per epoch:
+    rows that are left over, because they do not fill a last batch, are not used. Every epoch has a
+    new order, so other rows are left over. If there are fewer rows than one batch needs, they are
+    repeated.
 
     Args:
         train: (training rows,) the indices of the rows to draw from.
@@ -754,14 +756,14 @@ def draw_epoch(train, seed, epoch, batch_size):
     # np.resize does both. With B = 3:
     #     rows 5 2 6 0 3 1 4   ->   5 2 6 | 0 3 1
     #     rows 1 0             ->   1 0 1
-    batches = batches_per_epoch(train, batch_size)
+    batches = batches_per_epoch(len(train), batch_size)
     order = np.resize(order, batches * batch_size)  # (batches * B,)
     return order.reshape(batches, batch_size)  # (batches * B,) -> (batches, B)
 
 
-def batches_per_epoch(train, batch_size):
-    """How many batches an epoch has: complete ones only, but at least one."""
-    return max(1, len(train) // batch_size)
+def batches_per_epoch(rows, batch_size):
+    """How many batches an epoch of so many rows has: complete ones only, but at least one."""
+    return max(1, rows // batch_size)
 
 
 def regroup_by_length(batches, token_counts, seed, epoch):
@@ -801,8 +803,8 @@ def regroup_by_length(batches, token_counts, seed, epoch):
         begins = equal_parts(token_counts[rows], len(bucket))
         regrouped += np.split(rows, begins)
 
-    # Shuffle the batches. Otherwise a bucket would begin with its shortest rows. With the 1, the
-    # random numbers are not those of draw_epoch.
+    # Shuffle the batches. Otherwise a bucket would begin with its shortest rows. The 1 in the seed
+    # makes the random numbers differ from those of draw_epoch.
     random = np.random.default_rng([seed, epoch, 1])
     order = random.permutation(len(regrouped))
     return [regrouped[index] for index in order]
@@ -847,13 +849,13 @@ class BatchSource:
 
         vocab_size       the number of tokens in the vocabulary
         seq_len          the longest row allowed, in tokens
-        lengths          (rows,) numpy integers: the number of tokens of each row, [CLS] and [SEP]
-                         included, [PAD] not
+        lengths          (rows,) numpy integers: the number of tokens of each row, including [CLS]
+                         and [SEP], but not [PAD]
         train            (training rows,) numpy integers: the indices of the rows to train on
         rows(indices)    the rows with these indices as a batch: (B,) -> (B, N) numpy int64, where
                          N is at most seq_len; shorter rows are filled up with PAD
 
-    It gets the following methods. Each result depends on the arguments only:
+    The subclass inherits the following methods. Their results depend only on the arguments:
 
         epoch_batches(seed, epoch, batch_size)  all batches of an epoch, in the order of the steps:
                                                 random ones, of B = batch_size rows each. In Corpus
@@ -882,11 +884,11 @@ class BatchSource:
     def batch_indices(self, seed, step, batch_size):
         """The indices (B,) of the rows in the batch of a training step."""
         # With 10 batches per epoch, step 23 is batch 3 of epoch 2.
-        batches = batches_per_epoch(self.train, batch_size)
+        batches = batches_per_epoch(len(self.train), batch_size)
         epoch = step // batches
         index = step % batches
 
-        # All steps of an epoch are drawn together, once, and kept.
+        # All batches of an epoch are drawn together, once, and kept for the steps of the epoch.
         key = (seed, epoch, batch_size)
         if self._epoch_key != key:
             self._epoch_batches = self.epoch_batches(seed, epoch, batch_size)
@@ -909,8 +911,9 @@ class Corpus(BatchSource):
 
         tokenizer          the tokenizers.Tokenizer
         fingerprint        a short string, equal for two corpora with equal tokenizer and token ids
-        counts             {"documents", "sentences", "tokens", "pairs", "known"}; known pairs are
-                           held-out ones that also occur word for word among the training pairs
+        counts             {"documents", "sentences", "tokens", "pairs", "known"}; known is the
+                           number of held-out pairs that also occur, word for word, among the
+                           training pairs
         tokens             (tokens,) the ids of all tokens of the corpus
         sentence_starts    (sentences + 1,) where each sentence begins in `tokens`, and the end
         first_sentences    (pairs,) the first sentence of each pair

@@ -27,9 +27,10 @@ too. So pre-train each variant with several seeds (pretrain.py --seed 0 1 2) and
 these models with one seed (--seeds 1): this takes the same time, and the standard error then
 includes both kinds of noise.
 
-Batches are drawn at random. Each is as wide as its longest row, rounded up to a multiple of 8.
-Sorting the rows by length would need less padding. But length often tells the label, and then most
-rows of a batch have the same label: such batches teach less, or nothing at all.
+Batches are drawn at random. Each batch is as wide as its longest row (rounded up to a multiple of
+8 tokens). Batches of rows of similar length would need less padding. But the length of a row often
+predicts its label. Then most rows of such a batch would have the same label, and the model would
+learn less from it, or nothing.
 
 How it is called, from the command to a batch:
 
@@ -51,7 +52,7 @@ import signal
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,7 @@ from data import PAD, SEP, BatchSource, batches_per_epoch, pad_pairs
 from model import SIZES, BertForClassification, load_config, load_run
 from pretrain import ADAM_BETAS, ADAM_EPS, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
-from support.commands import command_line, fraction, positive_int, run_command
+from support.commands import command_line, fraction, given_options, positive_int, run_command
 from support.devices import autocast, choose_device, dtype_name, to_device
 from support.distributed import meet, print_from_any, run_together
 from support.files import remove_parts, sha256_of, write_text
@@ -147,8 +148,8 @@ class Task:
     Attributes:
         metrics: names in support/glue_metrics.py. A task's score is the mean of its metrics.
         epochs: how often the training rows are seen.
-        released_steps: the number of steps in the released code, for comparison. `epochs` over the
-            training rows give the same number within 6 per cent.
+        released_steps: the number of steps in the released code, for comparison only. The number of
+            steps that follows from `epochs` differs from it by at most 6 per cent.
         batch_size: rows per batch.
         lr: peak learning rate; None: LEARNING_RATES, by the size of the model.
         start: train this other task first, and start from its fine-tuned encoder; None: start from
@@ -372,7 +373,8 @@ def fine_tune(trainer, train, dev, metrics, progress):
             if not (log_is_due or save_is_due):
                 continue
 
-            # The clock runs for training alone. Reading the losses waits for the device.
+            # The clock measures training only. check_finite reads the losses, so it waits until the
+            # device has finished the steps.
             trainer.check_finite()
             trainer.seconds += time.perf_counter() - started
 
@@ -463,9 +465,8 @@ def task_examples(splits):
 
 def size_of(config):
     """The name of a model's size in SIZES; "small" if it has none of these shapes."""
-    values = asdict(config)
     for size, shape in SIZES.items():
-        if all(values[name] == value for name, value in shape.items()):
+        if all(getattr(config, name) == value for name, value in shape.items()):
             return size
     return "small"
 
@@ -501,7 +502,9 @@ def settings_for(name, seed, examples, config, args, dtype):
     published = published_settings(name, config)
     settings = dict(published)
     if name in named_tasks(args.task):
-        settings |= given_settings(args)
+        settings |= given_options(
+            args, ("lr", "epochs", "batch_size", "dropout", "weight_decay", "warmup_share")
+        )
         check_batch_size(name, args.batch_size, len(examples.splits["train"].a))
 
     # these options are for all tasks
@@ -514,7 +517,7 @@ def settings_for(name, seed, examples, config, args, dtype):
         settings["changed"] = changed
 
     # what follows from them
-    batches = batches_per_epoch(examples.splits["train"].a, settings["batch_size"])
+    batches = batches_per_epoch(len(examples.splits["train"].a), settings["batch_size"])
     settings["steps"] = settings["epochs"] * batches
     settings["warmup_steps"] = math.ceil(settings["warmup_share"] * settings["steps"])
 
@@ -594,7 +597,7 @@ def fine_tune_jobs(jobs, tasks, device, progress):
                 continue
             is_waiting = False
 
-            # the pre-trained model, once for several jobs
+            # load the pre-trained model, unless the job before this one had the same
             if run is None or run.folder != job.out.parent:
                 run = PretrainedRun(job, tasks)
             stopped = fine_tune_once(job, run, device, progress)
@@ -616,7 +619,7 @@ class PretrainedRun:
         self.tasks = tasks
         self.data = {}  # {task: {split: LabelledPairs}}, of the tasks that were needed
 
-        # results say from which model they come
+        # results name the model that they come from, so it must still be the same
         for name, digest in digests_of(self.folder).items():
             if job.settings[name] != digest:
                 raise ValueError(
@@ -652,16 +655,6 @@ def chosen_seeds(numbers):
     if len(numbers) == 1 and numbers[0] <= len(SEEDS):
         return SEEDS[: numbers[0]]
     return tuple(dict.fromkeys(numbers))  # each one once
-
-
-def given_settings(args):
-    """{setting: value} of the settings that the command line gives in place of published ones."""
-    given = {}
-    for name in ("lr", "epochs", "batch_size", "dropout", "weight_decay", "warmup_share"):
-        value = getattr(args, name)
-        if value is not None:
-            given[name] = value
-    return given
 
 
 def start_of(name, args):
@@ -703,7 +696,7 @@ def fine_tune_once(job, run, device, progress):
             trainer.result["partial"] = True
         keep_result(job, trainer)
         shutil.rmtree(job.running, ignore_errors=True)
-    # The checkpoint says that all steps are done. But none is written after the last step.
+    # The checkpoint says that all steps are done, but after the last step no checkpoint is written.
     elif not stopped:
         raise ValueError(f"{trainer.path} is damaged: delete it, and its job is done again")
     return stopped
@@ -729,7 +722,8 @@ def keep_result(job, trainer):
     try:
         keep_run(job.out, record, trainer.model.state_dict(), job.gives_encoder)
     except OtherSettings:
-        # another process was faster; nobody can continue this run under this name
+        # another process has written results with other settings under this name, so no command
+        # can continue this run
         shutil.rmtree(job.running, ignore_errors=True)
         raise
     print_result(trainer)
@@ -917,7 +911,7 @@ def read_tasks(formats, data_dir, args):
 
     tasks = {}
     for name in dict.fromkeys(names):  # each one once
-        # if its files are missing, say why a task is needed that the user did not name
+        # if files of a task that the user did not name are missing, say why they are needed
         explained = nullcontext()
         if name not in wanted:
             why = (
@@ -970,7 +964,7 @@ def finetune_command(args):
         say_if_unfinished(folder)
         jobs += plan_jobs(folder, tasks, args, dtype)
 
-    # the folders of the results, without what a kill may have left there
+    # make the folders of the results, and remove what killed processes may have left there
     for folder in folders:
         prepare_folder(folder / args.name, ENCODER_TASKS)
     progress = Progress(missing_jobs(jobs), len(jobs))

@@ -22,21 +22,21 @@ From rows to the map. The first four functions are tested against plain loops:
     add_band             the same, added to a map in place: what attention uses
     widen                more columns for narrow rows, so that they can be added to wider ones
 
-If K is so large that every r between a query and a key has a column of its own, no end is repeated:
-scores_of_covering_rows and bands_of_strip then do the same with fewer copies.
+If K is so large that every r between a query and a key has its own column, no end weight is
+repeated. Then scores_of_covering_rows and bands_of_strip do the same with fewer copies.
 
-The band: the diagonals of the map from r = -k to r = k. From the map back to rows:
+The band of a map is its diagonals from r = -k to r = k. From the map back to rows:
 
     sum_bands            the sum of each diagonal: the backward pass of the functions above
     band_sums            the same, with a backward pass of its own: Shaw's relative values use it
 
-What is made of them:
+What is built from these functions:
 
     key_scores           rows that belong to the keys
     convolve             a kernel per query; only the band of the map is computed
     attention_in_blocks  attention for long sequences, one block of queries at a time
 
-In an attention of your own. This file needs only torch, so it can be copied alone:
+To use it in your own attention function, copy this file: it needs only torch.
 
     scores = add_band(scores, rows)      (B, H, N, N) + rows (B, H, N, K), (H, N, K) or (H, 1, K)
     z = attention_in_blocks(my_attention, query, key, value, mask, rows, dropout=0.1)
@@ -44,11 +44,11 @@ In an attention of your own. This file needs only torch, so it can be copied alo
 The first line adds the rows to scores in place, before the softmax. Softmax and dropout are yours.
 On one machine, the gradient of the rows is the same to the bit every time.
 
-The second line calls my_attention for one block of n queries at a time, with the same dropout in
-the backward pass. So memory grows with N and not with N^2. In my_attention the first line is
-add_band(scores, rows, beyond, first), where `first` is the position of the block's first query.
-Without it, all blocks but the first would read wrong weights, and no error would say so.
-docs/exchange.md has a complete my_attention.
+The second line calls my_attention for one block of n queries at a time. The backward pass calls it
+again for each block, with the same dropout. So memory grows with N and not with N^2. Inside
+my_attention, write the first line as add_band(scores, rows, beyond, first), where `first` is the
+position of the block's first query. Without `first`, all blocks except the first one would read
+wrong weights, and no error would be raised. docs/exchange.md has a complete my_attention.
 
 Letters: B sequences, H heads, N keys, n queries, d channels per head, k reach, K kernel size.
 """
@@ -99,8 +99,8 @@ def relative_scores(rows, length, beyond="clip", first=0):
         a2 b2 c2        a2 a2 b2
 
     First each row is extended to both sides, until it covers every r that a query can meet, here
-    from -2 to 2. With "clip" the end weights are repeated; with "zero" the new columns are 0. One
-    more column at the end makes the rows N + n long, so that the step below is never 0:
+    from -2 to 2. With "clip" the end weights are repeated; with "zero" the new columns are 0. Each
+    row gets one more column at its end (marked "-"), so that it has N + n columns:
 
         r:  -2 -1  0  1  2  -
             a0 a0 b0 c0 c0 c0
@@ -114,7 +114,9 @@ def relative_scores(rows, length, beyond="clip", first=0):
         a0 a0 b0 c0 c0 c0 a1 a1 b1 c1 c1 c1 a2 a2 b2 c2 c2 c2
               [--0---]       [--1---]       [--2---]
 
-    A view with a row length of 3 and a step of 5 is the map. Nothing is copied in this last step.
+    So the map is a view: rows of 3 numbers whose starts are 5 numbers apart. Making the view copies
+    nothing. The distance between the starts is N + n - 1; without the additional column it would be
+    0 for N = n = 1.
 
     Args:
         rows: (B, H, n, K) weights, K odd; there may be any leading dimensions.
@@ -127,8 +129,8 @@ def relative_scores(rows, length, beyond="clip", first=0):
     """
     N = length
     n, K = rows.shape[-2:]
-    # how many columns to add on each side (see extra_columns); below 0: how many columns of the
-    # row meet no key
+    # how many columns to add on each side; if negative, how many columns of the row meet no key
+    # (see extra_columns)
     left, right = extra_columns(n, N, K, first)
 
     # the columns that extend a row: its end weights, or zeros
@@ -179,8 +181,8 @@ def covers_every_r(n, N, K, first):
 def scores_of_covering_rows(rows, length, first=0):
     """`relative_scores` of rows that cover every r. Nothing is extended, so nothing is copied.
 
-    Example: N = n = 3 and K = 5. In memory the rows follow each other, and the starts are one less
-    than a row apart, so the rows themselves hold the map:
+    Example: N = n = 3 and K = 5. In memory the rows follow each other. Each query begins to read
+    K - 1 = 4 numbers after the previous query, so the map is a view of the rows:
 
         r:  -2 -1  0  1  2
             a0 b0 c0 d0 e0      query 0 reads c0 d0 e0,
@@ -241,7 +243,7 @@ class AddBand(torch.autograd.Function):
         ctx.settings = rows.shape[-1], beyond, first
         N = scores.shape[-1]
 
-        # A compiler merges the map and the sum into one loop by itself.
+        # torch.compile fuses the map and the sum into one loop by itself.
         if torch.compiler.is_compiling():
             return scores + relative_scores(rows.to(scores.dtype), N, beyond, first)
 
@@ -257,7 +259,7 @@ class AddBand(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        # The rows of ALiBi learn nothing.
+        # Rows without parameters, such as ALiBi's, need no gradient.
         if not ctx.needs_input_grad[1]:
             return gradient, None, None, None
 
@@ -269,8 +271,8 @@ class AddBand(torch.autograd.Function):
 
 def scores_of_strip(rows, length, beyond, first):
     """`relative_scores`, without a copy where none is needed."""
-    # One row for all queries, a view with a step of 0 in memory, must be copied: relative_scores
-    # copies only the columns that the strip needs.
+    # One row for all queries is a view with stride 0. It has to be copied in any case, and
+    # relative_scores copies only the columns that the strip needs.
     n, K = rows.shape[-2:]
     is_one_row = rows.stride(-2) == 0
     if covers_every_r(n, length, K, first) and not is_one_row:
@@ -318,9 +320,9 @@ def sum_bands(scores, K, beyond="clip", first=0):
     """sums[i, r + k] = sum of scores[i, j] over the keys j at relative position r.
 
     With "clip", the ends also sum all keys that are farther away. `relative_scores` is a linear map
-    from rows to scores, and this is its transpose: it gives the gradient of the rows. Nothing is
-    added in an order that varies, so on one machine with the same settings the result is the same
-    bits every time.
+    from rows to scores, and this is its transpose: it gives the gradient of the rows. The order of
+    the additions never varies, so on one machine with the same settings the result is the same to
+    the bit every time.
 
     Args:
         scores: (B, H, n, N).
@@ -329,7 +331,7 @@ def sum_bands(scores, K, beyond="clip", first=0):
     Returns:
         (B, H, n, K).
     """
-    # A compiler does not need the padded copy in memory, so it takes all queries at once.
+    # torch.compile does not write the padded copy to memory, so it takes all queries at once.
     queries_per_strip = STRIP
     if torch.compiler.is_compiling():
         queries_per_strip = scores.shape[-2]
@@ -506,7 +508,7 @@ def convolve(rows, value):
     near = F.pad(value, (0, 0, k, k + spare))  # (B, H, N + spare + 2k, d)
     near = near.unfold(-2, n + 2 * k, n)  # (B, H, blocks, d, n + 2k)
 
-    # the matrix of the drawing; the first query of a block is at the block's value number k
+    # the matrix of the drawing; among the n + 2k values, the one of the first query has index k
     band = band_scores(rows, n + 2 * k, "zero", first=k)  # (B, H, blocks, n, n + 2k)
     z = band @ near.transpose(-1, -2)  # (B, H, blocks, n, d)
     return z.flatten(-3, -2)[..., :N, :]  # (B, H, N, d)
@@ -515,7 +517,7 @@ def convolve(rows, value):
 # --- Long sequences -------------------------------------------------------------------------------
 
 
-@torch.compiler.disable  # a compiler would unroll the loop over the blocks
+@torch.compiler.disable  # torch.compile would unroll the loop over the blocks
 def attention_in_blocks(
     attention,
     query,
@@ -530,10 +532,10 @@ def attention_in_blocks(
 ):
     """Call `attention` for one block of queries at a time. Memory grows with N, not with N^2.
 
-    `attention` is attention.attention, or a function with its eleven arguments in the same order.
-    They are passed by position; each block has its own `first` and `generator` (None without
-    dropout). It is an argument because attention.py imports this file. The other arguments and the
-    result are its own.
+    `attention` is attention.attention, or a function with the same eleven arguments in the same
+    order. (It is an argument because attention.py imports this file.) Its arguments are passed by
+    position; each block has its own `first` and `generator` (None without dropout). The other
+    arguments of attention_in_blocks, and its result, are those of `attention`.
     """
     return AttentionInBlocks.apply(
         attention,
@@ -553,8 +555,8 @@ class AttentionInBlocks(torch.autograd.Function):
     """Attention for one block of queries at a time; the backward pass computes each block again.
 
     At most BLOCK rows of the map are in memory at the same time. Results and gradients are
-    written into tensors that are made before the loop: if every block left a tensor behind, the
-    free memory would be in small pieces and the next block would not fit into any of them.
+    written into tensors that are allocated before the loop. If every block allocated its own, the
+    free memory would be fragmented, and no piece would be large enough for the next block.
     """
 
     @staticmethod
@@ -613,9 +615,9 @@ class AttentionInBlocks(torch.autograd.Function):
     def backward(ctx, gradient):
         attention_mask, *inputs = ctx.saved_tensors
 
-        # Which inputs need a gradient: ALiBi's rows, for example, do not. The numbers are those of
-        # query, key, value, query_rows, key_rows and relative_value among the arguments of
-        # `forward`; 0 is `attention` and 4 is the mask.
+        # Which inputs need a gradient: ALiBi's rows, for example, do not. The numbers are the
+        # positions of query, key, value, query_rows, key_rows and relative_value among the
+        # arguments of `forward`; `attention` has position 0, and the mask has position 4.
         needed = [ctx.needs_input_grad[argument] for argument in (1, 2, 3, 5, 6, 7)]
 
         # One sum for each gradient, at least in float32: bf16 would lose small parts.
@@ -652,8 +654,8 @@ class AttentionInBlocks(torch.autograd.Function):
             given = [x for x, need in zip(parts, needed, strict=True) if need]
             gradients = iter(torch.autograd.grad(z, given, block_of(gradient, first)))
 
-            # Add the gradients to their sums: those of queries and rows only at this block. If all
-            # queries have the same row, its gradients of all blocks are added.
+            # Add the gradients to their sums. Those of the queries and their rows belong to this
+            # block only. If all queries share one row, all blocks add to its gradient.
             query_sum, key_sum, value_sum, query_rows_sum, key_rows_sum, table_sum = sums
             targets = [
                 block_of(query_sum, first),

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attention import VARIANTS, Mixer, make_mixers
+from attention import VARIANTS, Mixer, initialise_linear, make_mixers
 from kernels import BEYOND
 from support.commands import LARGEST_INT, run_command
 from support.runs import load_weights, read_config, read_tokenizer, read_weights, write_run
@@ -35,7 +35,7 @@ SIZES = {
     "base": dict(layers=12, hidden_size=768, ffn_size=3072, heads=12, embedding_size=768),
 }
 IGNORED = -100  # the label of a token that is not predicted, as in torch's cross_entropy
-MOST_LAYERS = 200  # a wrong number in a config.json must not make a model for hours
+MOST_LAYERS = 200  # with a wrong number in a config.json, making the model could take hours
 
 
 # --- Configuration --------------------------------------------------------------------------------
@@ -74,7 +74,8 @@ class BertConfig:
 
     def fill_in_defaults(self):
         """Replace None by the variant's own value."""
-        # A frozen dataclass forbids self.x = ...; object.__setattr__ goes around this, only here.
+        # A frozen dataclass forbids self.x = ...; object.__setattr__ bypasses this. It is used only
+        # here.
         variant = VARIANTS[self.variant]
         if self.kernel_size is None and variant.has_kernel:
             object.__setattr__(self, "kernel_size", variant.kernel_size)
@@ -83,7 +84,7 @@ class BertConfig:
 
     def check_numbers(self):
         """ValueError if a size is not a whole number in its range, or if sizes do not fit."""
-        # The fields of type int, and those two of type int | None that are not None.
+        # Check the fields of type int, and those of type int | None unless their value is None.
         for field in fields(self):
             value = getattr(self, field.name)
             optional = field.type == int | None
@@ -117,8 +118,8 @@ class BertConfig:
                 f"not {self.kernel_size}"
             )
 
-        # 2N - 1 weights reach every token of N. The variant's own K is allowed even if it is more:
-        # otherwise a small max_length would forbid the default.
+        # In a sequence of N tokens, 2N - 1 weights reach every token. The variant's own K is
+        # allowed even if it is larger; otherwise a small max_length would forbid the default.
         longest = max(2 * self.max_length - 1, variant.kernel_size)
         if self.kernel_size is not None and self.kernel_size > longest:
             raise ValueError(
@@ -146,8 +147,7 @@ class BertConfig:
         for name in overrides:
             if name not in known:
                 raise ValueError(f"BertConfig has no field {name}")
-        settings = {"variant": variant, "vocab_size": vocab_size, **SIZES[size], **overrides}
-        return cls(**settings)
+        return cls(variant=variant, vocab_size=vocab_size, **{**SIZES[size], **overrides})
 
 
 # --- The encoder ----------------------------------------------------------------------------------
@@ -198,12 +198,12 @@ class Embeddings(nn.Module):
 
 
 class Layer(nn.Module):
-    """The block of BERT, with the LayerNorm after each sum (post-norm).
+    """A layer of BERT, with a LayerNorm after each residual connection (post-norm).
 
     x = LayerNorm(x + mixer(x))
     x = LayerNorm(x + W2 gelu(W1 x))
 
-    with dropout of mixer(x) and of W2 gelu(W1 x).
+    with dropout applied to mixer(x) and to W2 gelu(W1 x).
     """
 
     def __init__(self, config, mixer):
@@ -253,10 +253,10 @@ class Bert(nn.Module):
         return x
 
     def share(self):
-        """Make all layers share their common parameters again; only those of deberta have one.
+        """Share the common parameters of the layers again. Only deberta has one, P.
 
-        Each common parameter is taken from the first layer that has it. Call this once after the
-        layers were given tensors of their own, which loading may do.
+        Each common parameter is taken from the first layer that has it. Call this after loading
+        weights, because loading may give each layer a tensor of its own.
         """
         mixers = [layer.mixer for layer in self.layers]
         for index, mixer in enumerate(mixers):
@@ -264,20 +264,20 @@ class Bert(nn.Module):
 
 
 def initialise(module):
-    """BERT's start: linear and embedding weights normal(0, 0.02), biases 0.
+    """BERT's initialisation: linear and embedding weights normal(0, 0.02), biases 0.
 
     Google's code truncates this normal distribution at two standard deviations.
 
-    A mixer initialises itself. LayerNorms keep torch's start, weight 1 and bias 0.
+    A mixer initialises itself. LayerNorms keep PyTorch's default, weight 1 and bias 0.
     """
     if isinstance(module, Mixer):
         module.initialise()
         return
 
-    if isinstance(module, (nn.Linear, nn.Embedding)):
+    if isinstance(module, nn.Linear):
+        initialise_linear(module)
+    if isinstance(module, nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)
 
     for child in module.children():
         initialise(child)
@@ -321,16 +321,18 @@ class BertForMaskedLM(nn.Module):
     def masked_logits(self, hidden, labels, pad_to_multiple_of=1, max_predictions=None):
         """Logits of only those tokens that are to be predicted.
 
-        The decoder is the largest matrix of a small model. Applying it to the 15 % of the tokens
-        that are masked costs about a seventh.
+        The decoder is the largest matrix of a small model. Applying it only to the 15 % of the
+        tokens that are masked costs about a seventh of applying it to all tokens.
 
         Args:
             hidden: (B, N, C), from the encoder.
             labels: (B, N), the token to predict, -100 where there is none.
-            pad_to_multiple_of: round M up with rows whose target is -100. Matrix products of ever
-                new shapes are slow, because libraries prepare each shape separately.
-            max_predictions: M itself; then pad_to_multiple_of is not used, and nothing waits for
-                the GPU to know how many tokens are masked. Tokens beyond this number are left out.
+            pad_to_multiple_of: round M up to a multiple of this number, by rows whose target is
+                -100. Libraries prepare matrix products for each shape separately, so a new shape
+                in every step would be slow.
+            max_predictions: a fixed number for M. Then pad_to_multiple_of is not used, and the CPU
+                does not wait until the GPU has counted the masked tokens. Masked tokens beyond
+                this number are left out. None: M is the number of masked tokens, rounded up.
         Returns:
             (logits (M, V), targets (M,)).
         """
@@ -359,11 +361,11 @@ def masked_indices(labels, pad_to_multiple_of=1):
 
 
 def first_masked_indices(labels, max_predictions):
-    """The same with M = max_predictions, without waiting for the device.
+    """`masked_indices` with a fixed M = max_predictions, without waiting for the device.
 
-    Counting masked tokens on a GPU means waiting for it. Here every token writes its own index into
-    a slot instead: the m-th masked token into slot m, every other token into one more slot at the
-    end, which is thrown away. Example with max_predictions = 3:
+    To count the masked tokens, the CPU would have to wait for the GPU. Instead, every token writes
+    its own index into a slot: masked token m, counted from 0, into slot m, and every other token
+    into an additional slot at the end, which is dropped. Example with max_predictions = 3:
 
         labels      -100   7  -100  -100   9       (tokens 1 and 4 are masked)
         slot           3   0     3     3   1
@@ -399,7 +401,10 @@ def masked_lm_loss(logits, targets):
 
 
 class BertForClassification(nn.Module):
-    """The encoder, and on its first token: Linear C -> C, tanh (the pooler), dropout, Linear."""
+    """The encoder and a classifier of its first token, [CLS].
+
+    The classifier is Linear C -> C and tanh (the pooler), then dropout and Linear C -> num_labels.
+    """
 
     def __init__(self, config, num_labels):
         super().__init__()
@@ -530,7 +535,7 @@ def main(arguments=None):
     )
     args = parser.parse_args(arguments)
 
-    # answer first, so that an error is the only line
+    # compute the answers before printing anything: if there is an error, it is the only line
     model, tokenizer = load_run(args.run)
     answers = fill_in(model, tokenizer, args.text)
     for word in unknown_words(tokenizer, args.text):

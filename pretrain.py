@@ -5,19 +5,20 @@
     python pretrain.py --size small --corpus my_texts/         composite in BERT-small's size
     torchrun --standalone --nproc_per_node 8 pretrain.py ...   the same on eight GPUs
 
-The batch of a step depends only on (seed, step). On one kind of device so do the masks and, as long
-as the number of processes, --micro_batch and --compile stay the same, the dropout. (A CPU, a GPU
-and compiled code draw different numbers.) Therefore a run that was stopped and resumed equals an
-uninterrupted run; on a CPU, the two are equal to the bit. The folder of a run holds config.json,
-tokenizer.json, model.pt (the weights), train_state.pt (what resuming needs) and log.jsonl.
+The batch of a step depends only on (seed, step). On one kind of device, so do the masks. The
+dropout also does, as long as the number of processes, --micro_batch and --compile stay the same.
+(A CPU, a GPU and compiled code draw different numbers.) Therefore a run that was stopped and
+resumed equals an uninterrupted run; on a CPU, the two are equal to the bit. The folder of a run
+holds config.json, tokenizer.json, model.pt (the weights), train_state.pt (what resuming needs) and
+log.jsonl.
 
 From top to bottom: the settings; Trainer (one step of the optimizer, the log, the checkpoint);
 the training loop; saving and resuming; the dry run; the runs of a command line; main. One training
 step goes main -> train -> train_step -> Bert -> Layer -> SelfAttention -> attention.
 
-A step computes its batch in parts (own_parts): each process takes its own rows, and with
---micro_batch it computes only so many of them at a time. The gradients of the parts add up to
-those of the batch (docs/distributed.md).
+A step computes its batch in parts (own_parts): each process takes its own rows, and --micro_batch
+limits how many of them it computes at a time. The gradients of the parts add up to those of the
+batch (docs/distributed.md).
 
 [C] is Chang, Xu, Xu, Tu 2021. The letters of the shapes are those of model.py.
 """
@@ -58,7 +59,13 @@ from model import (
     save_run,
 )
 from support.checkpoints import damaged, is_number, load_optimizer, read_state
-from support.commands import LARGEST_INT, TrainingFailed, positive_int, run_command
+from support.commands import (
+    LARGEST_INT,
+    TrainingFailed,
+    given_options,
+    positive_int,
+    run_command,
+)
 from support.devices import (
     advice_on_precision,
     autocast,
@@ -85,20 +92,20 @@ from support.limits import check_memory, free_memory, memory_for, memory_line, p
 from support.provenance import made_by
 from support.runs import added_to_errors, check_not_in_use, holds_files, load_weights, own_folder
 from support.signals import StopSignals
-from support.statistics import different_settings, mean_and_standard_error
+from support.statistics import different_settings, listed_differences, mean_and_standard_error
 
 # --- Settings -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and how fast a model is trained. Raises ValueError if the numbers do not fit."""
+    """How long and how fast a model is trained. Raises ValueError if a number is out of range."""
 
     steps: int  # updates of the weights
     batch_size: int  # pairs of sentences per step, on average
     seq_len: int  # tokens per pair, at most
     lr: float  # peak learning rate
-    warmup_steps: int  # the learning rate rises for so many steps, then falls to 0
+    warmup_steps: int  # the learning rate rises for this many steps, then falls to 0
     dropout: float
     weight_decay: float = 0.01
 
@@ -115,7 +122,7 @@ class Recipe:
             )
 
 
-# small and base: [C] table 4. tiny is our own: minutes on a CPU, which needs no dropout.
+# small and base: [C] table 4. tiny is our own: it trains in minutes on a CPU, without dropout.
 RECIPES = {
     "tiny": Recipe(1_500, batch_size=32, seq_len=128, lr=1e-3, warmup_steps=150, dropout=0.0),
     "small": Recipe(
@@ -157,7 +164,7 @@ def step_seed(seed, step, stream):
 
     stream is "masks", "dropout" or "weights": each has independent random numbers.
     """
-    # SeedSequence takes whole numbers: the letters of the word, as numbers.
+    # SeedSequence takes only integers, so `stream` becomes the numbers of its letters.
     sequence = np.random.SeedSequence([seed, step, *stream.encode()])
     number = sequence.generate_state(1, np.uint64)[0]
     return int(number >> np.uint64(1))  # 63 bits, so that it is also a signed 64-bit integer
@@ -184,7 +191,8 @@ def make_optimizer(model, weight_decay):
         {"params": decayed, "weight_decay": weight_decay},
         {"params": not_decayed, "weight_decay": 0.0},
     ]
-    # The fused kernel updates all parameters in one call. It is used where it is tested.
+    # The fused kernel updates all parameters in one call. We use it on the devices where it is
+    # tested.
     fused = decayed[0].device.type in ("cpu", "cuda")
     return torch.optim.AdamW(groups, betas=ADAM_BETAS, eps=ADAM_EPS, fused=fused)
 
@@ -209,7 +217,7 @@ class Trainer:
         self.path = Path(path)
         self.option = None  # the command line's option that names another folder (resume)
         self.micro_batch = None  # rows that are computed at once, at most; None: all
-        self.parallel = None  # with several processes: what adds up their gradients (connect)
+        self.parallel = None  # with several processes: averages gradients (share_gradients)
         self.device = device
         self.dtype = dtype
         self.optimizer = make_optimizer(self.model, settings["weight_decay"])
@@ -228,9 +236,10 @@ class Trainer:
     def update(self, loss):
         """One step of the optimizer from the loss of this step's batch.
 
-        If the batch has several parts, the gradients of the earlier ones are already there. The
-        gradients are clipped to a common norm of MAX_GRADIENT_NORM. `losses` gets the loss,
-        detached, `gradient_norms` the norm before clipping, and `step` becomes one more.
+        If the batch has several parts, the gradients of the earlier parts are already accumulated.
+        The norm of all gradients together is clipped to MAX_GRADIENT_NORM. The detached loss is
+        appended to `losses`, and the norm before clipping to `gradient_norms`. `step` becomes
+        step + 1.
         """
         # the learning rate of this step
         settings = self.settings
@@ -262,9 +271,9 @@ class Trainer:
         norms = [float(norm) for norm in self.gradient_norms]
         self.gradient_norms = []
 
-        # Each process knows the losses of its own rows: those of the batches are the means over
-        # the processes. The losses before the last check are means already. Each later step has
-        # one gradient norm, so there are len(norms) new losses.
+        # Each process knows only the losses of its own rows. The loss of a batch is the mean of
+        # these losses over the processes. Losses that were checked before are such means already.
+        # Each step since the last check has one gradient norm, so there are len(norms) new losses.
         if self.parallel is not None:
             checked = len(losses) - len(norms)
             total = sums(losses[checked:])
@@ -334,7 +343,7 @@ class Trainer:
         """Continue from the checkpoint, if there is one.
 
         Args:
-            option: the command line's option that names another folder, for the message.
+            option: the command-line option with which users choose another folder, for messages.
         Raises:
             ValueError: the checkpoint is damaged, or belongs to a run with other settings.
         """
@@ -362,20 +371,18 @@ class Trainer:
 
     def check_settings(self, saved):
         """ValueError if the saved settings are not those of this run."""
-        differences = []
-        for name, (there, here) in different_settings(saved, self.settings).items():
-            differences.append(f"{name} is {there} there and {here} here")
+        differences = listed_differences(saved, self.settings)
         if differences:
             raise ValueError(
-                f"{self.path.parent} belongs to another run ({'; '.join(differences)}); "
+                f"{self.path.parent} belongs to another run ({differences}); "
                 f"{advice_on_precision(saved, self.settings)}choose another {self.option}"
             )
 
 
 def resumed_log(state, made_by):
-    """The lines of the log in a checkpoint, and one more if the run continues in another way.
+    """The lines of the log in a checkpoint, and one more if the run continues differently.
 
-    Another way is: on another machine, with another version of the code, or divided among other
+    It does so on another machine, with another version of the code, or divided among other
     processes. The new line says from which step on.
     """
     lines = state["records"]
@@ -425,22 +432,22 @@ def train(trainer, corpus, folder, save_every, eval_every):
             if not (log_is_due or evaluation_is_due or save_is_due):
                 continue
 
-            # The clock runs for training alone. Reading the losses waits for the device.
+            # The clock measures training only. check_finite reads the losses, so it waits until the
+            # device has finished the steps.
             trainer.check_finite()
             trainer.seconds += time.perf_counter() - started
 
             if log_is_due:
                 record = trainer.log()
                 bar.set_postfix_str(f"loss {record['loss']:.3f}, lr {record['lr']:.1e}")
-            report = None
             if evaluation_is_due:
-                report = record_evaluation(trainer, corpus)
+                record_evaluation(trainer, corpus)
             if save_is_due:
                 save_run_and_checkpoint(trainer, corpus, folder)
 
             # Print after saving: if the output was closed, nothing is lost.
-            if report is not None:
-                tqdm.write(report)
+            if evaluation_is_due:
+                tqdm.write(evaluation_line(trainer))
 
             started = time.perf_counter()
             if is_stopped:
@@ -473,7 +480,7 @@ def train_step(trainer, corpus):
     generator.manual_seed(step_seed(settings["seed"], trainer.step, "masks"))
     masked_ids, labels = mask_tokens(input_ids, corpus.vocab_size, generator)  # (B, N) each
 
-    # dropout: a function of (seed, step), and another one in each process
+    # dropout: a function of (seed, step), different in each process
     torch.manual_seed(step_seed(settings["seed"], trainer.step, "dropout") + rank())
 
     # parts: the rows of this process, at most micro_batch of them at a time
@@ -576,7 +583,7 @@ class MaskedLogits(nn.Module):
         )  # (M, V), (M,)
 
 
-def connect(trainer):
+def share_gradients(trainer):
     """Let several processes take the mean of their gradients in the backward pass of each step.
 
     The gradients of the last layer are sent while those of the layers below are computed.
@@ -597,7 +604,7 @@ def logits_of_part(parallel, part, is_last, max_predictions):
 
 
 def room_for_predictions(tokens, device):
-    """The max_predictions of masked_logits for a batch of so many tokens.
+    """The argument max_predictions of masked_logits, for a part of a batch with `tokens` tokens.
 
     On CUDA it is a fixed number, so that the CPU does not wait until the masked tokens are counted.
     On other devices it is None: they are counted.
@@ -612,9 +619,9 @@ def predictions_at_most(tokens):
 
     The number of masked tokens is random. Its mean is at most 0.15 * tokens, because padding and
     special tokens are never masked. The limit is at least six standard deviations above
-    0.15 * tokens. In practice it is never reached. This holds because mask_tokens chooses each
-    token independently. The number of masks in groups, such as whole words, would vary more, and
-    masked_logits leaves out the tokens above the limit.
+    0.15 * tokens, so in practice the limit is never reached. This is true only because mask_tokens
+    chooses each token independently. If groups of tokens were masked together, such as whole words,
+    their number would vary more, and masked_logits would leave out the tokens above the limit.
     """
     mean = MASK_PROBABILITY * tokens
     deviation = math.sqrt(MASK_PROBABILITY * (1 - MASK_PROBABILITY) * tokens)
@@ -653,11 +660,7 @@ RESULT = ("loss", "accuracy", "parameters", "tokens_per_second", "seconds")
 
 
 def record_evaluation(trainer, corpus):
-    """Evaluate, and add the result to the log. The last one is the result of the run.
-
-    Returns a line that says what was found.
-    """
-    # evaluate
+    """Evaluate, and add the result to the log. After the last step, it is the result of the run."""
     settings = trainer.settings
     loss, accuracy = evaluate(
         trainer.model, corpus, settings["batch_size"], trainer.device, trainer.dtype
@@ -669,18 +672,25 @@ def record_evaluation(trainer, corpus):
     )
 
     # after the last step: the result of the run
-    steps = settings["steps"]
-    speed = trainer.tokens / trainer.seconds
-    if trainer.step == steps:
+    if trainer.step == settings["steps"]:
         trainer.result = {
             "loss": loss,
             "accuracy": accuracy,
             "parameters": parameter_count(trainer.model),
-            "tokens_per_second": speed,
+            "tokens_per_second": trainer.tokens / trainer.seconds,
             "seconds": trainer.seconds,
         }
 
+
+def evaluation_line(trainer):
+    """What the last evaluation found, the speed, and the time that is left or was taken."""
+    evaluation = trainer.records[-1]
+    loss = evaluation["held_out_loss"]
+    percent = 100 * evaluation["held_out_accuracy"]
+    speed = trainer.tokens / trainer.seconds
+
     # how long the rest will take, or how long the run took
+    steps = trainer.settings["steps"]
     remaining = trainer.seconds / trainer.step * (steps - trainer.step)
     duration = f"ETA {tqdm.format_interval(remaining)}"
     if trainer.step == steps:
@@ -688,7 +698,7 @@ def record_evaluation(trainer, corpus):
     width = len(str(steps))
     return (
         f"step {trainer.step:>{width}} of {steps}   held-out loss {loss:.3f}   "
-        f"accuracy {100 * accuracy:5.1f} %   {speed:,.0f} tokens/s   {duration}"
+        f"accuracy {percent:5.1f} %   {speed:,.0f} tokens/s   {duration}"
     )
 
 
@@ -698,9 +708,9 @@ def record_evaluation(trainer, corpus):
 def save_run_and_checkpoint(trainer, corpus, folder):
     """Write the model for use, its log, and the checkpoint. Only the first process writes.
 
-    The order matters if the program is killed in between. The checkpoint of a running training is
-    complete by itself and goes first. The checkpoint of a finished training says "finished", so it
-    goes last.
+    The order matters if the program is killed in between. The checkpoint of an unfinished run is
+    complete by itself, so it is written first. The checkpoint of a finished run needs model.pt for
+    the weights, so it is written last.
     """
     if is_first():
         folder.mkdir(parents=True, exist_ok=True)
@@ -741,10 +751,11 @@ def own_run(trainer, folder):
     """
     with ExitStack() as stack:
         if is_first():
-            stack.enter_context(own_folder(folder, "--out_dir"))
+            stack.enter_context(own_folder(folder))
         resume_run(trainer, folder)
 
-        # Nobody goes on before all have read it. On other machines there may be other files.
+        # All processes must have read the same checkpoint (other machines may have other files),
+        # and none continues before all have read it.
         start = [trainer.settings, trainer.step, trainer.result is not None]
         if value_of_first(start) != start:
             raise ValueError(
@@ -781,11 +792,15 @@ def resume_run(trainer, folder):
 # --- Dry run: memory and time of a step -----------------------------------------------------------
 
 
-def dry_run(trainer, corpus, steps=20):
-    """Measure the memory and time of a few steps and write nothing: what would the run cost?"""
-    steps = min(steps, trainer.settings["steps"])
+DRY_RUN_STEPS = 20  # that a dry run measures, at most
 
-    # The memory of a step. If so many pairs at a time cannot fit, end before it runs out.
+
+def dry_run(trainer, corpus):
+    """Measure the memory and time of a few steps and write nothing: what would the run cost?"""
+    all_steps = trainer.settings["steps"]
+    steps = min(DRY_RUN_STEPS, all_steps)
+
+    # Measure the memory of a step. If a step would need more than there is, end here.
     line, fits = measure_memory(trainer, corpus, steps)
     print(f"dry run: {line}")
     if not fits:
@@ -798,7 +813,6 @@ def dry_run(trainer, corpus, steps=20):
     # The second time, the same batches are timed.
     seconds = seconds_of_steps(trainer, corpus, steps)
 
-    all_steps = trainer.settings["steps"]
     per_step = seconds / steps
     duration = tqdm.format_interval(per_step * all_steps)
     print(
@@ -836,18 +850,18 @@ def measure_memory(trainer, corpus, steps):
     memory = -largest(-memory)  # the smallest of all processes
 
     # the widest batch, and how many of its pairs this process computes at a time
-    widest = torch.empty(0, 0)
-    for step in range(steps):
-        batch = corpus.batch(trainer.settings["seed"], step, trainer.settings["batch_size"])
-        if batch.shape[1] > widest.shape[1]:
-            widest = batch
+    settings = trainer.settings
+    batches = [
+        corpus.batch(settings["seed"], step, settings["batch_size"]) for step in range(steps)
+    ]
+    widest = max(batches, key=lambda batch: batch.shape[1])
     own_pairs = rows_at_once(len(widest))
     limit = trainer.micro_batch
     asked = rows_at_once(len(widest), limit)
 
     peaks = {}
     for pairs in sorted({max(1, asked // 4), max(1, asked // 2), asked}):
-        # from two measurements on it is known whether more pairs fit
+        # two measurements are enough to predict whether more pairs fit
         if len(peaks) == 2 and memory_for(pairs, peaks) > memory:
             break
 
@@ -867,7 +881,7 @@ def measure_memory(trainer, corpus, steps):
 
 
 class FirstRows:
-    """Some rows of a corpus as the batch of every step: all that train_step asks a corpus for."""
+    """In place of a corpus: every batch is the same rows. It has only what train_step uses."""
 
     def __init__(self, corpus, rows):
         self.vocab_size = corpus.vocab_size
@@ -886,11 +900,8 @@ def recipe_for(args):
     if args.size == "tiny" and args.corpus == ["toy"]:
         recipe = TOY_RECIPE
 
-    given = {}
-    for name in ("steps", "batch_size", "seq_len", "lr", "warmup_steps", "dropout"):
-        value = getattr(args, name)
-        if value is not None:
-            given[name] = value
+    names = ("steps", "batch_size", "seq_len", "lr", "warmup_steps", "dropout")
+    given = given_options(args, names)
 
     # --steps without --warmup_steps: warm up for a tenth of them, but not longer than the recipe.
     if "steps" in given and "warmup_steps" not in given:
@@ -979,7 +990,31 @@ def check_folders(folders, resume):
                 raise ValueError(f"--out_dir: {path} is a file, not a folder")
         if resume == "never" and holds_files(folder):
             raise ValueError(f"{folder} is in use and --resume is never; choose another --out_dir")
-        check_not_in_use(folder, "--out_dir")
+        check_not_in_use(folder)
+
+
+def check_memory_of(configs, batch_size, corpus, device, dtype, micro_batch):
+    """ValueError if the training of one of the models cannot fit into the memory.
+
+    Args:
+        configs: BertConfigs with the vocabulary of the corpus.
+        batch_size: pairs per step, on average.
+        corpus: the Corpus.
+        device, dtype: where and in which precision it would be trained.
+        micro_batch: pairs that are computed at once, at most; None: all.
+    """
+    lengths = corpus.lengths[corpus.train]  # (training pairs,)
+    for config in configs:
+        check_memory(
+            BertForMaskedLM,
+            config,
+            batch_size,
+            lengths,
+            MASK_PROBABILITY,
+            device,
+            dtype,
+            micro_batch,
+        )
 
 
 def print_start(trainer, config, folder, guess_accuracy):
@@ -1057,22 +1092,15 @@ def main(arguments=None):
     guess_accuracy = most_frequent_accuracy(corpus)
 
     # what cannot fit into the memory is refused before any run starts
-    lengths = corpus.lengths[corpus.train]  # (training pairs,)
-    for variant, config in configs.items():
-        config = replace(config, vocab_size=corpus.vocab_size)
-        check_memory(
-            BertForMaskedLM,
-            config,
-            recipe.batch_size,
-            lengths,
-            MASK_PROBABILITY,
-            device,
-            dtype,
-            args.micro_batch,
+    configs = {
+        variant: replace(config, vocab_size=corpus.vocab_size)
+        for variant, config in configs.items()
+    }
+    check_memory_of(configs.values(), recipe.batch_size, corpus, device, dtype, args.micro_batch)
+    if recipe.batch_size > len(corpus.train):
+        print(
+            f"--batch_size is above the {len(corpus.train):,} training pairs: a step repeats them"
         )
-        configs[variant] = config
-    if recipe.batch_size > len(lengths):
-        print(f"--batch_size is above the {len(lengths):,} training pairs: a step repeats them")
 
     # under torchrun: the first process has checked everything, so the others may begin
     meet()
@@ -1088,7 +1116,7 @@ def main(arguments=None):
         # only time some steps
         if args.dry_run:
             compile_for(trainer, args.compile, corpus)
-            connect(trainer)
+            share_gradients(trainer)
             dry_run(trainer, corpus)
             continue
 
@@ -1102,9 +1130,9 @@ def main(arguments=None):
             if trainer.step > 0:
                 print(f"  resumed at step {trainer.step:,} of {recipe.steps:,}")
             compile_for(trainer, args.compile, corpus)
-            connect(trainer)
+            share_gradients(trainer)
 
-            # A first save before training: an error in writing shows now.
+            # Save once before training, so that an error in writing files shows at once.
             if trainer.step == 0:
                 save_run_and_checkpoint(trainer, corpus, folder)
             eval_every = args.eval_every or max(1, recipe.steps // 10)
@@ -1128,12 +1156,19 @@ def main(arguments=None):
     return 0
 
 
-def compile_for(trainer, wanted, corpus):
+def wants_compile(option, device):
+    """The value of --compile or --no-compile; without either (None), True on CUDA only."""
+    if option is None:
+        return device.type == "cuda"
+    return option
+
+
+def compile_for(trainer, option, corpus):
     """torch.compile the encoder, first for the shape of the next batch.
 
-    wanted: True and False are --compile and --no-compile; None, the default, is True on CUDA only.
+    Nothing happens if it is not wanted. option: as for wants_compile.
     """
-    if wanted is False or (wanted is None and trainer.device.type != "cuda"):
+    if not wants_compile(option, trainer.device):
         return
     settings = trainer.settings
     batch = corpus.batch(settings["seed"], trainer.step, settings["batch_size"])  # (B, N)

@@ -48,7 +48,7 @@ def main(arguments=None):
     command.add_argument("folder", metavar="DIR", help="the student's copy of the project")
     command.add_argument("--part", type=int, choices=PARTS, help="only this part (default: all)")
     command.add_argument(
-        "--function", metavar="NAME", help="only this function, as kernels.convolve"
+        "--function", metavar="NAME", help="only this function, such as kernels.convolve"
     )
     command.add_argument("--out", help="also write results.json, in Gradescope's format")
     command.set_defaults(run=grade_command)

@@ -78,11 +78,11 @@ import inside a function: use what its file imports. Give your variables other n
 the functions and imports of the file. Loops over heads or over the K weights of a row are fine;
 loops over positions get 0 points, except in part 5.
 
-A function is graded with the original of all others. Each command below runs the tests of one
-function, with stand-ins for the functions of other parts. If these tests need other functions of
-yours, they are named. Other tests of the project use your functions together: they may also fail
-because another function is still blank or wrong. With `-x --tb=short`, pytest stops at the first
-failure and prints less.
+When a function is graded, all other functions are the original ones. Each command below runs the
+tests of one function, with stand-ins for the functions of other parts. If these tests need more
+functions of yours, the text names them. Other tests of the project use your functions together:
+they may also fail because another function is still blank or wrong. With `-x --tb=short`, pytest
+stops at the first failure and prints less.
 """
 
 

@@ -1,9 +1,9 @@
 """Attacks on the grader: `python -m course attacks` tries each one, and prints what happened.
 
 Every attack is the body of merge_heads, or a change of its file. None of the bodies is a solution,
-so none may earn a point. A change of the file that leaves the body as it is must cost none. Each
-body runs twice: as a student's would, and without the rules of course/rules.py, which refuse most
-of them. So the fences of the child process are tried, too.
+so none may earn a point. A change of the file that leaves the body as it is must not cost a point.
+Each body runs twice: as a student's would, and without the rules of course/rules.py, which refuse
+most of them. So the safeguards of the child process are tested, too.
 
 VICTIM is a copy of the project's files, in place of the instructor's own.
 """

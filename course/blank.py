@@ -51,7 +51,7 @@ FILES = (
 # These belong to the grader, or hold the answers.
 NOT_COPIED = ("course/instructor*", "tests/test_course*.py", "tests/test_handout.py")
 
-# The imports of a blank function wait for the student's code.
+# Added to .ruff.toml: a blank function does not use its imports yet, and ruff must not report them.
 UNUSED_IMPORTS = """
 [lint.per-file-ignores]
 # Functions that are blank do not use their imports yet.

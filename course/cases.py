@@ -121,7 +121,7 @@ def no_index(function, compute, N=20):
 def no_loop(function, compute, kind="no loop", short=20, long=40):
     """A case: compute(project, N) must not take more tensor operations if N is larger.
 
-    If they grow, all points of the function are lost. An error costs those of the property `kind`.
+    If it takes more, all points of the function are lost. An error costs only those of `kind`.
     """
 
     def count(project):
@@ -517,7 +517,7 @@ no_loop("attention.merge_heads", merge)
 no_loop("attention.lowest_at_padding", no_padding_at_all)
 no_loop("attention.attention", content)
 
-# the joints of part 1
+# part 1: the ungraded functions that connect the graded ones
 for name in ("shaw", "composite-key", "composite-depthwise", "conv-qkv"):
     mixer_case("attention.SelfAttention.forward", "values", name)
     mixer_case("attention.SelfAttention.project", "values", name)
@@ -676,7 +676,7 @@ convolve_case("edges", "a kernel that reaches beyond both ends: N = 3, K = 9", 3
 no_loop("kernels.convolve", convolve_of, short=40, long=70)
 mixer_case("kernels.convolve", "end to end", "dynamicconv")
 
-# the joints of part 3
+# part 3: the ungraded functions that connect the graded ones
 mixer_case("kernels.extra_columns", "values", "shaw")
 mixer_case("kernels.extra_columns", "values", "composite", beyond="zero")
 
@@ -813,7 +813,7 @@ mixer_case("attention.ConvBert.forward", "padding", "convbert")
 mixer_case("attention.ConvBert.forward", "dropout", "convbert", training=True)
 no_loop("attention.ConvBert.forward", convbert)
 
-# the joints of part 4
+# part 4: the ungraded functions that connect the graded ones
 mixer_case("attention.GatedConvolution.forward", "values", "lightconv")
 mixer_case("attention.DynamicConv.kernel_logits", "values", "dynamicconv")
 mixer_case("attention.ConvBert.kernel_logits", "values", "convbert")
@@ -1080,7 +1080,7 @@ def mode_afterwards(project):
     return {"in training mode afterwards": trainer.model.training}
 
 
-# the joints of part 5
+# part 5: the ungraded functions that connect the graded ones
 def module_case(function, kind, what, module, inputs, variant="absolute", training=True):
     """Outputs of a part of a small model: `module` picks it, `inputs` are its arguments."""
 

@@ -2,13 +2,14 @@
 
     python -I -B FOLDER/course/child.py
 
-FOLDER is a copy of the project in which the file with the student's function is not the original
-one. The current folder holds job.json; the outputs are written to outputs.pt there. The outputs are
-compared in another process.
+FOLDER is a copy of the project in which one file holds the student's function instead of the
+original one. The current folder holds job.json; the outputs are written to outputs.pt there. The
+outputs are compared in another process.
 
-Three fences, in addition to course/rules.py: limits of the operating system on memory, time, the
-size of files and the number of processes; a hook in Python that refuses to open files and to start
-processes; and strict types for what a function returns. It is not a sandbox all the same.
+There are three safeguards, in addition to course/rules.py: limits of the operating system on
+memory, time, the size of files and the number of processes; a hook in Python that refuses to open
+files and to start processes; and strict types for what a function returns. Even so, it is not a
+sandbox.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ def main():
     sys.path.insert(0, str(FOLDER))
     from course import cases
 
-    # Everything is opened before the fences are closed.
+    # Open this file now: after the safeguards have started, no file can be opened.
     with open("outputs.pt", "wb") as file:
         if not job["trusted"]:
             import_libraries(job["jobs"][0]["module"])
@@ -58,18 +59,18 @@ def main():
             sys.addaudithook(make_hook())
             torch._C.PyTorchFileWriter = writer_without_paths(torch._C.PyTorchFileWriter)
 
-        # the same outputs as bytes, because torch must not open a file itself
+        # torch must not open a file itself, so it writes the outputs to memory first
         results = [run_job(each, cases) for each in job["jobs"]]
         buffer = io.BytesIO()
         torch.save(results, buffer)
         file.write(buffer.getvalue())
         file.flush()
 
-    # What a student's body may have left for the end of Python is not executed.
+    # End at once: functions that a student's body may have registered with atexit are not called.
     os._exit(0)
 
 
-# --- Fences ---------------------------------------------------------------------------------------
+# --- Safeguards -----------------------------------------------------------------------------------
 
 
 def import_libraries(module):
@@ -124,7 +125,7 @@ def make_hook():
             path, mode, flags = arguments
             is_readable = isinstance(path, str) and realpath(path).startswith(readable)
             if not is_readable or flags & writing:
-                raise PermissionError(f"a graded function may not open files, as {path!r}")
+                raise PermissionError(f"a graded function may not open files such as {path!r}")
         elif event.startswith(FORBIDDEN_EVENTS) and event not in HARMLESS_EVENTS:
             raise PermissionError(f"a graded function may not call {event}")
 
@@ -136,7 +137,7 @@ def writer_without_paths(writer):
 
     def write(target, *arguments, **options):
         if isinstance(target, (str, bytes, os.PathLike)):
-            raise PermissionError(f"a graded function may not open files, as {target!r}")
+            raise PermissionError(f"a graded function may not open files such as {target!r}")
         return writer(target, *arguments, **options)
 
     return write

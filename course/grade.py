@@ -1,11 +1,11 @@
-"""Grading: every function of a student's copy alone, in a process of its own, and what it printed.
+"""Grading: each function of a student's copy runs alone, in a process of its own.
 
 Of the student's files, only the bodies of the graded functions are used. Each body is checked
 (course/rules.py) and put into a fresh copy of the instructor's project, in a temporary folder.
 There a child process computes the outputs of the cases (course/child.py). This process never
-executes a line of the student's: it reads the outputs as plain tensors and compares them with those
-of the original function. So a wrong function costs only its own points. Of what the child does,
-only these outputs count.
+executes a line of the student's code: it reads the outputs as plain tensors and compares them with
+those of the original function. So a wrong function costs only its own points. Nothing but these
+outputs counts: what the child prints, for example, does not.
 
 It is not a sandbox. Run it in a container, as an ordinary user, without network. On Windows only
 the time of a child is limited, not its memory.
@@ -46,8 +46,8 @@ WALL_SECONDS = 120
 MEMORY = 4  # GiB
 
 # How the points of a function are divided among its properties; a property not named here has 2.
-# Those of WITHOUT_POINTS earn none, but if one is wrong, all points are lost: the references and
-# stand-ins in tests/ work in these ways.
+# Those of WITHOUT_POINTS earn none, but if one is wrong, all points are lost: otherwise a student
+# could hand in the references and stand-ins of tests/, which use loops and indices.
 WITHOUT_POINTS = ("no loop", "no index")
 WEIGHTS = {"values": 4, SHAPE: 1, "long": 1}
 LARGEST_OUTPUT = 2**25  # bytes
@@ -116,13 +116,13 @@ def function_called(name):
 
     Raises ValueError if no graded function, or more than one, has this name.
     """
-    # with the points in front, "forward" does not match a name such as "do_forward"
+    # with the dots in front, "forward" does not match a name such as "do_forward"
     found = [line for line in GRADED if f".{line.name}".endswith(f".{name}")]
     if len(found) == 1:
         return found[0]
     if found:
         names = ", ".join(line.name for line in found)
-        raise ValueError(f"{name} may be one of {names}: write the longer name")
+        raise ValueError(f"{name} could be any of {names}: write the full name")
     names = ", ".join(line.name for line in GRADED)
     raise ValueError(f"{name} is not a graded function; these are: {names}")
 
@@ -206,7 +206,7 @@ def run_untrusted(name, source, limits):
     # A child may write what it wants: only {case: {"outputs" or "error"}} is used.
     is_one_job = isinstance(results, list) and len(results) == 1 and isinstance(results[0], dict)
     if not is_one_job:
-        return None, "The process wrote something else than its outputs."
+        return None, "The process wrote something other than its outputs."
     return results[0], None
 
 
@@ -444,7 +444,7 @@ def compare(name, found, expected, tolerance, letters):
         names = [f"{name} [{i}]" for i in range(len(expected))]
         return first_difference(zip(names, found, expected, strict=True), tolerance)
 
-    # numbers: Python's and torch's are the same here; larger ones have no float
+    # Python numbers: 1 and 1.0 are equal here; a huge int cannot become a float
     if is_number(expected) and is_number(found) and abs(found) < 1e300:
         found = torch.tensor(float(found), dtype=torch.float64)
         expected = torch.tensor(float(expected), dtype=torch.float64)

@@ -28,7 +28,7 @@ def wrong_source(mistake):
     inside = "\n".join(lines[node.lineno - 1 : node.end_lineno])
     after = "\n" + "\n".join(lines[node.end_lineno :])
     if inside.count(mistake.right) != 1:
-        raise ValueError(f"{mistake.function} does not hold once: {mistake.right!r}")
+        raise ValueError(f"{mistake.function} does not contain exactly once: {mistake.right!r}")
     return before + inside.replace(mistake.right, mistake.wrong) + after
 
 
@@ -626,7 +626,7 @@ of("model.Bert.forward",
 of("model.initialise",
    ("std=0.02", "std=0.2", "the weights start ten times too large"),
    ("module.initialise()", "pass", "the mixers keep torch's start"),
-   ("nn.init.zeros_(module.bias)", "pass", "the biases do not start at 0"))
+   ("initialise_linear(module)", "pass", "the linear layers keep torch's start"))
 
 of("model.BertForMaskedLM",
    ("self.bert(input_ids, attention_mask, token_type_ids)",

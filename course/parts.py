@@ -33,7 +33,7 @@ class Function(NamedTuple):
     title: str = ""  # what the blank says: "part 2: the dynamic term"
     may_not: tuple[str, ...] = ()  # names that the body may not use
     vectorised: bool = False  # a Python loop over the positions costs all points (case "no loop")
-    may: tuple[str, ...] = ()  # functions of the project that it may call, next to the original's
+    may: tuple[str, ...] = ()  # functions that it may call in addition to the original's
 
 
 # Ready-made attention would answer part 1 in one line.
@@ -77,7 +77,7 @@ FUNCTIONS = (
     Function(5, "pretrain.train_step", 4, "one step of the training"),
     Function(5, "pretrain.evaluate", 2, "the held-out loss"),
 
-    # The joints between them. Students get these as they are.
+    # The functions that connect them. Students get these as they are.
     Function(1, "attention.SelfAttention.forward", 0),
     Function(1, "attention.SelfAttention.project", 0),
     Function(1, "attention.SelfAttention.sum_of_rows", 0),
@@ -114,7 +114,7 @@ def part_range(text):
     first, _, last = text.partition("-")
     last = last or first
     if not (first.isdecimal() and last.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a part, as 2, or a range, as 1-3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part (2) or a range of parts (1-3)")
     parts = tuple(range(int(first), int(last) + 1))
     if not parts or not set(parts) <= set(PARTS):
         raise argparse.ArgumentTypeError(f"{text!r}: the parts are 1 to {max(PARTS)}")

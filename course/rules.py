@@ -1,10 +1,10 @@
 """What a student's body may do: read from the syntax tree, before anything is executed.
 
-A body may use its arguments, the names that it gives values itself, plain built-ins, torch, F, nn,
+A body may use its arguments, its own variables and nested functions, plain built-ins, torch, F, nn,
 math, and those functions of the project that the original body uses or that the table allows. So
-key_scores may call relative_scores, but relative_scores cannot answer with gather_scores. Nothing
-can reach files, frames or other modules by an ordinary way.
-This keeps honest mistakes and simple tricks out; it is not a sandbox (course/grade.py).
+key_scores may call relative_scores, but relative_scores may not simply call gather_scores. A body
+cannot reach files, frames or other modules in an ordinary way. This stops honest mistakes and
+simple tricks; it is not a sandbox (course/grade.py).
 """
 
 import ast
@@ -111,9 +111,9 @@ def students_function(folder, name):
 def cut_out(text, name):
     """Only the lines of one function, with the line `class X:` if it is in a class.
 
-    For files that Python cannot parse. The other lines become blank, so that the numbers of the
-    lines stay the same. A function ends before the next definition that is not
-    inside it, or at a decorator of this definition, or at a line of the top level.
+    For files that Python cannot parse. The other lines become blank, so that the line numbers stay
+    the same. The function ends before the next definition that is not inside it, before the
+    decorator of that definition, or before a line of the top level.
     """
     *classes, function = name.split(".")[1:]
     depth = 4 * len(classes)

@@ -123,7 +123,10 @@ class World:
 
     @cached_property
     def cache(self):
-        """The PreparedCache of the PretrainedRun. Its Usual is of preparing it a second time."""
+        """The PreparedCache of the PretrainedRun.
+
+        Its `usual` is measured while the same corpus is prepared again, in another folder.
+        """
         usual = usual_run(self.folder, digest_of_corpus, [self.text, self.folder / "second_cache"])
         return PreparedCache(self.pretrained.cache, last_word(usual.outcome), usual)
 
@@ -221,7 +224,7 @@ def clone(source, target):
 
 
 def replace_file(path, content):
-    """Give a file other bytes. Another name of the same file keeps the old ones."""
+    """Replace the content of a file. Other hard links to the old file keep the old content."""
     path.unlink()
     path.write_bytes(content)
 
@@ -231,8 +234,8 @@ def replace_file(path, content):
 
 def flip_bit(random, content):
     """Flip one bit."""
-    # Half of the time anywhere, otherwise in the first or the last 4,096 bytes: there are the names
-    # and sizes of the parts of a file.
+    # Half of the flips are anywhere in the file. The others are in its first or last 4,096 bytes,
+    # which hold the names and sizes of its parts.
     size = len(content)
     ranges = [(0, size), (0, size), (0, min(4096, size)), (max(size - 4096, 0), size)]
     first, last = random.choice(ranges)
@@ -335,7 +338,7 @@ def damage_file(random, path, others):
     content = path.read_bytes()
     path.unlink()
 
-    # other bytes, or what is there instead of the file; "removed" leaves nothing there
+    # Damage its bytes, or put something else in its place. After "removed" there is nothing.
     damage = random.choice((*DAMAGES, "removed", "folder", "link", "copy"))
     if callable(damage):
         path.write_bytes(damage(random, content))
@@ -421,9 +424,9 @@ def without_times(value):
 
 
 def json_lines(path):
-    """The records of a file of JSON lines, without times. Half lines with their mark are left out.
+    """The records of a file of JSON lines, without times; [] if there is no file.
 
-    [] without a file.
+    A line that was only half written ends with a mark (support/json_lines.py). It is left out.
     """
     if not path.exists():
         return []
@@ -464,8 +467,9 @@ def doubled_results(folder):
 def differences_of_shared_results(folder, reference):
     """What differs between the results of two processes and those of one.
 
-    Of two runs with equal scores the first one is the best one, so best-*.pt may be of another seed
-    than in the reference. Then its result must be the one in results.jsonl, with the best score.
+    If two runs have equal scores, the one that finished first counts as the best. Two processes may
+    finish in another order, so best-*.pt may hold another seed than in the reference. Then its
+    result must be the one in results.jsonl, and its score must be the best.
     """
     differing = []
     for name in differences_of_results(folder, reference):

@@ -101,8 +101,8 @@ COUNTS = ["0", "-1", "1e400", "\u0661", *NO_NUMBER]  # \u0661 is the digit one o
 RATES = ["0", "-1", "nan", "inf", "1e400", "", "x"]
 SHARES = ["-1", "1", "nan", "inf", "1e400", "", "x"]
 
-# (program, a command that works, options whose value is a number, wrong values). LARGEST is only
-# there if it is too large for the option: a run of 2 ** 31 - 1 steps is possible.
+# (program, a command that works, options whose value is a number, wrong values). LARGEST is among
+# the wrong values only if the option refuses it: a run of 2 ** 31 - 1 steps, for example, is fine.
 NUMBERS = [
     ("pretrain.py", PRETRAIN, ["kernel_size", "vocab_size"], [*COUNTS, LARGE, LARGEST]),
     ("pretrain.py", PRETRAIN, ["steps", "seq_len"], [*COUNTS, LARGE]),
@@ -209,7 +209,7 @@ PATHS = [
 
 
 def wrong_paths():
-    """Every reader of a run with what is not a run, and every path with a wrong one."""
+    """Commands that read a run, with something that is not a run; and options with wrong paths."""
     inputs = []
     for program, arguments in READERS:
         for path in NO_RUN:
@@ -338,7 +338,7 @@ def own_class(value):
 
 
 def first_tensor(function):
-    """A change of the first tensor of a state_dict."""
+    """Return a function that applies `function` to the first tensor of a state_dict."""
 
     def change(weights):
         name = next(iter(weights))
@@ -380,7 +380,7 @@ TENSORS = [not_finite, complex_numbers, meta, sparse, integers, other_shape, tex
 
 
 def without(key):
-    """A change of a state: one of its keys is missing."""
+    """Return a function that removes a key from a state."""
 
     def change(state):
         return {name: value for name, value in state.items() if name != key}
@@ -390,7 +390,7 @@ def without(key):
 
 
 def with_value(key, value):
-    """A change of a state: one of its values is wrong."""
+    """Return a function that replaces a value of a state by a wrong one."""
 
     def change(state):
         return state | {key: value}

@@ -24,10 +24,10 @@ from tqdm import tqdm
 from support.commands import run_command
 
 ROOT = Path(__file__).resolve().parent.parent
-TIMEOUT = 90  # seconds after which a victim hangs; the longest of them takes about ten
-POLL_SECONDS = 0.002  # between two looks at a victim
+TIMEOUT = 90  # seconds after which a victim counts as hung; the slowest one takes about ten
+POLL_SECONDS = 0.002  # between two checks whether a victim has ended
 
-# What can come out of an attack.
+# The possible results of an attack.
 REFUSED = "refused"  # it ended with one line of message, or as lab/attacks.py says
 EQUAL = "equal"  # the files or the run were repaired: equal to the bit to those without the attack
 HARMLESS = "harmless"  # the attack changed nothing that anybody reads
@@ -52,14 +52,14 @@ class Result(NamedTuple):
 
 
 def prepare_to_fork():
-    """Make this process one that can be copied at any time. Call it before the first victim."""
-    # A copy has only one of the threads of this process. So there must be only one.
+    """Prepare this process to be forked at any time. Call it before the first victim."""
+    # A fork copies only the thread that calls it. So this process must have only one thread.
     torch.set_num_threads(1)
     tqdm.monitor_interval = 0
 
     # All copies of a process share the lock of tqdm. If a victim was killed while it had the lock,
-    # then this process and all later victims would wait for it without end. The copies of this
-    # other kind of lock are independent.
+    # then this process and all later victims would wait for it forever. Each copy of a process gets
+    # its own copy of a threading.RLock, so no process can block another one.
     tqdm.set_lock(threading.RLock())
 
 
@@ -135,7 +135,7 @@ class Victim:
         self.error.touch()
         self.code = None
 
-        # what this process has not written yet must not be written by both
+        # flush first: otherwise both processes would write what is still in the buffers
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -165,7 +165,7 @@ class Victim:
         except BaseException:
             traceback.print_exc()
 
-        # Whatever happens, the copy must not go on with the code of the process that it copies.
+        # Whatever happens, the new process must end here. It must not continue its parent's code.
         try:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -227,7 +227,7 @@ def exit_code(program, arguments):
 
 
 def kill_victims():
-    """Kill the victims that are still running: of an attack that was interrupted."""
+    """Kill the victims that an interrupted attack has left running."""
     for victim in list(Victim.running):
         victim.kill()
         victim.wait()
@@ -242,9 +242,9 @@ def start_python(folder, program, arguments, stdout, closed=False):
     """Start a program in a new Python.
 
     Args:
-        folder, program, arguments: as of a Victim.
-        stdout: its standard output, as of a Popen.
-        closed: it has no standard output at all.
+        folder, program, arguments: as for a Victim.
+        stdout: its standard output, as for subprocess.Popen.
+        closed: whether it is started without any standard output.
     Returns:
         A Popen.
     """
@@ -291,7 +291,7 @@ DISK_CALLS = ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir", 
 
 
 class AtCall:
-    """Calls action() right before or after the n-th call of the functions in DISK_CALLS.
+    """Calls action() right before or after the n-th call; all DISK_CALLS count together.
 
     Args:
         number: n, from 1; 0 for never.

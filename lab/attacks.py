@@ -8,13 +8,13 @@
 
     python -m lab.attacks --out results/attacks.json
 
-keeps the counts in a file, after each attack. Attacks that are not named keep the counts that they
-have there. So after an interruption, name the attacks that are missing.
+writes the counts to a file, after each attack. For attacks that are not named, the file keeps the
+counts that it has. So after an interruption, name only the attacks that are missing.
 
 A program that is attacked may do one of three things:
 
-    refused     it ends with one line that says what is wrong. Without a line: Ctrl-C during the
-                start, a closed output, and the bus error of docs/robustness.md
+    refused     it ends with one line that says what is wrong. There may be no line after Ctrl-C
+                during the start, a closed output, and the bus error of docs/robustness.md
     equal       after the attack, or after the same command is started again, its files are equal,
                 to the bit, to those of a run without the attack
     harmless    the attack changed nothing that anybody reads
@@ -26,10 +26,10 @@ Everything else is a fault, and the exit code of this program is 1:
     crash       a traceback, an abort, or several lines of message
     hang        no end
 
-The random numbers of a trial depend on the attack and on its number, so a trial can be repeated
-(of two-glue also with the same --count). What depends on time is not the same again: a kill or
-Ctrl-C at a random time, and which of two processes comes first. Works on Linux; on macOS it was not
-tried; Windows cannot fork.
+The random numbers of a trial depend on the attack and on the number of the trial, so a trial can
+be repeated (for two-glue, give the same --count, too). What depends on time may differ: a kill or
+Ctrl-C at a random time, and which of two processes comes first. This program works on Linux. It was
+not tried on macOS. Windows cannot fork.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
@@ -238,7 +238,7 @@ def kill_one_of_two(trial):
     else:
         job = fine_tuning_job(trial, differences_of_shared_results)
 
-    # two at once: the first one is killed by itself, the second one from outside
+    # two at once: the first one kills itself, the second one is killed from outside
     hook = random_hook(trial.random, job.usual)
     first = Victim(trial.folder, job.program, job.arguments, hook)
     second = Victim(trial.folder, job.program, job.arguments)
@@ -721,7 +721,7 @@ def give_wrong_input(trial):
 
 
 def give_right_input(trial):
-    """A command of which the wrong inputs are made. As it is, it must work."""
+    """One of the commands from which the wrong inputs are made. Unchanged, it must work."""
     program, arguments = WORKING[trial.number % len(WORKING)]
     outcome = run(trial.folder, program, with_own_files(trial, arguments))
     fault = outcome.fault()
@@ -792,7 +792,7 @@ def interrupt_start(trial):
         process.send_signal(signal.SIGINT)
         outcome = communicate(process)
 
-    # Python's own start, before it reads the first line of the program, is not ours.
+    # An error before Python reads the first line of the program is not an error of this project.
     is_ours = str(ROOT) in outcome.error
     if "Traceback" in outcome.error and not is_ours:
         return []

@@ -53,6 +53,7 @@ from pretrain import (
     recipe_for,
     settings_for,
     train_step,
+    wants_compile,
 )
 from support.commands import positive_int, run_command
 from support.devices import autocast, choose_device, compile_encoder, dtype_name, synchronize
@@ -115,7 +116,8 @@ def make_trainer(setup):
         precision = autocast(setup.device, setup.dtype)
         compiled = compile_encoder(trainer.model.bert, input_ids.to(setup.device), precision)
 
-        # What is timed as compiled must be compiled: an error later is an error.
+        # compile_encoder lets a width that cannot be compiled later run uncompiled. Such a step
+        # must not be timed as a compiled one, so here the error stops the benchmark.
         torch._dynamo.config.suppress_errors = False
     return trainer, compiled
 
@@ -158,7 +160,7 @@ def measure_steps(setups, corpus, rounds):
         )
 
     # Compiling the model of one variant discards what was compiled for the variant before it.
-    # So the timed steps are done once, without the clock, when all of them are compiled.
+    # So, after all models are compiled, the steps are run once without being timed.
     for name, trainer in trainers.items():
         steps = rounds if measured[name].compiled else 1
         warm_up(trainer, sources, steps)
@@ -209,8 +211,8 @@ def step_rows(measured, setups):
         }
 
 
-def step_note(name, steps, corpus, batch_size):
-    """What padding and making a batch cost the variant `name`, as a sentence. steps: StepTimes."""
+def step_note(steps, corpus, batch_size):
+    """What padding and making a batch cost `absolute`, as a sentence. steps: its StepTimes."""
     rounds = len(steps.times["corpus"])
 
     # How fast would it be if every batch of the corpus were padded to full rows?
@@ -224,9 +226,9 @@ def step_note(name, steps, corpus, batch_size):
     share = (time.perf_counter() - started) / sum(steps.times["corpus"])
 
     return (
-        f"{rounds} rounds, medians. x {name}: the time of a step divided by the time of {name} on "
-        f"the same batch. Full rows: {batch_size} x {corpus.seq_len} tokens. A batch of the corpus "
-        f"has {real_tokens:,.0f} real tokens; padded to full rows, {name} would train on "
+        f"{rounds} rounds, medians. x absolute: the time of a step divided by the time of absolute "
+        f"on the same batch. Full rows: {batch_size} x {corpus.seq_len} tokens. A batch of the "
+        f"corpus has {real_tokens:,.0f} real tokens; padded to full rows, absolute would train on "
         f"{padded_speed:,.0f} real tokens/s. Making a batch takes {100 * share:.2f} % of a step."
     )
 
@@ -254,17 +256,15 @@ def run_steps(args, arguments):
     configs = {name: config_for(args, recipe, name) for name in args.variant}
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len)
 
-    # compile on a GPU, if the command line does not say
-    compile_encoders = args.compile
-    if compile_encoders is None:
-        compile_encoders = device.type == "cuda"
-
+    # a model and an optimizer for each variant
+    compile_encoders = wants_compile(args.compile, device)
     setups = {}
     for name, config in configs.items():
         config = replace(config, vocab_size=corpus.vocab_size)
         settings = settings_for(config, recipe, args.size, 0, corpus, dtype)
         setups[name] = Setup(config, settings, device, dtype, compile_encoders)
 
+    # measure, print and record
     record_settings = {
         "size": args.size,
         "variants": args.variant,
@@ -280,10 +280,9 @@ def run_steps(args, arguments):
         "rounds": args.rounds,
     }
     record = Record(arguments, record_settings, device, args.out)
-
     measured = measure_steps(setups, corpus, args.rounds)
     record.add_table(STEP_COLUMNS, step_rows(measured, setups))
-    record.add_note(step_note("absolute", measured["absolute"], corpus, recipe.batch_size))
+    record.add_note(step_note(measured["absolute"], corpus, recipe.batch_size))
     return 0
 
 
@@ -698,7 +697,7 @@ def measure_attention(paths, lengths, tokens, device, dtype):
 
     Args:
         paths: {name: function of (query, key, value, attention_mask, rows)}.
-        tokens: in a batch, at least; there are max(1, tokens // N) sequences of N.
+        tokens: per batch, approximately: there are max(1, tokens // N) sequences of N.
     Raises:
         ValueError: there is not enough memory, or the device cannot compute this, or torch.compile
             does not work.
@@ -716,7 +715,7 @@ def measure_attention_at(paths, N, B, device, dtype):
     """The rows of one length."""
     inputs, grad_output = make_inputs(B, N, device, dtype)
 
-    # What they all should compute, in float64: plain without positions, the others with them.
+    # The exact results, in float64: `plain` has no positions, all others have them.
     exact_inputs = [in_float64(x) for x in inputs]
     exact_grad_output = grad_output.cpu().double()  # Apple's GPU has no float64
     exact_plain = forward_backward(plain, exact_inputs, exact_grad_output)
@@ -836,6 +835,15 @@ def run_attention(args, arguments):
 
 # --- The command line -----------------------------------------------------------------------------
 
+# recipe_for and config_for of pretrain.py read these options. None means the recipe's own value.
+OF_PRETRAINING = {
+    "steps": None,
+    "lr": None,
+    "warmup_steps": None,
+    "dropout": None,
+    "attention_layer": None,
+}
+
 
 def parse_arguments(arguments=None):
     """The command line's values; .run is the function of the subcommand."""
@@ -872,10 +880,8 @@ def add_steps_command(commands):
     add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile (default: on CUDA)")
     add("--rounds", type=positive_int, default=8, help="steps of each variant (default: 8)")
 
-    # recipe_for and config_for of pretrain.py read these, too: None means the recipe's own value
-    parser.set_defaults(
-        run=run_steps, steps=None, lr=None, warmup_steps=None, dropout=None, attention_layer=None
-    )
+    # the training that pretrain.py has by default
+    parser.set_defaults(run=run_steps, **OF_PRETRAINING)
 
 
 def add_padding_command(commands):
@@ -897,17 +903,8 @@ def add_padding_command(commands):
         help="steps of each way (default: 50)",
     )
 
-    # recipe_for and config_for of pretrain.py read these, too: None means the recipe's own value
-    parser.set_defaults(
-        run=run_padding,
-        steps=None,
-        lr=None,
-        warmup_steps=None,
-        dropout=None,
-        attention_layer=None,
-        kernel_size=None,
-        beyond="clip",
-    )
+    # the model and the training that pretrain.py has by default
+    parser.set_defaults(run=run_padding, kernel_size=None, beyond="clip", **OF_PRETRAINING)
 
 
 def add_lengths_command(commands):
@@ -925,9 +922,11 @@ def add_attention_command(commands):
     parser = commands.add_parser("attention", help="attention alone, computed in six ways")
     add_longest(parser, default=4096)
     parser.add_argument(
-        "--tokens", type=positive_int, default=2048, help="in a batch (default: 2048)"
+        "--tokens", type=positive_int, default=2048, help="tokens per batch (default: 2048)"
     )
-    parser.add_argument("--compile", action="store_true", help="also band with torch.compile")
+    parser.add_argument(
+        "--compile", action="store_true", help="also measure band with torch.compile"
+    )
     add_machine_options(parser, dtypes=("fp32", "bf16"))
     parser.set_defaults(run=run_attention)
 
@@ -971,7 +970,7 @@ def add_machine_options(parser, dtypes):
         "--dtype",
         choices=dtypes,
         default=dtypes[0],
-        help=f"of matrix products (default: {dtypes[0]})",
+        help=f"precision of matrix products (default: {dtypes[0]})",
     )
     parser.add_argument("--out", type=Path, help="also write the numbers to this JSON file")
 

@@ -408,7 +408,7 @@ def weights_of(tensors, description):
     # what the user should know
     notes += notes_on_rest(remaining, kind)
     if dtypes != {torch.float32}:
-        notes.append("the weights were turned from 16 bits into float32")
+        notes.append("the weights were converted from 16 bits to float32")
     if groups > 1:
         notes.append(
             f"the {groups} groups of the feed-forward networks became full matrices with zeros "
@@ -554,7 +554,10 @@ def read_published_tokenizer(folder):
     if path.is_file():
         extra = folder / "added_tokens.json"
         if extra.is_file() and read_json(extra):
-            raise ValueError(f"{extra} is not read; tokenizer.json of the same model has it all")
+            raise ValueError(
+                f"{extra} is not supported: add tokenizer.json of the same model, which has these "
+                "tokens, too"
+            )
         tokenizer, notes = wordpiece_tokenizer(path, settings)
         return path, tokenizer, notes
     raise ValueError(f"{folder} has neither tokenizer.json nor vocab.txt")
@@ -640,7 +643,7 @@ def renumbered(tokenizer, rows):
         if token not in ids:
             raise ValueError(f"the tokenizer has no {token}")
 
-    # Tokens that were added to the pieces must stay behind them, because the library wants it so.
+    # The tokenizers library requires that tokens which were added to the pieces come after them.
     def place(token):
         return token not in pieces, ids[token]
 
@@ -697,7 +700,7 @@ def renumber(state, tokens):
 def new_folder(folder):
     """Yield a temporary folder to write to; at the end it becomes `folder`.
 
-    After an error or Ctrl-C there is nothing. After a kill there is FOLDER.NUMBER.part at most.
+    After an error or Ctrl-C, nothing is left. After a kill, at most FOLDER.NUMBER.part is left.
     """
     folder = folder.resolve()
     temporary = folder.with_name(f"{folder.name}.{os.getpid()}.part")
@@ -715,7 +718,7 @@ def new_folder(folder):
 def check_new(folder):
     """ValueError if there is something that would be overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is there already; name a new or an empty folder")
+        raise ValueError(f"{folder} already exists; name a new or an empty folder")
 
 
 def import_checkpoint(folder, run):

@@ -1,13 +1,13 @@
-"""A page to look into a model: how a row of attention is the sum of its terms.
+"""An HTML page that shows the inside of a model: how a row of scores is the sum of its terms.
 
     python -m lab.explore RUN "the dog barks."                        one run
     python -m lab.explore RUN RUN2 "the dog barks."                   two runs, compared
     python -m lab.explore RUN "the dog barks." --html dog.html        another file
 
 RUN is a folder that pretrain.py wrote. The page is one file, which any browser opens; it loads
-nothing from a network. It shows, for every layer and head, the attention map next to the map of the
-kernel alone, the terms that a token's row is the sum of, and the kernels. Without --html it is
-RUN/figures/explore.html of the first RUN.
+nothing from a network. For every layer and head it shows the attention map next to the map of the
+kernel alone, the terms whose sum is the row of a token, and the kernels. Without --html, the file
+is RUN/figures/explore.html of the first RUN.
 
 The numbers are computed here: the scores of each term, and the logits of each kernel. The page,
 lab/explore.html, adds them up and takes the softmax. Letters as in attention.py.
@@ -192,7 +192,7 @@ def convolution_heads(mixer, x, attention_mask):
     for rows in logits:
         term = describe_term(name, symbol, "query", rows, clipped=False)
         if dilation > 1:
-            term["words"] = ""  # the words count single tokens
+            term["words"] = ""  # the words are right only if weights are one token apart
         heads.append({"kind": "convolution", "dilation": dilation, "terms": [term]})
     return heads
 
@@ -213,7 +213,7 @@ def describe_term(name, symbol, belongs_to, rows, clipped):
 
 
 def notes_on(model, mixer, layer, heads):
-    """Sentences about what a layer does but the maps of the page do not show."""
+    """Sentences about what a layer does that the maps of the page do not show."""
     notes = []
     if not heads:
         notes.append(f"{type(mixer).__name__} has neither attention nor kernels to draw a map of.")
@@ -227,7 +227,8 @@ def notes_on(model, mixer, layer, heads):
     for name, term in getattr(mixer, "terms", {}).items():
         if term.belongs_to == "value":
             notes.append(
-                f"The term {name} adds a vector to the values. It is not in the score, so not here."
+                f"The term {name} adds a vector to the values. It is not part of the score, so the "
+                "page does not show it."
             )
     for name in mixer.kernels():
         if name.startswith("depthwise"):

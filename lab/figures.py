@@ -11,12 +11,13 @@
     python -m lab.figures fixed RUN --describe                                each kernel in words
     python -m lab.figures depthwise RUN --layer 4 --describe                  positions in numbers
 
-RUN is a folder that pretrain.py wrote, FILE.json a file that `python -m lab.bench lengths` wrote,
-FILE.jsonl a file of records of runs that `python -m lab.report collect` wrote. Layers and heads
-count from 1. Each figure becomes a PNG and an SVG file, in RUN/figures (for `loss` that of the
-first RUN; for a file next to it) or at --out; `idea` becomes a PNG file only, docs/idea.png
-without --out. Drawing needs matplotlib (pip install matplotlib); --describe prints text and does
-not need it. Letters as in attention.py.
+RUN is a folder that pretrain.py wrote. FILE.json is a file that `python -m lab.bench lengths`
+wrote, and FILE.jsonl one that `python -m lab.report collect` wrote. Layers and heads count from 1.
+
+Each command writes a PNG and an SVG file: to RUN/figures (`loss`: of the first RUN), next to the
+FILE that it draws, or to --out. `idea` writes a PNG file only, by default docs/idea.png. Drawing
+needs matplotlib (pip install matplotlib); --describe prints text and does not need it. Letters as
+in attention.py.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
@@ -216,7 +217,8 @@ def depthwise_kernels(model, layer):
 def channel_order(weight):
     """The channels (C,) of weight (C, K), sorted by the position of their largest weight.
 
-    Channels with the same position are sorted by this weight. "Largest" is without the sign.
+    Channels with the same position are sorted by this weight. "Largest" means the largest absolute
+    value.
     """
     position = np.abs(weight).argmax(axis=1)  # (C,)
     largest = weight[np.arange(len(weight)), position]  # (C,)
@@ -235,8 +237,8 @@ def describe(p, clipped=False):
     the sum of all excesses. The first rule that holds is taken:
 
         nearly uniform          every weight is between 0.5 and 1.5 times the mean
-        previous / next token   it has more than half of the excess; in the same way "the token
-                                itself", and "the token at -3" for tokens farther away
+        previous / next token   the weight at r = -1 or at r = 1 has more than half of the excess;
+                                in the same way "the token itself" (r = 0), "the token at -3", ...
         away from neighbours    the mean weight at r = -1, 0, 1 is less than half of the mean weight
                                 of the others
         backward / forward      the tokens on that side have two thirds of the excess or more
@@ -310,7 +312,7 @@ def print_descriptions(model, kernels):
         dilation = dilation_of(mixer_of(model, layer))
         for head, p in enumerate(heads, 1):
             words, numbers = describe(p.astype(np.float64), is_clipped(model))
-            if dilation > 1:  # the words count single tokens
+            if dilation > 1:  # the words are right only if weights are one token apart
                 words = f"r in steps of {dilation}"
             print(f"layer {layer:>2}, head {head:>2}: {words:<20}  ({numbers})")
 
@@ -832,7 +834,8 @@ def add_layer(parser):
 
 
 def add_head(parser):
-    # None and not 1: argparse does not notice an option whose value is the default.
+    # The default is None, not 1. Otherwise argparse would accept "--head 1" beside --describe: in a
+    # group it does not notice an option whose value is the default.
     parser.add_argument("--head", type=positive_int, help="from 1 (default: 1)")
 
 

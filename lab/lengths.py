@@ -4,11 +4,11 @@
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --figure docs/loss-by-length
 
 RUN is a folder that pretrain.py wrote, and --corpus names the text that the run was trained on: its
-tokenizer and its held-out pairs are used. Runs with a --vocab_size need the same here. A run of
-another corpus is refused.
+tokenizer and its held-out pairs are used. If the run was trained with --vocab_size, give the same
+value here. A run that was trained on another corpus is refused.
 
---out keeps one line per run in a file (lab/record.py). If the file has other runs already, these
-stay there, and they are in the printed table and in the figure, too.
+--out writes one line per run to a file (lab/record.py). Other runs that the file has already stay
+there, and the printed table and the figure show them, too.
 
 The text. Two sentences are hardly ever 2,048 tokens long, so rows of other lengths are made from
 the held-out sentences, in the order of the corpus, with a [SEP] after each one:
@@ -27,14 +27,15 @@ losses of one run at two lengths can be compared, and so can those of two runs a
 commands can be compared if their --corpus, --lengths and --dtype are the same: a file of --out
 refuses others. The loss is not the held-out loss of pretrain.py, whose rows are pairs of sentences.
 
-A model with a vector per position (absolute, convbert) ends with its table: its longer lengths are
-left out, in one line. All others take every length.
+A model with a vector per position (absolute, convbert) cannot read rows that are longer than its
+table of vectors: these lengths are left out, and one line says so. All other models read every
+length.
 
 End weights. The end weights of a fixed kernel (--beyond clip) hold for all tokens at k positions
 and farther. A token of a row of N has (N - k)(N - k + 1) / N such tokens on average: with k = 8,
-113 in a row of 128, and 2,033 in a row of 2,048. So before the softmax divides by the sum, they
-count together 18 times as much. --divide_end_weights divides the end weights by N / 128 (the
-longest row of the training), which takes nearly all of this back, and measures again:
+113 in a row of 128, and 2,033 in a row of 2,048. So, before the softmax divides by the sum, these
+tokens together count 18 times as much. --divide_end_weights divides the end weights by N / 128 (128
+is the longest row of the training), which cancels nearly all of this, and measures again:
 
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --divide_end_weights
 
@@ -401,8 +402,8 @@ def draw_losses(records):
     pyplot = load_pyplot()
     losses_by_variant = losses_of_variants(records)
 
-    # the legend has five variants in a line
-    legend_height = 0.15 * math.ceil(len(losses_by_variant) / 5)  # inches
+    # the legend has four variants in a line
+    legend_height = 0.15 * math.ceil(len(losses_by_variant) / 4)  # inches
     figure, axis = pyplot.subplots(figsize=(6.3, 3.4 + legend_height))
     for number, (variant, by_length) in enumerate(losses_by_variant.items()):
         losses_of_lengths = [list(seeds.values()) for seeds in by_length.values()]
@@ -428,7 +429,8 @@ def draw_losses(records):
     axis.set_xticks(lengths, [f"{N:,}" for N in lengths])
     axis.set_xlabel("N (tokens in a row; dotted: --seq_len of the training)")
     axis.set_ylabel("loss (nats) of the same tokens:\nmean, standard error, (number of runs)")
-    figure.legend(loc="outside upper center", ncols=5)
+    # handles of 4 font sizes, long enough to show whether a line is solid, dashed or dotted
+    figure.legend(loc="outside upper center", ncols=4, handlelength=4)
     return figure
 
 
@@ -443,7 +445,7 @@ def parse_arguments(arguments=None):
     )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
-    add("--corpus", nargs="+", required=True, help="as for pretrain.py: what the runs were made on")
+    add("--corpus", nargs="+", required=True, help="as for pretrain.py: the text of the runs")
     add(
         "--vocab_size",
         type=positive_int,
@@ -490,7 +492,7 @@ def main(arguments=None):
         config = load_config(folder)
         if args.divide_end_weights:
             check_end_weights(folder, config)
-    seq_len = 8  # it only cuts pairs, so it plays no role here
+    seq_len = 8  # the smallest allowed; it only affects batches of pairs, which are not used here
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
     check_runs(args.runs, corpus)
     text = held_out_text(corpus, args.lengths)

@@ -56,7 +56,7 @@ def median_ratio(times, reference):
 
 
 def peak_memory(run, device):
-    """Call run(): (its result, the MiB that it needed in addition at its peak).
+    """Call run(). Returns (its result, how many MiB more than before it used at its peak).
 
     On CUDA this is the memory of tensors, without what torch keeps for later and the CUDA context.
     The peak is nan if the system does not say it.
@@ -82,7 +82,7 @@ def peak_of_process(device):
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / MIB
 
-    # Linux. The next way, with `resource`, would include the parent process there.
+    # On Linux, `resource` (below) would include the memory of the parent process.
     if Path("/proc/self/status").exists():
         return process_memory("VmHWM") / MIB
 

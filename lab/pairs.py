@@ -24,8 +24,8 @@ rows have two sentences. All variants have this disadvantage; how much it costs 
 a pair has a context, the model reads it as the first sentence, before the good or the bad one, and
 only the pieces of the second sentence are scored.
 
-The scores are computed in float32 on every device. bf16 has 8 bits of precision: it would make ties
-of pairs that differ, and differences of pairs that are ties.
+The scores are computed in float32 on every device. bf16 has only 8 bits of precision: it would turn
+some small differences into ties, and some ties into differences.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
@@ -77,8 +77,8 @@ from support.statistics import (
     mean_and_standard_error,
 )
 
-# Two scores that differ by less than this, in nats, are equal. Equal scores come out of batches of
-# different shapes with differences of some 1e-6, because float32 rounds each sum.
+# Two scores that differ by less than this, in nats, count as equal. Scores that should be equal
+# differ by about 1e-6 if their batches have different shapes, because float32 rounds each sum.
 TIE = 1e-4
 
 # How many tokens a batch has. On a CPU, small batches are faster: they stay in its cache.
@@ -353,8 +353,8 @@ def read_paradigms(data, cache_dir):
 def data_name(data):
     """The name under which results are kept: "toy", "blimp", or the name of the folder.
 
-    A folder may be named "blimp", because it often holds BLiMP. If its pairs are others, they are
-    scored again. Raises ValueError for a folder named "toy".
+    A folder may be named "blimp", because it often holds BLiMP. Pairs that differ from those that
+    were scored before are scored again. Raises ValueError for a folder named "toy".
     """
     if data in BUILT_IN:
         return data
@@ -577,7 +577,7 @@ def accuracy_table(runs, data, paradigms=()):
     Args:
         runs: list of runs.
         data: name of the data.
-        paradigms: names; then there is a row for each of them instead.
+        paradigms: names. If there are any, each of them has a row, in place of the phenomena.
     Returns:
         list of rows, each a list of cells (texts); the first row is the header. The last rows are
         the mean of the paradigms for each score, and how many pairs are ties.
@@ -653,7 +653,7 @@ def compare_variants(runs, data, first, second, paradigms=()):
         runs: list of runs; only those of these two variants are used.
         data: name of the data.
         first, second: names of variants.
-        paradigms: names; then there is a row for each of them instead.
+        paradigms: names. If there are any, each of them has a row, in place of the phenomena.
     Returns:
         list of PairDifference.
     Raises:
@@ -715,8 +715,9 @@ def pair_differences(first_runs, second_runs, data):
 def bootstrap(differences, resamples=RESAMPLES):
     """Mean differences in resampled experiments: with other seeds and other pairs.
 
-    Each resample draws as many seeds as there are, with replacement, the same for all paradigms;
-    and in each paradigm as many pairs as there are, with replacement, the same for all seeds.
+    Each resample draws, with replacement, as many seeds as there are. These are the same for all
+    paradigms. In each paradigm it also draws, with replacement, as many pairs as there are. These
+    are the same for all seeds.
 
     The pairs are drawn one by one, as if they were independent. The twins among the toy pairs
     (toy/pairs.py) are not: a model that does not see the order of words is right in exactly one of
@@ -850,7 +851,7 @@ def parse_arguments(arguments=None):
     if args.compare and len(args.compare) == 1:
         parser.error("--compare needs two or more variants")
     if args.compare and len(args.compare) > 2 and args.paradigms:
-        parser.error("--compare with more than two variants is about all paradigms")
+        parser.error("--compare with more than two variants uses all paradigms; omit --paradigms")
     return args
 
 

@@ -1,26 +1,27 @@
-"""Records in results/: of a benchmark, what it printed; of a run, its settings and its results.
+"""Records in results/: what a benchmark printed, or the settings and the results of runs.
 
-A benchmark writes one JSON file. Of runs of pretrain.py, a file NAME.jsonl has one line per run, a
+A benchmark writes one JSON file. For runs of pretrain.py, a file NAME.jsonl has one line per run, a
 JSON object:
 
     run        the name of its folder
     settings   everything that the run depends on: variant, seed, steps, ...
     made_by    the machine, the versions and the code that began it (support/provenance.py)
-    continued  the same of every other machine, code or division that continued it, a list
+    continued  a list: the same for each continuation on another machine, with other code, or
+               divided among another number of processes
     curve      [[step, held-out loss, held-out accuracy], ...]
     training   [[step, training loss], ...], at most 20 of them
     result     {"loss", "accuracy", "parameters", "tokens_per_second", "seconds"}, as in pretrain.py
     glue       the results of fine-tuning: the records of RUN/glue/results.jsonl
     pairs      {name of the data: the lines of RUN/pairs/NAME.jsonl}, the minimal pairs
 
-Of losses by length (lab/lengths.py), a file has one line per run, too:
+A file of losses by length (lab/lengths.py) has one line per run, too:
 
     run        the name of its folder
     settings   everything that the run depends on, as above
     made_by    the machine, the versions and the code that measured the losses
     model      12 hexadecimal digits of the SHA-256 of the run's model.pt
     measured   how: {"lengths", "text_sha256", "scored", "divide_end_weights", "dtype"}, the same in
-               all lines of a file; the text is that with its masks
+               all lines of a file; text_sha256 is that of the text and of its masks
     losses     [[N, loss in nats], ...]; lengths that the model cannot read are left out
 
 No record names a folder of the machine.
@@ -35,6 +36,7 @@ import torch
 
 from attention import VARIANTS
 from model import BertForMaskedLM, load_config, parameter_count
+from pretrain import RESULT
 from support.files import write_text
 from support.glue_results import check_record as check_glue_record
 from support.glue_results import read_results as read_glue_results
@@ -282,7 +284,7 @@ def check_run_record(record):
     if not all(isinstance(name, str) for name in names):
         raise ValueError(f"{names} are not names")
     check_numbers(settings["seed"], settings["steps"])
-    for name in ("loss", "accuracy", "parameters", "tokens_per_second", "seconds"):
+    for name in RESULT:
         check_numbers(record["result"][name])
     for result in record["glue"]:
         check_glue_record(result)

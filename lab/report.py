@@ -15,7 +15,7 @@ In a document, a table is between two markers. A test compares it with what this
     <!-- end -->
 
 A cell "a +- b" is mean and standard error over the runs of a variant, which differ in their seed. A
-cell with fewer seeds than others says with how many. An empty cell is not measured yet.
+cell with fewer seeds than the others says how many it has. An empty cell is not measured yet.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
@@ -65,8 +65,8 @@ ROOT = Path(__file__).parent.parent
 # [C]: none < absolute < fixed < dynamic <= composite
 ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
 
-# The relative positions beyond the paper (docs/family.md). In tables with a column per variant they
-# are apart from the others, because one table of all would be too wide.
+# The relative positions beyond the paper (docs/family.md). They have their own tables with a column
+# per variant, because one table of all variants would be too wide.
 FAMILY = ("t5", "alibi", "fire", "xl", "rotary", "deberta", "canon")
 
 # Differences between variants: each variant minus the one before it in ORDER, and each one of the
@@ -95,8 +95,8 @@ class Measure:
         digits: after the point.
         value: function from a record to the number, or to None if it was not measured.
         column: of the GLUE table, whose marks the cells get; None: no marks.
-        data: if it is the accuracy on minimal pairs by the score "pll", their name: its differences
-            get an interval. Otherwise None.
+        data: the name of the minimal pairs, if the measure is the accuracy on them by the score
+            "pll": then its differences get an interval. None for all other measures.
         lower_is_better: as for a loss.
     """
 
@@ -469,7 +469,7 @@ def phenomena_table(records, data, paradigms=(), of_family=False):
     Args:
         records: of runs.
         data: the name of the minimal pairs.
-        paradigms: names; then there is a row for each of them instead.
+        paradigms: names. If there are any, each of them has a row, in place of the phenomena.
         of_family: True for the variants of FAMILY, False for all others.
     """
     runs = []
@@ -774,7 +774,7 @@ def length_losses_table(records):
     origins = [record["made_by"] for record in records]
     parts = [
         f"The same {measured['scored']:,} tokens of one text for all lengths and runs: "
-        "the errors are over seeds, without that of the choice of the text",
+        "the errors cover the seeds, not the choice of the text",
         measured["dtype"],
         *dict.fromkeys(machine_of(origin) for origin in origins),
         *dates_and_codes(origins),
@@ -814,7 +814,7 @@ def length_changes_table(records):
     header = ["variant", *[f"{N:,} - {trained_at}" for N in longer]]
     note = (
         "Each run is compared with itself, on the same tokens of one text. p: paired t-test over "
-        "seeds, without the noise of the choice of the text."
+        "seeds; it does not cover the choice of the text."
     )
     return [*markdown(header, rows), "", below_differences(note, p_values)]
 
@@ -848,7 +848,7 @@ def attacks_table(record):
 def read_records(path):
     """The content of a file of records. ValueError if it is missing or damaged.
 
-    Of a file .jsonl it is the list of its records of runs, of a file .json the value.
+    For a .jsonl file this is the list of its records of runs, for a .json file its value.
     """
     if path.suffix == ".jsonl":
         return read_run_records(path)
@@ -994,7 +994,7 @@ def with_tables(text, results):
         is_begin = line.startswith(BEGIN)
         is_end = line == END
         if is_begin and table is not None:
-            raise ValueError(f"{line} is inside of the table {table}")
+            raise ValueError(f"{line} is inside the table {table}")
         if is_end and table is None:
             raise ValueError(f"there is {END} without a table")
 

@@ -11,19 +11,14 @@ import math
 
 import torch
 
-from support.files import load_checkpoint
+from support.files import damaged, load_checkpoint
 
 # what Trainer.save writes at any time, and what an unfinished run needs in addition
 KEYS = ("settings", "step", "losses", "tokens", "seconds", "records", "result")
 UNFINISHED_KEYS = ("model", "optimizer")
 
-# AdamW counts its steps in float32, which counts no further than this.
+# AdamW counts its steps in float32. From this number on, adding 1 no longer changes a float32.
 LAST_COUNTED_STEP = 2**24
-
-
-def damaged(path, reason):
-    """The error for a file that is not what this project writes."""
-    return ValueError(f"{path} is damaged or is not a checkpoint of this project ({reason})")
 
 
 # --- The state of a run ---------------------------------------------------------------------------
@@ -132,7 +127,7 @@ def is_number(value):
 
 
 def check_tensor(name, tensor, expected):
-    """ValueError if a tensor is not one of finite numbers, with the shape and dtype of another one.
+    """ValueError unless a tensor has finite numbers, and the shape and dtype of `expected`.
 
     torch itself copies complex numbers without their imaginary part, and accepts sparse tensors,
     tensors without numbers (of the device "meta"), and numbers that are not finite.
@@ -153,8 +148,8 @@ def load_optimizer(optimizer, saved, step, path):
     """Restore the moments of AdamW after `step` steps.
 
     torch does not compare their shapes, and its fused kernel would read and write beyond the end of
-    a moment that is too small: so they are compared here. All other values of the optimizer (betas,
-    weight decay, ...) are its own, which follow from the settings.
+    a moment that is too small: so they are compared here. Of the other values (betas, weight decay,
+    ...), the saved ones are not used: `optimizer` has its own, which follow from the settings.
 
     Args:
         optimizer: of a new model.
@@ -212,7 +207,7 @@ def checked_moments(moments, parameter, step):
     if (square < 0).any():
         raise ValueError("the mean of squares is below 0")
 
-    # Each gets memory of its own: in a file that was changed, several may share theirs.
+    # Each tensor gets its own memory: in a file that was changed, several tensors may share it.
     return {"step": count.clone(), "exp_avg": own_copy(mean), "exp_avg_sq": own_copy(square)}
 
 

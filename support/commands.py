@@ -72,7 +72,7 @@ def run_command(program, function, *arguments):
                 "--device cpu"
             )
             code = 2
-        # other RuntimeErrors are our mistakes
+        # other RuntimeErrors are bugs of this project: show the traceback
         else:
             raise
 
@@ -91,9 +91,9 @@ def flush(stream):
 
 
 def discard_if_broken(stream):
-    """Let a stream that cannot be written to lead nowhere.
+    """Redirect a stream that cannot be written to os.devnull.
 
-    Otherwise Python tries again when it ends, and prints a traceback.
+    Otherwise Python would try to write to it again when it ends, and print a traceback.
     """
     try:
         flush(stream)
@@ -112,6 +112,16 @@ def command_line(words):
     if os.name == "nt":
         return subprocess.list2cmdline(words)
     return shlex.join(words)
+
+
+def given_options(args, names):
+    """{name: value} of those of these options that the user gave. The others are None in args."""
+    given = {}
+    for name in names:
+        value = getattr(args, name)
+        if value is not None:
+            given[name] = value
+    return given
 
 
 def positive_int(text):

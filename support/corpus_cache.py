@@ -98,7 +98,7 @@ def corpus_lock(folder, title, log):
             log(f"{error}: waiting until it is free")
             stack.enter_context(lock(path, name, wait=True))
         except OSError:
-            # A cache in which this user may only read has no lock, and can be used without one.
+            # In a cache that this user may only read, no lock can be made. None is needed to read.
             if not folder.exists():
                 raise
         yield
@@ -111,8 +111,8 @@ def remove_leftovers(cache_dir):
         if not KEY.fullmatch(path.stem):
             continue
 
-        # If the lock is free, its owner is dead. At its end, `lock` removes the file.
-        # A ValueError: it is in use, or it is the file of another program.
+        # If the lock is free, its owner has ended. `lock` removes the file when the block ends.
+        # A ValueError says that the lock is in use, or that it is the file of another program.
         with suppress(ValueError, OSError), lock(path, path.stem):
             delete(temporary_name(path.with_suffix("")))
 
@@ -205,10 +205,7 @@ def count_known_pairs(folder, first_sentences, train, held_out):
     # Look for each training pair among the held-out pairs.
     held_out_pairs = list(pairs_as_bytes(tokens, sentence_starts, first_sentences[held_out]))
     wanted = set(held_out_pairs)
-    found = set()
-    for pair in pairs_as_bytes(tokens, sentence_starts, first_sentences[train]):
-        if pair in wanted:
-            found.add(pair)
+    found = wanted.intersection(pairs_as_bytes(tokens, sentence_starts, first_sentences[train]))
 
     # A pair that is held out twice counts twice.
     return sum(1 for pair in held_out_pairs if pair in found)
@@ -325,7 +322,7 @@ def check_consistency(corpus):
     sentence_starts = corpus.sentence_starts
     document_starts = corpus.document_starts
 
-    # The numbers of things are those that were counted when they were written.
+    # There must be as many documents, sentences, ... as were counted when they were written.
     sizes = {
         "documents": len(document_starts) - 1,
         "sentences": len(sentence_starts) - 1,
@@ -358,12 +355,13 @@ def check_starts(name, starts, end):
 class TokenFile:
     """The token ids of a corpus: an array that stays on disk (memory-mapped), and its SHA-256.
 
-    Another program may cut the file or write into it while it is in use. `array` checks the size
-    and the time of change of the file. If they are not as before, it checks the content again.
+    Another program may truncate the file or write into it while it is in use. `array` checks the
+    size and the modification time of the file. If one of them has changed, it checks the content.
 
-    Two things are not noticed. If the file is cut between this check and the use of the array, the
-    operating system ends Python (signal SIGBUS, "bus error"). And a change of the content that
-    leaves size and time as they are, such as a defect of the disk, is found at the next start only.
+    Two things are not noticed. If the file is truncated between this check and the use of the
+    array, the operating system ends Python (signal SIGBUS, "bus error"). And a change of the
+    content that leaves size and time as they are, such as a defect of the disk, is found only at
+    the next start.
     """
 
     def __init__(self, path):
@@ -404,7 +402,7 @@ class TokenFile:
         return self.mapped
 
     def current_state(self):
-        """Size and time of change of the file."""
+        """Size and modification time of the file."""
         status = os.fstat(self.file.fileno())
         return status.st_size, status.st_mtime_ns
 

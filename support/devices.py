@@ -10,16 +10,16 @@ from support.distributed import local_count, local_rank, process_count
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def choose_device(device=None, precision=None):
+def choose_device(device="auto", precision="auto"):
     """Choose the device and the precision of the matrix products.
 
-    It also prepares the device: with several processes it sets the GPU of this one, and on a CPU
-    numbers that are almost 0 (subnormal ones) become 0, because it computes with them very slowly.
+    It also prepares the device. With several processes, it sets the GPU of this process. On a CPU,
+    numbers that are almost 0 (subnormal numbers) become 0, because a CPU is very slow with them.
 
     Args:
-        device: "cpu", "cuda", "cuda:1", "mps"; None or "auto" chooses the first of CUDA, MPS, CPU.
+        device: "cpu", "cuda", "cuda:1", "mps"; "auto" chooses the first of CUDA, MPS, CPU.
             Of several processes, each one gets its own GPU.
-        precision: "fp32", "bf16"; None or "auto" chooses bf16 if the hardware multiplies it
+        precision: "fp32", "bf16"; "auto" chooses bf16 if the hardware multiplies it
             (CUDA from compute capability 8.0, CPUs with AVX512-BF16 or AMX), otherwise fp32.
     Returns:
         (torch.device, torch.dtype, a line that says what was chosen and why)
@@ -29,7 +29,7 @@ def choose_device(device=None, precision=None):
     available = available_devices()
 
     # the device
-    if device in (None, "auto"):
+    if device == "auto":
         chosen = torch.device(available[0])
         why = f"the best of: {', '.join(available)}"
     else:
@@ -48,7 +48,7 @@ def choose_device(device=None, precision=None):
         torch.backends.cudnn.allow_tf32 = False
 
     # the precision
-    if precision not in (None, "auto"):
+    if precision != "auto":
         reason = "as given"
     elif has_fast_bf16(chosen):
         precision = "bf16"
@@ -91,7 +91,7 @@ def available_devices():
     kinds = []
     if torch.cuda.is_available():
         kinds.append("cuda")
-    # torch connects several processes on CUDA and on CPUs alone
+    # torch can connect several processes only on CUDA and on CPUs
     if torch.backends.mps.is_available() and process_count() == 1:
         kinds.append("mps")
     kinds.append("cpu")
@@ -139,8 +139,6 @@ def has_fast_bf16(device):
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device.type != "cpu":
-        return False
-    if not hasattr(torch.cpu, "get_capabilities"):  # an older version of torch
         return False
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

@@ -8,9 +8,9 @@ rank 0 is the first one. It writes the files and prints.
     first process    its checks, meet() ... together ... the end
     other processes  wait for meet(), then run the same code without printing
 
-So a mistake in the command line is answered once, and a text is prepared by one process. Without
-torchrun there is one process. Then all functions here return at once, and torch.distributed is not
-used. docs/distributed.md describes how the processes share a training step.
+So an error in the command line is reported only once, and a text is prepared by only one process.
+Without torchrun there is one process. Then all functions here return immediately, and
+torch.distributed is not used. docs/distributed.md describes how the processes share a step.
 """
 
 import itertools
@@ -29,7 +29,7 @@ from tqdm import tqdm
 from support.memory import is_out_of_memory
 
 TIMEOUT = timedelta(minutes=10)  # a process that waits longer for the others ends the run
-POLL_SECONDS = 0.1  # between two looks at whether the first process has come to meet()
+POLL_SECONDS = 0.1  # between two checks whether the first process has called meet()
 
 # What the processes write into the store, a table of short texts that all of them can read.
 OTHERS = "others"  # what the other processes do: RUN, or END without having begun
@@ -93,8 +93,8 @@ def run_together(function, *arguments):
     """Call function(*arguments) in each process that torchrun has started.
 
     The other processes begin when the first process has called `meet`. If the first process ends
-    before that, they do not begin. If a process fails, its error is raised there. The others lose
-    the connection to it, so they fail, too, but without a message.
+    before that, they do not begin. If a process fails, its error is raised in that process. The
+    others lose the connection to it, so they fail, too, but without a message.
 
     Returns:
         What the function returns; 0 in a process that did not begin.
@@ -112,8 +112,8 @@ def run_together(function, *arguments):
         else:
             result = run_after_first(function, *arguments)
     except Exception as error:
-        # When a process has ended, torchrun sends SIGTERM to the others. It must not end this one
-        # before it has said why.
+        # When a process has ended, torchrun sends SIGTERM to the others. Ignore it, so that this
+        # process can still report its error.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
         # Only the first process that fails says why.
@@ -131,7 +131,7 @@ def run_together(function, *arguments):
 
 
 def connect():
-    """Connect the processes: by NCCL between tensors on GPUs, by gloo between those on CPUs."""
+    """Connect the processes, with NCCL for tensors on GPUs and gloo for tensors on CPUs."""
     global _store
     backend = "gloo"
     if torch.cuda.is_available() and distributed.is_nccl_available():  # not on Windows
@@ -182,7 +182,7 @@ def run_after_first(function, *arguments):
 
 
 def meet():
-    """The first process has checked everything: the others begin."""
+    """Let the other processes begin: the first process has checked everything."""
     if _store is not None and is_first():
         _store.set(OTHERS, RUN)
 

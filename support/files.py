@@ -16,7 +16,7 @@ from support.memory import is_out_of_memory
 from support.signals import delayed_signals
 
 PART = ".part"  # how the temporary names end
-OWN_PART = re.compile(r"(.+)\.([0-9]+)\.part")  # "model.pt.4711.part": the number is the process
+OWN_PART = re.compile(r"(.+)\.([0-9]+)\.part")  # "model.pt.4711.part": 4711 is the process ID
 
 # Windows refuses to rename a file while another program reads it, such as a virus scanner.
 RENAME_SECONDS = 10.0  # until the error is raised
@@ -107,8 +107,8 @@ def remove_parts_of(path):
 
 
 def is_running(number):
-    """Whether there is a process with this number on this machine. On Windows: True."""
-    # On Windows, this call would not ask but end the process.
+    """Whether there is a process with this ID on this machine. On Windows: always True."""
+    # On Windows, os.kill would end the process. Elsewhere, signal 0 only checks that it exists.
     if os.name == "nt":
         return True
     try:
@@ -212,16 +212,18 @@ def load_checkpoint(path):
             file.seek(0)
             return torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises many kinds of errors for the same cause
-            # A damaged archive names impossible places ("invalid argument"); other errors of the
-            # system are not the fault of the file.
+            # A damaged archive may hold an impossible offset: then the system reports EINVAL,
+            # "invalid argument". Other errors of the system are not caused by the file.
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             if is_out_of_memory(error):
                 raise
-            kind = type(error).__name__
-            raise ValueError(
-                f"{path} is damaged or is not a checkpoint of this project ({kind})"
-            ) from None
+            raise damaged(path, type(error).__name__) from None
+
+
+def damaged(path, reason):
+    """The error for a checkpoint that is not what this project writes."""
+    return ValueError(f"{path} is damaged or is not a checkpoint of this project ({reason})")
 
 
 def check_archive(file):
@@ -231,8 +233,8 @@ def check_archive(file):
         if damaged is not None:
             raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
 
-        # torch.save writes plain parts. If damage turns one into a "folder", torch.load leaves its
-        # tensor without numbers, that is, with what was in the memory before.
+        # torch.save writes plain parts. If damage turns one into a "folder", torch.load does not
+        # fill its tensor, which then holds whatever was in that memory before.
         for part in archive.infolist():
             if part.external_attr != 0 or part.compress_type != zipfile.ZIP_STORED:
                 raise zipfile.BadZipFile(f"{part.filename} is not a plain part")

@@ -26,8 +26,7 @@ class TaskFormat:
 
     Attributes:
         folder: name of the task's folder, and of the task in tables.
-        rows: {split: number of rows that were published}; None: any number is accepted. A
-            split is one file.
+        rows: {split: number of rows that were published}. A split is one file.
         columns: names of the columns in the train and dev files, from left to right.
         test_columns: the same for the test files. They have no column for the label.
         texts: the columns of the first sentence and, for a task on pairs, of the second sentence.
@@ -510,8 +509,6 @@ def check_rows(table, task, data_dir, split, allow_partial, log):
 
     # partial: another number of rows than published, or broken rows in a file published without any
     published = task.rows[split]
-    if published is None:
-        published = len(table.rows)
     partial = len(table.rows) != published
     if table.broken_lines and not task.short_rows:
         partial = True
@@ -614,10 +611,7 @@ def check_data(formats, data_dir):
                 if examples.skipped:
                     state += f", {len(examples.skipped):,} broken rows skipped"
 
-            expected = "any"
-            if published is not None:
-                expected = f"{published:,}"
-            print(f"{task.folder:<7}{split:<16}{rows:>8} of {expected:>7} rows   {state}")
+            print(f"{task.folder:<7}{split:<16}{rows:>8} of {published:>7,} rows   {state}")
 
     if files == 0:
         command = command_line(["python", "glue.py", "download", "all", "--data_dir", data_dir])

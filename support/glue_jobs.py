@@ -18,7 +18,7 @@ from support.files import remove_parts
 from support.glue_results import check_settings, encoder_path, read_results, results_lock
 from support.locks import InUse, lock
 
-POLL_SECONDS = 1.0  # between two looks at the jobs of other processes
+POLL_SECONDS = 1.0  # between two checks of the jobs of other processes
 
 
 class Job(NamedTuple):
@@ -142,7 +142,8 @@ def waiting_line(missing):
 def prepare_folder(out, encoder_tasks):
     """Make the folder of the results, and remove what killed processes have left there.
 
-    A checkpoint is kept if its job is not done, whoever wants it: it can be continued.
+    The checkpoint of an unfinished job is kept, even if this command does not need the job: another
+    command can continue it.
 
     Args:
         out: the folder.

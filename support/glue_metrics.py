@@ -1,8 +1,8 @@
 """GLUE's metrics: accuracy, F1, Matthews correlation, Pearson's r and Spearman's rho.
 
 Every metric takes predictions and labels, both (n,) class ids or numbers, and returns a float.
-If it is not defined it returns 0: f1 if no prediction of class 1 is right; matthews, pearson and
-spearman if all predictions or all labels are equal.
+A metric returns 0 where it is not defined: f1, if no prediction of class 1 is right; matthews,
+pearson and spearman, if all predictions or all labels are equal.
 """
 
 import numpy as np

@@ -5,8 +5,8 @@
     best-mnli_matched.pt  MNLI has two of them, one for each half
     mnli-seed42.pt        an encoder from which other tasks start
 
-A line of results.jsonl is a JSON object, the record. If a task and seed has two, the last one
-counts:
+A line of results.jsonl is a JSON object, the record. If there are two lines of one task and seed,
+the last one counts:
 
     task, seed   which run it was
     result       {"score": ..., "scores": {dev split: {metric: ..., "score": ...}},
@@ -20,7 +20,7 @@ counts:
 A file of weights holds task, seed, settings and result, too. So weights that do not belong to their
 line are noticed, whatever happened to one of the files.
 
-Several processes may add results to one folder: each one holds its lock for a moment.
+Several processes may add results to one folder: each one holds the folder's lock while it writes.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from support.json_lines import append_json_line, read_json_lines
 from support.locks import lock
 from support.runs import model_digest
 from support.signals import delayed_signals
-from support.statistics import different_settings
+from support.statistics import listed_differences
 
 DTYPES = ("float32", "bfloat16")
 
@@ -213,13 +213,10 @@ def check_settings(out, records, settings):
             continue
 
         # which settings differ, apart from the seed?
-        different = different_settings(record["settings"], settings, ("seed", "changed"))
-        differences = []
-        for key, (there, here) in different.items():
-            differences.append(f"{key} is {there} there and {here} here")
+        differences = listed_differences(record["settings"], settings, ("seed", "changed"))
         if differences:
             raise OtherSettings(
-                f"{out} has {name}, seed {seed}, with other settings ({'; '.join(differences)}); "
+                f"{out} has {name}, seed {seed}, with other settings ({differences}); "
                 f"{advice_on_precision(record['settings'], settings)}choose another --name"
             )
 
@@ -247,8 +244,7 @@ def score_on(record, split):
 def best_record(records, name, split):
     """The record of a task with the best score on a development split; of equal ones the first."""
     of_task = [record for (task, _), record in records.items() if task == name]
-    scores = [score_on(record, split) for record in of_task]
-    return of_task[scores.index(max(scores))]
+    return max(of_task, key=lambda record: score_on(record, split))
 
 
 # --- The files of weights -------------------------------------------------------------------------

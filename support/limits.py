@@ -18,9 +18,9 @@ in the precision of the matrix products, 4 bytes or 2. And for every masked toke
     V numbers    the logits, which are still there
     V numbers    their log-probabilities, for the gradient of the cross-entropy
 
-This is a lower bound: LayerNorms, mixers, maps of attention and the text itself come on top of it,
-and a step can need five times as much. So a run that is not refused may still be too large. But a
-run that is refused cannot fit. `python pretrain.py --dry_run` measures what a step really needs.
+This is a lower bound: LayerNorms, mixers, attention maps and the text itself are not counted, and a
+step can need five times as much. So a run that is refused cannot fit, but a run that is not refused
+may still be too large. `python pretrain.py --dry_run` measures what a step really needs.
 
 Tokens are counted without padding. A step of B pairs has B times the mean length of a pair. The
 batch itself needs 24 bytes per token: its ids, the masked ids and the labels, 8 bytes each.
@@ -142,7 +142,7 @@ def memory_line(peaks, own_pairs, memory):
         advice = f"--micro_batch {fits:,} would fit"
         if fits < 1:
             advice = "not even a single pair would fit: choose a smaller --size or --seq_len"
-    return f"{text}, so by a straight line {advice}"
+    return f"{text}, so by linear extrapolation {advice}"
 
 
 def check_memory(

@@ -27,7 +27,7 @@ except ImportError:  # Windows
 # Windows locks a byte of the file. This one is far behind the text, so that the text can be read.
 LOCKED_BYTE = 1 << 30
 
-# What the operating system says if another process has the lock, and if it knows no locks.
+# Error numbers if another process holds the lock, and if the file system does not support locks.
 HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
@@ -66,8 +66,8 @@ def lock(path, name, wait=False, advice=None):
     try:
         yield
     finally:
-        # Remove the file before the lock is given up: afterwards another process could hold it.
-        # Windows does not remove an open file. There it stays; it is not locked.
+        # Remove the file before the lock is released: afterwards another process could hold it.
+        # Windows does not remove an open file: there the file stays, unlocked.
         with suppress(OSError):
             path.unlink(missing_ok=True)
         os.close(file)
@@ -113,7 +113,7 @@ def open_lock_file(path):
     content = os.read(file, len(OWNER))
     if content not in (b"", OWNER):
         os.close(file)
-        raise ValueError(f"{path} is not a lock of this project: give it another name")
+        raise ValueError(f"{path} is not a lock of this project: rename that file")
     return file
 
 

@@ -34,7 +34,7 @@ def process_memory(name):
 
 
 def reset_peak():
-    """Let "VmHWM" begin again with the memory of now. Returns False if that is impossible."""
+    """Reset "VmHWM" to what the process holds now. Returns False if that is impossible."""
     try:
         # Give freed memory back to the system. Otherwise it would be used again, and the process
         # would not grow.

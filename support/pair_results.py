@@ -127,7 +127,8 @@ def check_record(record):
         score = record["scores"][name]
         if len(score["wins"]) != digits or len(score["tied"]) != score["ties"]:
             raise ValueError(f"{name} of {record['paradigm']} is not complete")
-        if not np.isclose(100 * credit_per_pair(score, pairs).mean(), score["accuracy"]):
+        accuracy = 100 * credit_per_pair(score, pairs).mean()
+        if not math.isclose(accuracy, score["accuracy"], rel_tol=1e-5, abs_tol=1e-8):
             raise ValueError(f"the accuracy of {record['paradigm']} is not that of its pairs")
 
 
@@ -139,7 +140,7 @@ def add_result(folder, record):
 
 
 def keep_results(folder, data, paradigms):
-    """Remove the records of all other paradigms, which the data do not have any more.
+    """Keep only the records of these paradigms. The others are no longer in the data.
 
     Only the process that holds the lock of these results may do this.
 

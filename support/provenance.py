@@ -11,21 +11,17 @@ CODE = ("*.py", "support/*.py", "toy/*.py", "lab/*.py")  # all that a result can
 
 
 def made_by(device):
-    """{"date", "device", "torch", "threads", "code"}: kept with every result.
+    """When, where and by which code something was computed: kept with every result.
 
     Args:
         device: the torch.device on which it is computed.
     """
-    return {**describe_machine(device), "code": code_digest()}
-
-
-def describe_machine(device):
-    """{"date", "device", "torch", "threads"}: when and on what something was computed."""
     return {
         "date": datetime.date.today().isoformat(),
         "device": f"{device.type} ({device_name(device)})",
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
+        "code": code_digest(),
     }
 
 

@@ -40,17 +40,13 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 @contextmanager
-def own_folder(folder, option):
+def own_folder(folder):
     """Make a run's folder, and let no other process work on it during a `with` block.
 
-    Args:
-        folder: of the run.
-        option: the command line's option that names another folder, for the message.
-    Raises:
-        ValueError: another process works on it.
+    Raises ValueError if another process works on it.
     """
     make_folder(folder)
-    advice = f"wait until it has finished, or choose another {option}"
+    advice = "wait until it has finished, or choose another --out_dir"
     with lock(folder / LOCK, folder, advice=advice):
         remove_parts(folder)
         yield
@@ -59,7 +55,7 @@ def own_folder(folder, option):
 def each_run_once(folders):
     """The folders without those that are the same as an earlier one by another path or a link.
 
-    A name with wildcards stands for all folders that it fits.
+    A name with wildcards stands for all folders that it matches.
     """
     different = {}
     for name in folders:
@@ -69,12 +65,12 @@ def each_run_once(folders):
 
 
 def matching_folders(name):
-    """The folders that a name with wildcards, such as runs/*-seed?, fits, in alphabetical order.
+    """The folders that a name with wildcards, such as runs/*-seed?, matches, in alphabetical order.
 
-    Most shells replace such a name before the program sees it, those of Windows do not. Any other
-    name, and one that fits nothing, is returned as it is: [name].
+    Most shells replace such a name before the program sees it, but those of Windows do not. A name
+    without wildcards, or one that matches nothing, is returned as it is: [name].
     """
-    # a folder that is really called so
+    # a folder may really have such a name
     if os.path.lexists(name):
         return [name]
 
@@ -82,20 +78,20 @@ def matching_folders(name):
     return found or [name]
 
 
-def check_not_in_use(folder, option):
-    """ValueError if another process works on a run's folder. Arguments as in `own_folder`.
+def check_not_in_use(folder):
+    """ValueError if another process works on a run's folder.
 
     What killed processes left in the folder is deleted.
     """
     # Without a lock nobody works there. A killed process leaves one that nobody holds.
     if (folder / LOCK).exists():
-        with own_folder(folder, option):
+        with own_folder(folder):
             pass
 
 
 @contextmanager
 def added_to_errors(advice, kind=(ValueError, OSError)):
-    """Errors of this kind in the `with` block become ValueErrors that end with an advice."""
+    """Errors of this kind in the `with` block become ValueErrors with `advice` at their end."""
     try:
         yield
     except kind as error:
@@ -235,14 +231,14 @@ def parse_tokenizer(path):
             tokenizer.encode("the [MASK] \N{SNOWMAN}.", add_special_tokens=False)
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # an Exception, or a PanicException, which is none
+    except BaseException as error:  # the library's PanicException is not a subclass of Exception
         raise ValueError(f"{path} is damaged: {error}") from None
     return tokenizer
 
 
 @contextmanager
 def no_library_messages():
-    """What a library written in Rust or C prints to the error output is left out.
+    """Suppress what libraries written in Rust or C print to the error output.
 
     The tokenizers library prints a report of many lines when it panics, and then raises an error.
     """

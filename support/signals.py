@@ -8,7 +8,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Turns SIGINT and SIGTERM into a number that is read between two training steps.
+    """Stores the number of SIGINT or SIGTERM, which the training checks between two steps.
 
     with StopSignals() as stop:
         while not stop.number:

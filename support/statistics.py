@@ -23,7 +23,7 @@ ALL_EQUAL = "all differences are equal"
 
 
 def standard_error(values):
-    """Standard error of the mean. Of one value it is not known: nan."""
+    """Standard error of the mean; nan for a single value, for which it is not defined."""
     if len(values) == 1:
         return math.nan
     return np.std(values, ddof=1) / math.sqrt(len(values))
@@ -53,6 +53,14 @@ def different_settings(first, second, except_for=()):
     return differences
 
 
+def listed_differences(there, here, except_for=()):
+    """`different_settings` as text, "lr is 0.1 there and 0.2 here; ..."; "" if there are none."""
+    listed = []
+    for name, (one, other) in different_settings(there, here, except_for).items():
+        listed.append(f"{name} is {one} there and {other} here")
+    return "; ".join(listed)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The result of a paired t-test.
@@ -76,14 +84,12 @@ class Comparison:
         """The comparison as text: "0.052 +- 0.011 (p = 0.04, 3 seeds)"."""
         mean = f"{self.mean:.{digits}f}"
         if self.seeds == 1:
-            return f"{mean} ({self.test_text()})"
+            return f"{mean} (one seed)"
         error = f"{self.standard_error:.{digits}f}"
         return f"{mean} +- {error} ({self.test_text()}, {self.seeds} seeds)"
 
     def test_text(self):
-        """The result of the t-test as text: "p = 0.04", or why there is none."""
-        if self.seeds == 1:
-            return "one seed"
+        """The result of the t-test over several seeds: "p = 0.04", or why there is none."""
         if math.isnan(self.p):
             return ALL_EQUAL
         return f"p = {self.p:.2g}"
@@ -92,9 +98,7 @@ class Comparison:
         """The p-value as a cell of a table, without "p = "; "" for one seed."""
         if self.seeds == 1:
             return ""
-        if math.isnan(self.p):
-            return ALL_EQUAL
-        return f"{self.p:.2g}"
+        return self.test_text().removeprefix("p = ")
 
 
 def compare(first, second):

@@ -39,16 +39,17 @@ WIKITEXT = {
     },
 }
 
+BUILT_IN = ("toy", *WIKITEXT)  # corpora that need no files from the user
+
 
 # --- Find -----------------------------------------------------------------------------------------
 
 
-def find_sources(names, built_in, log):
+def find_sources(names, log):
     """Turn the names of corpora into sources: names of built-in corpora and Paths of text files.
 
     Args:
-        names: names of built-in corpora, text files and folders.
-        built_in: the names of the built-in corpora.
+        names: those of BUILT_IN, text files and folders.
         log: called with one line of text for everything that is left out or was not expected.
 
     Returns:
@@ -61,20 +62,20 @@ def find_sources(names, built_in, log):
     """
     sources = []
     for name in names:
-        if name in built_in:
+        if name in BUILT_IN:
             sources.append(name)
         else:
-            sources += find_text_files(name, built_in, log)
-    return without_repetitions(sources, built_in, log)
+            sources += find_text_files(name, log)
+    return without_repetitions(sources, log)
 
 
-def without_repetitions(sources, built_in, log):
+def without_repetitions(sources, log):
     """The sources without those that are the same as an earlier one, with a line for each."""
     kept = {}
     for source in sources:
         # All paths and links to a file have the same file number.
         key = source
-        if source not in built_in:
+        if source not in BUILT_IN:
             key = file_number(source)
 
         if key not in kept:
@@ -96,7 +97,7 @@ def file_number(path):
     return status.st_dev, status.st_ino
 
 
-def find_text_files(name, built_in, log):
+def find_text_files(name, log):
     """The Paths of the text files that a name means: one file, or all those of a folder."""
     path = Path(name)
 
@@ -104,7 +105,7 @@ def find_text_files(name, built_in, log):
     is_empty = not str(name).strip()
     if is_empty or not path.exists():
         raise ValueError(
-            f"no corpus {str(name)!r}: no such file or folder; built in are {', '.join(built_in)}"
+            f"no corpus {str(name)!r}: no such file or folder; built in are {', '.join(BUILT_IN)}"
         )
 
     if path.is_dir():

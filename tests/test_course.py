@@ -111,7 +111,7 @@ def test_there_are_more_than_100_mistakes_and_each_one_fits_its_function():
 
 
 def test_a_mistake_whose_line_is_gone_is_an_error():
-    with pytest.raises(ValueError, match="does not hold once"):
+    with pytest.raises(ValueError, match="does not contain exactly once"):
         wrong_source(MISTAKES[0]._replace(right="no such line"))
 
 

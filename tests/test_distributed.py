@@ -459,7 +459,7 @@ def test_an_error_in_one_process_ends_all_with_one_message(
 def test_a_folder_that_another_program_uses_is_refused_once(together, arguments, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    with pretrain.own_folder(folder, "--out_dir"):
+    with pretrain.own_folder(folder):
         outcome = together(2, [*arguments, "--out_dir", folder])
     assert outcome.codes[0] == 2 and len(outcome.messages()) == 1
     assert "in use by process" in outcome.messages()[0]

@@ -411,7 +411,7 @@ def test_16_bits_become_float32(dtype, run_exchange, tmp_path):
     short = {name: tensor.to(dtype) for name, tensor in random_tensors("bert").items()}
     folder = write_checkpoint(tmp_path / "bert", tensors=short)
     done = run_exchange("import", folder, tmp_path / "run")
-    assert "note: the weights were turned from 16 bits into float32" in done.out
+    assert "note: the weights were converted from 16 bits to float32" in done.out
     check_imported(tmp_path / "run", "bert", short, published_config("bert"))
 
 
@@ -593,7 +593,10 @@ def test_a_tokenizer_that_does_not_fit_is_refused(refused, tmp_path):
     [
         ({"vocab.txt": "[PAD]\nthe\nthe\n"}, "lines 2 and 3 are equal"),
         ({"vocab.txt": "[PAD]\nthe\n"}, "the tokenizer has no [UNK]"),
-        ({"vocab.txt": "", "added_tokens.json": '{"<a>": 13}'}, "added_tokens.json is not read"),
+        (
+            {"vocab.txt": "", "added_tokens.json": '{"<a>": 13}'},
+            "added_tokens.json is not supported",
+        ),
         (
             {"vocab.txt": "a", "tokenizer_config.json": '{"do_lower_case": 1}'},
             "has 1 for lowercase",
@@ -833,7 +836,7 @@ def test_a_folder_that_holds_something_is_not_touched(run_exchange, tmp_path):
     for arguments in (("import", folder, run), ("export", run, folder)):
         done = run_exchange(*arguments)
         assert done.code == 2
-        assert "is there already; name a new or an empty folder" in done.error
+        assert "already exists; name a new or an empty folder" in done.error
     assert [path.name for path in run.iterdir()] == ["notes.txt"]
 
 

@@ -111,17 +111,19 @@ def test_a_dry_run_says_which_micro_batch_fits():
     peaks = {2: 300 * mib, 4: 400 * mib}
     assert limits.memory_line(peaks, 16, 1000 * mib) == (
         "a step took 300 MiB with 2 pairs at a time, 400 MiB with 4 pairs at a time; "
-        "there are 1,000 MiB, so by a straight line all 16 pairs of a step fit at once"
+        "there are 1,000 MiB, so by linear extrapolation all 16 pairs of a step fit at once"
     )
-    assert limits.memory_line(peaks, 17, 1000 * mib).endswith("line --micro_batch 16 would fit")
-    assert limits.memory_line(peaks, 17, 250 * mib).endswith("line --micro_batch 1 would fit")
+    line = limits.memory_line(peaks, 17, 1000 * mib)
+    assert line.endswith("so by linear extrapolation --micro_batch 16 would fit")
+    line = limits.memory_line(peaks, 17, 250 * mib)
+    assert line.endswith("so by linear extrapolation --micro_batch 1 would fit")
 
 
 def test_a_dry_run_says_if_not_even_one_pair_fits_or_if_it_cannot_know():
     mib = 2**20
     for peaks in ({2: 300 * mib, 4: 400 * mib}, {1: 300 * mib}):
         line = limits.memory_line(peaks, max(peaks), 200 * mib)
-        assert "by a straight line not even a single pair would fit: choose a smaller" in line
+        assert "extrapolation not even a single pair would fit: choose a smaller" in line
     line = limits.memory_line({1: 300 * mib}, 256, 400 * mib)
     assert "fit at once" not in line and "measure with a larger --micro_batch" in line
 

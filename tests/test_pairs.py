@@ -4,8 +4,10 @@ import hashlib
 import http.server
 import io
 import json
+import math
 import os
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,10 @@ from model_helpers import SMALL
 from support import blimp, pair_results
 from support.blimp import Paradigm
 from toy import language
+
+# where `python -m lab.pairs RUN --data blimp` keeps BLiMP
+BLIMP = Path(__file__).parent.parent / "cache" / "downloads" / "BLiMP.zip"
+
 
 # --- Tokenizers and models ------------------------------------------------------------------------
 
@@ -143,6 +149,25 @@ def test_scores_are_those_of_the_definition(request, name, variant):
     assert is_same == (name == "toy_tokenizer")
 
 
+@pytest.mark.skipif(not BLIMP.is_file(), reason="BLiMP has not been downloaded")
+def test_scores_of_500_pairs_of_blimp_are_those_of_the_definition():
+    """For those who have it: python -m lab.pairs RUN --data blimp. It takes about a minute."""
+    every_pair = [
+        pair for paradigm in blimp.read_blimp(BLIMP.parent.parent) for pair in paradigm.pairs
+    ]
+    tested = every_pair[:: len(every_pair) // 500][:500]
+    sentences = [sentence for _, good, bad in tested for sentence in (good, bad)]
+    tokenizer = data.train_tokenizer(sentences, 500, print)
+    model = random_model(tokenizer)
+    scores = pairs.score_pairs(model, tokenizer, tested, tokens=2048)
+
+    expected = [score_by_definition(model, tokenizer, "", sentence) for sentence in sentences]
+    expected = np.array(expected).reshape(500, 2, 2)  # (pairs, good or bad, score)
+    for column, score in enumerate(("pll", "whole_word")):
+        found = np.stack(scores[score], axis=1)  # (pairs, good or bad)
+        assert np.abs(found - expected[:, :, column]).max() < 1e-4
+
+
 def test_hidden_states_at_one_position_are_those_of_the_encoder(toy_tokenizer):
     for variant in ("none", "composite", "conv-qkv", "lightconv", "dynamicconv-hybrid"):
         model = random_model(toy_tokenizer, variant)
@@ -173,6 +198,22 @@ def test_a_constant_model_has_ties_only_and_so_exactly_50(toy_tokenizer):
         record = pairs.judge(good, bad)
         assert record["accuracy"] == 50.0
         assert record["ties"] == len(good)
+
+
+def test_a_constant_model_prefers_the_sentence_with_fewer_pieces(piece_tokenizer):
+    """Each piece has the log p of a guess: the score is a sum, and not a mean over the pieces."""
+    model = random_model(piece_tokenizer)
+    model.bert.embeddings.token.weight.data.zero_()
+    tested = [("", "the dog was tired.", "the dog that was tired was tired.")]
+    short, long = (
+        len(piece_tokenizer.encode(sentence, add_special_tokens=False))
+        for sentence in tested[0][1:]
+    )
+    assert short < long
+    log_of_a_guess = -math.log(piece_tokenizer.get_vocab_size())
+    for good, bad in pairs.score_pairs(model, piece_tokenizer, tested, 4_096).values():
+        assert good[0] == pytest.approx(short * log_of_a_guess, abs=1e-4)
+        assert bad[0] == pytest.approx(long * log_of_a_guess, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", toy.pairs.PARADIGMS)

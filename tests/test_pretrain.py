@@ -523,7 +523,7 @@ def test_a_finished_run_without_its_model_is_no_success_and_the_advice_works(
 
 def test_a_folder_in_use_is_refused_at_once_and_left_alone(main, tmp_path):
     main("--out_dir", tmp_path, "--steps", 2)
-    with own_folder(tmp_path, "--out_dir"):
+    with own_folder(tmp_path):
         before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
         code, out, error = main("--out_dir", tmp_path, "--steps", 2)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -537,7 +537,7 @@ def test_a_folder_taken_while_the_text_is_prepared_is_refused_too(main, tmp_path
     with ExitStack() as stack:
 
         def prepare(*arguments, **options):
-            stack.enter_context(own_folder(tmp_path / "run", "--out_dir"))
+            stack.enter_context(own_folder(tmp_path / "run"))
             return true_prepare(*arguments, **options)
 
         monkeypatch.setattr(pretrain, "prepare_corpus", prepare)
@@ -550,7 +550,7 @@ def test_the_lock_is_held_while_a_run_is_trained_and_then_removed(main, tmp_path
     seen = []
 
     def step(trainer, corpus):
-        with pytest.raises(ValueError, match="in use"), own_folder(tmp_path, "--out_dir"):
+        with pytest.raises(ValueError, match="in use"), own_folder(tmp_path):
             pass
         seen.append(trainer.step)
         true_step(trainer, corpus)
@@ -561,7 +561,7 @@ def test_the_lock_is_held_while_a_run_is_trained_and_then_removed(main, tmp_path
 
 
 def test_a_dry_run_takes_no_lock(main, tmp_path):
-    with own_folder(tmp_path, "--out_dir"):
+    with own_folder(tmp_path):
         assert main("--dry_run", "--steps", 1, "--out_dir", tmp_path)[0] == 0
 
 

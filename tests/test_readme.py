@@ -1,5 +1,6 @@
 """README.md: its length, its commands, and its two examples of a new variant, run as printed."""
 
+import itertools
 import re
 import shlex
 import shutil
@@ -7,12 +8,15 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import glue
 import model
 import pretrain
+from attention import VARIANTS
 from conftest import ROOT
 from lab import attacks, bench, exchange, explore, family, figures, lengths, pairs, report
+from support.glue_table import PUBLISHED
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -20,6 +24,35 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 def test_readme_has_at_most_220_lines():
     assert len(README.splitlines()) <= 220
+
+
+# --- The table of variants ------------------------------------------------------------------------
+
+
+def rows_of_variants():
+    """The rows of README's table: [(names, [number of parameters], [last cell]), ...]"""
+    lines = README.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("| `--variant` |")) + 2
+    rows = []
+    for line in itertools.takewhile(lambda line: line.startswith("|"), lines[start:]):
+        names, _, parameters, last = line.strip("| ").split(" | ")
+        rows.append((names.split(", "), parameters.split(" / "), last.split(" / ")))
+    return rows
+
+
+def test_the_table_has_every_variant_with_its_parameters_and_its_published_score():
+    named = []
+    for names, parameters, scores in rows_of_variants():
+        named += names
+        for number, name in enumerate(names):
+            config = model.BertConfig.from_size("small", name)
+            with torch.device("meta"):  # no memory for the weights, and no time to draw them
+                small = model.BertForMaskedLM(config)
+            assert parameters[number] == f"{model.parameter_count(small):,}", name
+            if name in PUBLISHED["small"]:
+                means, _ = PUBLISHED["small"][name]
+                assert scores[number] == means.split()[-1], name
+    assert sorted(named) == sorted(VARIANTS)
 
 
 # --- Commands -------------------------------------------------------------------------------------
@@ -120,11 +153,12 @@ def test_the_examples_pass_all_tests_of_the_science(copy_with_examples):
 
 
 def test_the_examples_train_from_the_command_line(copy_with_examples, small_text, tmp_path):
-    arguments = ["pretrain.py", "--variant", "fixed-key", "local-mean", "kerple", "primer"]
-    arguments += ["--steps", "2"]
+    examples = ["fixed-key", "local-mean", "kerple", "sandwich", "alibi-sided", "primer"]
+    arguments = ["pretrain.py", "--variant", *examples, "--steps", "2"]
     arguments += ["--corpus", str(small_text.file)]
     arguments += ["--cache_dir", str(small_text.cache), "--out_dir", str(tmp_path / "runs")]
     arguments += ["--batch_size", "4", "--device", "cpu"]
     done = run_in(copy_with_examples, *arguments)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs/local-mean/model.pt").is_file()
+    for variant in examples:
+        assert (tmp_path / "runs" / variant / "model.pt").is_file()

@@ -589,8 +589,8 @@ def test_losses_by_length_have_a_column_per_length_and_say_how_many_seeds_there_
         "| alibi | 5.000 +- 1.000 | 4.000 +- 1.000 | 4.600 +- 1.100 |",
         "| absolute | 4.250 (1 seed) | 4.000 (1 seed) | - |",
         "",
-        "The same 1,234 tokens of one text for all lengths and runs: the errors are over seeds, "
-        "without that of the choice of the text; float32; cpu (model), one thread, torch 2.13.0; "
+        "The same 1,234 tokens of one text for all lengths and runs: the errors cover the seeds, "
+        "not the choice of the text; float32; cpu (model), one thread, torch 2.13.0; "
         "2026-01-02 to 2026-01-03; 2 versions of the code.",
     ]
 
@@ -603,7 +603,7 @@ def test_changes_from_the_length_of_the_training_are_those_of_each_run():
         "| absolute | - |",
         "",
         "Each run is compared with itself, on the same tokens of one text. p: paired t-test over "
-        "seeds, without the noise of the choice of the text.",
+        "seeds; it does not cover the choice of the text.",
     ]
 
 
@@ -789,7 +789,7 @@ def test_write_changes_what_is_between_the_markers_and_nothing_else(
         ("<!-- end -->", "a.md: there is <!-- end --> without a table"),
         (
             "<!-- table: toy-language -->\n<!-- table: toy-order -->\n<!-- end -->",
-            "is inside of the table toy-language",
+            "is inside the table toy-language",
         ),
         ("<!-- table: toy-langage -->\n<!-- end -->", "there is no table 'toy-langage'"),
         ("<!-- table: english -->\n<!-- end -->", "english.jsonl is not there"),

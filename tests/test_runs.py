@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from data import SPECIAL_TOKENS
 from model import MOST_LAYERS, load_config, load_run, save_run
 from model_helpers import every_word_once, small_model, word_tokenizer
 from support import runs
@@ -103,14 +102,14 @@ def test_a_tokenizer_that_cuts_and_pads_does_neither_here(run):
 
 def test_a_folder_is_used_by_one_process_at_a_time(tmp_path):
     folder = tmp_path / "run"
-    with own_folder(folder, "--out_dir"):
+    with own_folder(folder):
         with pytest.raises(
             ValueError, match=f"in use by process {os.getpid()} .*another --out_dir"
         ):
-            check_not_in_use(folder, "--out_dir")
-        with pytest.raises(ValueError, match="in use"), own_folder(folder, "--out_dir"):
+            check_not_in_use(folder)
+        with pytest.raises(ValueError, match="in use"), own_folder(folder):
             pass
-    check_not_in_use(folder, "--out_dir")
+    check_not_in_use(folder)
     assert not list(folder.iterdir())
 
 
@@ -119,10 +118,10 @@ def test_what_a_killed_process_left_is_removed_under_the_lock_and_not_otherwise(
     (tmp_path / "model.pt.1.part").write_bytes(b"half")
     assert not holds_files(tmp_path)
     with lock(tmp_path / "run.lock", "run"), pytest.raises(ValueError, match="in use"):
-        check_not_in_use(tmp_path, "--out_dir")
+        check_not_in_use(tmp_path)
     assert (tmp_path / "model.pt.1.part").exists()
 
-    with own_folder(tmp_path, "--out_dir"):
+    with own_folder(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
     assert not list(tmp_path.iterdir())
 
@@ -507,10 +506,6 @@ def test_a_link_to_itself_among_the_runs_is_left_to_the_check_of_runs(tmp_path):
     assert each_run_once([loop]) == [loop]
     with pytest.raises(ValueError, match="loop is not a run"):
         runs.read_config(loop)
-
-
-def test_the_tokens_that_a_run_must_have_are_those_of_the_data():
-    assert runs.SPECIAL_TOKENS == SPECIAL_TOKENS
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from data import BUILT_IN, prepare_corpus
+from data import prepare_corpus
 from support import text_files
 from support.text_files import WIKITEXT, find_sources, read_paragraphs
 
@@ -38,7 +38,7 @@ def silent(message):
 def paragraphs_of(names, log=silent):
     """All paragraphs of the text files and folders with these names."""
     paragraphs = []
-    for path in find_sources(names, BUILT_IN, log):
+    for path in find_sources(names, log):
         paragraphs += read_paragraphs(path, Bar(), log)
     return paragraphs
 
@@ -49,7 +49,7 @@ def paragraphs_of(names, log=silent):
 def sources_and_lines(*names):
     """What find_sources returns, and the lines that it prints."""
     lines = []
-    sources = find_sources([str(name) for name in names], BUILT_IN, lines.append)
+    sources = find_sources([str(name) for name in names], lines.append)
     assert not any("\n" in line for line in lines)
     return sources, lines
 
@@ -275,12 +275,12 @@ def test_an_empty_name_is_not_the_current_folder(name, tmp_path, monkeypatch):
     write(tmp_path / "t.txt", b"Text.")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="no such file or folder"):
-        find_sources([name], BUILT_IN, silent)
+        find_sources([name], silent)
 
 
 def test_built_in_names_and_files_can_be_mixed(tmp_path):
     path = write(tmp_path / "t.txt", b"Text.")
-    sources = find_sources(["toy", path, "wikitext-2"], BUILT_IN, silent)
+    sources = find_sources(["toy", path, "wikitext-2"], silent)
     assert sources == ["toy", tmp_path / "t.txt", "wikitext-2"]
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab.record import read_run_records
 from support.glue_format import FORMATS, has_labels, read_label, read_task
+from support.glue_table import Run, task_cells
 from toy import __main__ as toy_command
 from toy import glue as toy_glue
 from toy import language
@@ -284,6 +286,43 @@ def test_the_baselines_in_the_documents_are_those_that_the_program_prints(printe
     lines = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
     start = lines.index("    $ python -m toy --glue toy_glue") + 1
     assert [line.strip() for line in lines[start : start + len(printed)]] == printed
+
+
+def scores_of_runs():
+    """{column of the table: {variant: {pre-training seed: score}}} from results/toy.jsonl."""
+    scores = {}
+    for record in read_run_records(ROOT / "results" / "toy.jsonl"):
+        settings = record["settings"]
+        run = Run(record["run"], settings, record["glue"])
+        for column, cells in task_cells([run]).items():
+            (score,) = cells.means().values()  # of one fine-tuning seed
+            by_variant = scores.setdefault(column, {})
+            by_variant.setdefault(settings["variant"], {})[settings["seed"]] = score
+    return scores
+
+
+@pytest.mark.parametrize("task", [*GLUE_ROWS])
+def test_every_task_has_a_variant_above_the_baselines_and_separates_two_variants(task):
+    """On each dev file, in the committed runs.
+
+    The best variant is above all baselines. And there is another variant whose runs are all at
+    least 10 points below all runs of the best one.
+    """
+    names = {
+        "SST-2": ["SST"],
+        "STS-B": ["STS"],
+        "MNLI": ["MNLI-m", "MNLI-mm"],
+    }
+    lines = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.split() for line in lines if line.startswith(f"    {task} ")]
+    for column, row in zip(names.get(task, [task]), rows, strict=True):
+        baseline_scores = [float(number) for number in row[2:] if number != "-"]
+        assert len(row) == 8
+
+        runs = [list(by_seed.values()) for by_seed in scores_of_runs()[column].values()]
+        best = max(runs, key=np.mean)
+        assert np.mean(best) > max(baseline_scores) + 9
+        assert min(max(other) for other in runs) < min(best) - 10
 
 
 def chance_interval(task, share=1 / 2):

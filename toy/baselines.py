@@ -16,7 +16,7 @@ import numpy as np
 
 from support.glue_metrics import METRICS
 
-# What glue.py scores with; all other tasks with the accuracy.
+# The metrics that glue.py uses; all other tasks are scored by accuracy.
 TASK_METRICS = {
     "CoLA": ("matthews",),
     "MRPC": ("accuracy", "f1"),
@@ -248,7 +248,7 @@ def linear_predictions(x, targets, dev_x, penalty=5, rounds=50):
             w = w + step * direction
             residual = residual - step * change
 
-            # The next direction does not undo what the ones before have reached.
+            # The next direction is conjugate to the previous ones: it does not undo their progress.
             last_size = size
             size = residual @ residual
             direction = residual + size / last_size * direction

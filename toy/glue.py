@@ -23,22 +23,11 @@ Each task is one function task(story, label, turn). It draws a row that has this
 It returns a Row, or None if what was drawn does not fit. The caller then tries again.
 
 The rows of a turn, one per label, are made from the same random numbers: the same nouns, verbs and
-forms. They differ only in what makes the label. So no noun and no length of a text tells the label.
-
-How to add a task. The function of a task of one sentence ends with make_row([text], label).
-
-    here                     its function, and entries in TASKS, LABELS and GLUE_ROWS, all under the
-                             name of its folder ("CoLA"). It must be able to make more different
-                             rows than GLUE_ROWS asks for: make_task draws until it has them.
-    support/glue_format.py   a TaskFormat in FORMATS, under this name in small letters. The class
-                             ids follow `classes` there, not the order of LABELS.
-    glue.py                  a Task in TASKS, under the same name as in FORMATS
-    support/glue_table.py    an entry in OUTSIDE; without one, no table shows the task
-
-What does tell it is a combination of things that are not next to each other. In MNLI, "it" fits
-one subject and "they" fits another one, and a noun with another number is between the subject and
-its verb. A linear model of words and of short word sequences cannot learn such a combination (see
-toy/baselines.py). It is better than chance only in these tasks:
+forms. They differ only in what makes the label. So neither a noun nor the length of a text tells
+the label. What tells it is a combination of things that are not next to each other. In MNLI, "it"
+fits one subject and "they" fits another one, and a noun with another number is between the subject
+and its verb. A linear model of words and of short word sequences cannot learn such a combination
+(see toy/baselines.py). It is better than chance only in these tasks:
 
     CoLA     eight of the ten phenomena. It does not learn agreement across another noun.
     SST-2    about 84 %. In one half, short sequences show the opinion: "not good". In the other
@@ -47,12 +36,23 @@ toy/baselines.py). It is better than chance only in these tasks:
              of them excludes an entailment. Which noun is meant stays open.
     STS-B    a correlation of about 0.6. Whether both texts have a "not" is one of the four parts.
 
-Three things limit what a score shows. In all tasks that ask for the subject, it is the first noun
-of its sentence: the rule "take the first noun" is enough, and no task tests more. Two tasks hardly
-need the subject: the best prediction of STS-B from mood, tense and negation alone has a correlation
-of 0.95, and "the same mood, the same question" gives QQP an accuracy of 75 % and an F1 of 80 %. In
-CoLA, the wrong reflexive is always that of the noun next to it and the right one never is, so a
-short sequence, "cats washed themselves", shows the mistake without the subject.
+Three things limit what a score shows. First, in all tasks that need the subject, the subject is the
+first noun of its sentence: the rule "take the first noun" is enough, and no task tests more.
+Second, two tasks hardly need the subject: the best prediction of STS-B from mood, tense and
+negation alone has a correlation of 0.95, and "the same mood, the same question" gives QQP an
+accuracy of 75 % and an F1 of 80 %. Third, in CoLA the wrong reflexive is always that of the noun
+next to it and the right one never is, so a short sequence, "cats washed themselves", shows the
+mistake without the subject.
+
+How to add a task. The function of a task of one sentence ends with make_row([text], label).
+
+    here                     its function, and entries in TASKS, LABELS and GLUE_ROWS, all under the
+                             name of its folder ("CoLA"). It must be able to make more different
+                             rows than GLUE_ROWS asks for: make_task draws until it has them.
+    support/glue_format.py   a TaskFormat in FORMATS, under this name in lowercase. The class
+                             ids follow `classes` there, not the order of LABELS.
+    glue.py                  a Task in TASKS, under the same name as in FORMATS
+    support/glue_table.py    an entry in OUTSIDE; without one, no table shows the task
 """
 
 import shutil
@@ -120,15 +120,15 @@ LABELS = {
 }
 # fmt: on
 
-# Moods that somebody shows in one word: "slept". Without "dirty": "washed itself" are two words,
-# and the second one shows the number of the subject.
+# Moods that somebody shows in one word: "slept". "dirty" is left out, because "washed itself" is
+# two words, and the second one shows the number of the subject.
 ONE_WORD_MOODS = tuple(mood for mood in ALL_MOODS if mood != "dirty")
 
 # MNLI's two genres are the past and the present. The diagnostic sentences have both tenses.
 #
 # In the present, the verb shows the number of its subject: "the dog near the cats sleeps". So in
-# half of the rows of the mismatched files, those with "it" or "they", the subject needs no search:
-# the verb has the number of the right pronoun.
+# half of the rows of the mismatched files, those with "it" or "they", a model need not find the
+# subject: the verb has the number of the right pronoun.
 MNLI_IN_THE_PAST = {
     "train": True,
     "dev_matched": True,
@@ -226,7 +226,7 @@ def cola(story, label, turn):
 
 
 def sst2(story, label, turn):
-    """SST-2: is the opinion good (1) or bad (0)? After a "but", its second part counts.
+    """SST-2: is the opinion good (1) or bad (0)? If there is a "but", the part after it counts.
 
     Measures negation: next to the word that it turns ("not good"), or far from it ("no sailors
     in the barn liked").
@@ -238,8 +238,8 @@ def sst2(story, label, turn):
     if turn % 2 == 0:
         return make_row([quantified_opinion(story, label)], label)
 
-    # Every second odd turn has a "but", in the rows of both labels. The scene asks for the opinion
-    # before the "but", which is the opposite of the label.
+    # Every second odd turn has a "but", in the rows of both labels. The argument `bad` is the
+    # opinion before the "but", which is the opposite of the label.
     wants_but = turn % 4 == 1
     bad = label == "0"
     if wants_but:
@@ -258,8 +258,8 @@ def quantified_opinion(story, label):
     label 1: every sailor in the barn liked the soup .    no sailors in the barn hated the soup .
     label 0: every sailor in the barn hated the soup .    no sailors in the barn liked the soup .
     """
-    # "no" is drawn as often as "every" and "all" together. Fewer different sentences begin with it,
-    # and no row comes twice, so that it is a little rarer in the files.
+    # "no" is drawn as often as "every" and "all" together. But fewer different sentences begin with
+    # "no", and no row occurs twice. So "no" is a little rarer in the files.
     quantifier = story.pick(("every", "all"))
     if story.chance(0.5):
         quantifier = "no"
@@ -270,7 +270,7 @@ def quantified_opinion(story, label):
     judges = Entity(noun, quantifier != "every", quantifier, modifier=place)
     work = story.new_entity("work")
 
-    # Who hates nothing has a good opinion.
+    # "no sailors hated the soup" is a good opinion.
     likes = label == "1"
     if quantifier == "no":
         likes = not likes
@@ -308,7 +308,8 @@ def stsb(story, label, turn):
     The parts are who it is, the mood, the tense and the negation.
     Measures which of two nouns is the subject (by its number), what somebody in a mood does, tense
     and negation. About half of the first sentences are in the present. There, the verb shows the
-    number, "the dog near the cats sleeps", and the subject needs no search. In the past it does.
+    number, "the dog near the cats sleeps", so a model need not find the subject. In the past it
+    must.
 
     0.000    the dog near the cats slept.    they are not ill.
     1.250    the dog near the cats slept.    they are not tired.
@@ -366,7 +367,7 @@ def qqp(story, label, turn):
 
 
 def mnli(story, label, turn):
-    """MNLI: is the second sentence true after the first one, false, or is neither known?
+    """MNLI: if the first sentence is true, is the second one true, false, or is neither known?
 
     Measures which of two nouns is the subject (by its number or by its kind), and negation.
 
@@ -441,7 +442,7 @@ def qnli(story, label, turn):
 
 
 def rte(story, label, turn):
-    """RTE: is the second sentence true after the first one?
+    """RTE: if the first sentence is true, is the second one true, too?
 
     Measures what is an animal and what is a person, and which of two nouns is the subject.
 
@@ -482,7 +483,7 @@ def rte(story, label, turn):
 
 
 def wnli(story, label, turn):
-    """WNLI: does the second sentence understand the pronoun correctly?
+    """WNLI: does the second sentence read the pronoun of the first one correctly?
 
     Measures the number of a pronoun and the number of a subject with another noun near it.
 
@@ -548,7 +549,7 @@ def write_glue(folder, seed=0):
     except FileExistsError:
         raise FileExistsError(f"{folder} exists already: give a new folder") from None
 
-    # Nothing is left of a folder that did not become complete.
+    # If an error occurs, remove the incomplete folder.
     try:
         return write_tasks(folder, seed)
     except BaseException:
@@ -591,7 +592,7 @@ def make_task(task, seed):
                 rows.extend(turn_rows)
                 turn += 1
 
-        # The rows of the last turn may be too many.
+        # The last turn may have made more rows than are needed.
         splits[split] = rows[:count]
     return splits
 

@@ -27,8 +27,8 @@ it gives the same numbers in every version, so a seed gives the same text on eve
 How to add something:
 
     a noun    Add a row to NOUNS. Within a kind, rows further up are drawn more often.
-    a verb    Add a row to EVENT_VERBS. The states of its agent and of its patient are the words
-              that follow from it: after "the dog chased the cat", "the dog was tired" and "the cat
+    a verb    Add a row to EVENT_VERBS. The states of its agent and of its patient say how the two
+              are after the event: after "the dog chased the cat", "the dog was tired" and "the cat
               was afraid". If the agent's state is an effect of the event and not the reason for it,
               add it also to EFFECTS_ON_AGENTS. A state that is a key of MOODS or of OPPOSITES is
               sometimes expressed in another way: "the cat hid", "the cat was not asleep".
@@ -182,9 +182,9 @@ class Verb:
         participle: "it was chased", "it was bitten".
         agents: who does it; a key of SLOTS.
         patients: to whom it is done; a key of SLOTS.
-        agent_state: how the agent is then ("tired").
-        patient_state: how the patient is then ("afraid").
-        preposition: of a verb with one more person: "to" in "gives an apple to anna".
+        agent_state: how the agent is after the event ("tired").
+        patient_state: how the patient is after the event ("afraid").
+        preposition: for a verb with one more person: "to" in "gives an apple to anna".
     """
 
     base: str
@@ -374,7 +374,7 @@ class State:
 
 
 def modified_by(entity, meaning):
-    """The entity, known by an event or a state in which it takes part.
+    """The entity, identified by an event or a state in which it takes part.
 
     In the event "the dog chased the cats":
         the dog:   "the dog that chased the cats"
@@ -470,9 +470,9 @@ def pronoun_of(entity):
 
     of "the cats": they; of "anna": she; of "the teacher", who may be a woman or a man: None
 
-    A flaw of the language: the noun "person" is the name of a kind and has none itself, so it gets
-    "it", as in "every person in the house washed itself". It stays, because the text of all
-    recorded runs has it.
+    A flaw of the language: the noun "person" is itself the name of a kind, so its own kind is not
+    "person", and its pronoun is "it", as in "every person in the house washed itself". The flaw is
+    kept, because the recorded runs were trained on text that has it.
     """
     if entity.is_plural:
         return THEY
@@ -839,10 +839,12 @@ class Story:
     def mention_again(self, entity, other=None):
         """The same entity in the next sentence: "it", or by its kind "the animal", or "the dog".
 
+        Adjectives and modifiers are left out.
+
         Args:
             entity: the entity to mention.
-            other: another entity of the sentence before. A kind that it belongs to is not used; a
-                pronoun that could also mean it is rare. Adjectives and modifiers are left out.
+            other: another entity of the previous sentence. The kind is not used if `other` belongs
+                to it, too, and a pronoun that could also mean `other` is rarely used.
         """
         # A pronoun is usual if it cannot mean the other one, and rare if it can.
         own_pronoun = pronoun_of(entity)
@@ -945,14 +947,14 @@ def relative_meanings(story, event):
 
 
 def reason_scene(story, event=None):
-    """Why something is so. If both have the same pronoun, the meaning alone decides who it is.
+    """Why something is so. If both entities have the same pronoun, only the meaning says who it is.
 
     the fox bit the hen because it was angry .    the fox was angry .
     the hen was hurt because the fox bit it .     the fox bit the hen .
 
     Args:
         story: the Story.
-        event: what to tell about; None draws one. Its entities need pronouns.
+        event: the event to tell; if None, one is drawn. Both of its entities must have pronouns.
     """
     # an event, and the state of one of the two
     if event is None:
@@ -1051,7 +1053,7 @@ def binding_scene(story):
     a small grey cat and a big white dog are in the barn .      the big animal is white .
     a small red rose and a big white tulip were in the house .  the tulip was not red .
     """
-    # two different sizes, ages (which are not said) and colours
+    # two different sizes, ages (drawn, but not used) and colours
     slot = story.pick(("beast", "thing"))
     kinds = SLOTS[slot]
     sizes, _ages, colours = [story.pick_two(rank) for rank in ADJECTIVES[kinds[0]]]
@@ -1062,7 +1064,7 @@ def binding_scene(story):
         noun = story.new_noun(*kinds)
         pair.append(Entity(noun, determiner="a", adjectives=(size, colour)))
 
-    # Ask for one of them, by its noun or by kind and size.
+    # The second sentence is about one of them, named by its noun or by kind and size.
     asked, other = story.pick_two(pair)
     kind = MORE_GENERAL.get(asked.noun.kind, asked.noun.kind)
     size, colour = asked.adjectives
@@ -1124,7 +1126,7 @@ def opinion_scene(story, bad=None):
         adjectives = BAD
     judgement = State(work, story.pick(adjectives), None, story.past, denied)
 
-    # "but" says the opposite of something else
+    # with a "but": the opposite opinion about another thing
     if story.chance(0.3):
         another = story.new_entity("work")
         opposite = replace(judgement, subject=another, negated=not denied)

@@ -15,14 +15,15 @@ The file has two collections:
 Which sentence is the correct one always follows from the grammar and the meanings of language.py.
 
 A model that does not see the order of words is right in exactly half of the pairs of every paradigm
-except `kinds`, where words alone decide, and `opinions`, where they do unless there is a "but".
-There are two ways to get there:
+except `kinds`, where words alone decide, and `opinions`, where words alone decide unless there is a
+"but". The pairs make sure of this in one of two ways:
 
     the same words    Both sentences of a pair have the same words. Such a model gives them the same
                       score: a tie, which counts one half.
-    twins             A pair comes with a second one, in which the words of the correct sentence are
-                      those of the wrong sentence here, and the other way round. Such a model is
-                      right in one of the two. The pairs of the example above are twins.
+    twins             A pair comes with a second pair. The correct sentence of the second pair has
+                      the words of the wrong sentence of the first pair, and the other way round.
+                      Such a model is right in one of the two. The pairs of the example above are
+                      twins.
 
 Twins depend on each other, because they have the same words: a model that always prefers "was" is
 right in one of them and wrong in the other one. So 200 such pairs are 100 independent draws.
@@ -37,9 +38,9 @@ two and three words in 40,000 sentences of the corpus gets this far:
     it is right in about half        all others, except the next ones
     it is right in fewer than 40 %   distance_04 to distance_12, reflexive_near, reflexive_relative
 
-In the last line, neighbouring words mislead: in "the dog near the cats was tired", the corpus has
-"cats were" more often than "cats was". A model that is right there looks further back; the rule
-"agree with the first noun" is enough.
+In the paradigms of the last line, neighbouring words are misleading. In "the dog near the cats was
+tired", "cats was" is correct, but "cats were" is more frequent in the corpus. A model that is right
+there looks further back; the rule "agree with the first noun" is enough.
 """
 
 import re
@@ -162,9 +163,9 @@ def random_of(name):
 # --- CoLA's ten phenomena -------------------------------------------------------------------------
 #
 # Each phenomenon makes two sentences from a cast: a correct one and a wrong one. The wrong sentence
-# has the same words in another order, or one word in another form. That form is correct in other
-# sentences, and in equally many of them. So the two sentences differ only in the phenomenon: a
-# model that prefers the correct sentence knows the phenomenon.
+# has the same words in another order, or one word in another form. Each form is correct in as many
+# sentences as the other form. So the two sentences differ only in the phenomenon: a model that
+# prefers the correct sentence knows the phenomenon.
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class Cast:
         subject: animals or people, singular or plural.
         other: others like them; plural if the subject is singular, and the other way round.
         verb: what they do to each other.
-        first_form: which of its two forms a phenomenon takes, if it has two.
+        first_form: which form of a phenomenon to make, if it has two: True for the first one.
         preposition: "near", "with", ...
         mood: "tired", "hungry", ...
         man: a name.
@@ -379,7 +380,7 @@ def question_order(cast):
 
 
 def auxiliary_form(cast):
-    """After "did not" a verb has its base form, and otherwise in the past its past form.
+    """In the past, a verb has its base form after "did not", and its past form otherwise.
 
     right  the dog that did not chase the cats slept .
     wrong  the dog that did not chased the cats sleep .
@@ -420,7 +421,7 @@ def participle_form(cast):
     subject = join(phrase(cast.subject), cast.relative, active_verb.past, phrase(cast.other))
     right = full_stop(join(subject, cast.be, passive_verb.participle, "by", cast.man))
 
-    # Each verb has the other one of its two forms.
+    # In the wrong sentence, each of the two verbs has its other form.
     active_forms = (active_verb.past, active_verb.participle)
     passive_forms = (passive_verb.past, passive_verb.participle)
     return right, trade_places(right, active_forms, passive_forms)
@@ -486,7 +487,7 @@ def exchange_nouns(text, first, second):
 
 
 def draw_entity(story, slot, is_plural, adjectives=0):
-    """A new entity that is no name, with this number and n adjectives: n is 0, 1 or 2.
+    """A new entity that is not a name, with this number and with 0, 1 or 2 adjectives.
 
     "the dog", "the small dog", "the small black dog"
     """
@@ -500,12 +501,12 @@ def draw_entity(story, slot, is_plural, adjectives=0):
 
 
 def draw_verb(story, slot):
-    """A verb that fits two of this slot both ways."""
+    """A verb whose agent and patient can both be of this slot."""
     return story.pick([verb for verb in EVENT_VERBS if fits_both_ways(verb, slot)])
 
 
 def opposite_numbers(story, slot, adjectives=0):
-    """Two entities, one singular and one plural. The second one has n adjectives."""
+    """Two entities, one singular and one plural. `adjectives` is how many the second one has."""
     is_plural = story.chance(0.5)
     first = draw_entity(story, slot, is_plural)
     second = draw_entity(story, slot, not is_plural, adjectives)
@@ -564,7 +565,7 @@ def filled_gap(story):
 
 
 def selective_event(story):
-    """An event whose verb has roles that only one of the two can have: animals feed nobody."""
+    """An event whose roles cannot be exchanged: people feed animals, but animals feed nobody."""
     verb = story.pick((FEED, WASH, BITE))
     slots = ("human", "beast")
     if verb == BITE:
@@ -728,7 +729,7 @@ def pronoun_number(story):
 
 
 def agreement_at(distance):
-    """The paradigm of agreement at a distance: from the noun to its verb it is n tokens, 1 to 12.
+    """The paradigm of agreement at a distance: the verb is 1 to 12 tokens after its noun.
 
     All sentences are in the past: only was/were shows a number. A second noun has the other number.
     From distance 4 on it is the last noun before the verb; at 1 to 3 it follows the verb.
@@ -838,7 +839,7 @@ def reflexive_relative(story):
 
     The corpus has reflexives and relative clauses, but not both in one sentence.
     """
-    # in the first half, the subject chases; in the other half, it is chased
+    # in about half of the pairs, the subject chases; in the others, it is chased
     head, other = opposite_numbers(story, "beast")
     agent, patient = head, other
     if story.chance(0.5):

@@ -78,7 +78,7 @@ def projection_of(name, config, variant):
 
 
 def start_of_linear_layers(mixer):
-    """The `initialise` of our mixers: linear weights normal(0, 0.02), biases 0."""
+    """The `initialise` of a mixer: linear weights normal(0, 0.02), biases 0."""
     for part in mixer.modules():
         if isinstance(part, torch.nn.Linear):
             torch.nn.init.normal_(part.weight, 0, 0.02)
@@ -114,9 +114,8 @@ GIVEN = {
     "Dynamic.forward": stand_ins.dynamic_rows,
     "KeyDynamic.forward": stand_ins.key_dynamic_rows,
     "RelativeValue.table": table_of_values,
+    "Mixer.initialise": start_of_linear_layers,
     "SelfAttention.initialise": start_of_linear_layers,
-    "ConvBert.initialise": start_of_linear_layers,
-    "GatedConvolution.initialise": start_of_linear_layers,
 }
 
 

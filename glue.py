@@ -233,6 +233,9 @@ def encode(texts, tokenizer):
         part = texts[start : start + 10_000]
         for encoding in tokenizer.encode_batch(part, add_special_tokens=False):
             token_ids.append(np.array(encoding.ids, dtype=np.int32))
+
+    # from now on, "[MASK]" in a text is the special token again
+    tokenizer.encode_special_tokens = False
     return token_ids
 
 

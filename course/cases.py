@@ -1092,31 +1092,37 @@ def module_case(function, kind, what, module, inputs, variant="absolute", traini
     add(function, kind, compute, what)
 
 
+def embeddings(model):
+    return model.bert.embeddings
+
+
+def layer(model):
+    return model.bert.layers[0]
+
+
+def bert(model):
+    return model.bert
+
+
+def head(model):
+    return model.head
+
+
+def itself(model):
+    return model
+
+
 IDS, TYPES = token_ids()
 HIDDEN = draw(B, N, 12)
+ATTENTION_MASK = padded_mask()
 for mode in (True, False):
     word = "training" if mode else "evaluation"
-
-    def embeddings(model):
-        return model.bert.embeddings
-
-    def layer(model):
-        return model.bert.layers[0]
-
-    def bert(model):
-        return model.bert
-
-    def head(model):
-        return model.head
-
-    def itself(model):
-        return model
-
-    mask = padded_mask()
     module_case("model.Embeddings.forward", word, word, embeddings, (IDS, TYPES), training=mode)
-    module_case("model.Layer.forward", word, word, layer, (HIDDEN, mask), training=mode)
-    module_case("model.Bert.forward", word, word, bert, (IDS, mask, TYPES), training=mode)
-    module_case("model.BertForMaskedLM", word, word, itself, (IDS, mask, TYPES), training=mode)
+    module_case("model.Layer.forward", word, word, layer, (HIDDEN, ATTENTION_MASK), training=mode)
+    module_case("model.Bert.forward", word, word, bert, (IDS, ATTENTION_MASK, TYPES), training=mode)
+    module_case(
+        "model.BertForMaskedLM", word, word, itself, (IDS, ATTENTION_MASK, TYPES), training=mode
+    )
 module_case("model.BertForMaskedLM", "head", "hidden states", head, (HIDDEN * 1e-3,))
 
 

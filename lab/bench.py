@@ -482,7 +482,7 @@ def measure_lengths(names, size, device, dtype, lengths, rounds, dropout):
             configs[name] = config
             runs[name] = run
             flops[name] = measure.count_flops(run)
-            _, memory[name] = measure.peak_memory(run, device)
+            _, memory[name] = measure.peak_increase(run, device)
 
         # its time, and the memory of a model
         times = measure.take_turns(runs, device, rounds)
@@ -728,7 +728,7 @@ def measure_attention_at(paths, N, B, device, dtype):
     for name, function in paths.items():
         runs[name] = functools.partial(forward_backward, function, inputs, grad_output)
         runs[name]()  # the first time takes longer
-        results, memory[name] = measure.peak_memory(runs[name], device)
+        results, memory[name] = measure.peak_increase(runs[name], device)
         exact = exact_plain if name == "plain" else exact_relative
         errors[name] = relative_errors(results, exact)
         del results

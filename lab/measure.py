@@ -55,7 +55,7 @@ def median_ratio(times, reference):
 # --- Memory ---------------------------------------------------------------------------------------
 
 
-def peak_memory(run, device):
+def peak_increase(run, device):
     """Call run(). Returns (its result, how many MiB more than before it used at its peak).
 
     On CUDA this is the memory of tensors, without what torch keeps for later and the CUDA context.
@@ -77,7 +77,7 @@ def peak_memory(run, device):
 def peak_of_process(device):
     """The most MiB that this process has held on the device since it started; nan if unknown.
 
-    On CUDA as in `peak_memory`.
+    On CUDA as in `peak_increase`.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / MIB

@@ -73,7 +73,7 @@ FAMILY = ("t5", "alibi", "fire", "xl", "rotary", "deberta", "canon")
 # family, or with a convolution, minus `absolute`.
 STEPS_OF_ORDER = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
 STEPS_OF_FAMILY = [(variant, "absolute") for variant in FAMILY]
-CONVOLUTIONS = ("depthwise", "convbert", "lightconv", "dynamicconv")
+CONVOLUTIONS = ("depthwise", "convbert", "lightconv", "dynamicconv", "dynamicconv-hybrid")
 STEPS_OF_CONVOLUTIONS = [(variant, "absolute") for variant in CONVOLUTIONS]
 
 NOT_MEASURED = "(not measured yet)"
@@ -913,7 +913,10 @@ TABLES = {
                                      ((LOSS, BLIMP, COLA, SST), STEPS_OF_ORDER)),
     "english-convolutions":    Table(ENGLISH, differences_table,
                                      ((LOSS, BLIMP, COLA, SST), STEPS_OF_CONVOLUTIONS)),
+    "english-family":          Table(ENGLISH, differences_table,
+                                     ((LOSS, BLIMP, COLA, SST), STEPS_OF_FAMILY)),
     "english-phenomena":       Table(ENGLISH, phenomena_table, ("blimp",)),
+    "english-family-phenomena": Table(ENGLISH, phenomena_table, ("blimp", (), True)),
     "english-phenomena-order": Table(ENGLISH, phenomena_order_table, ("blimp",)),
     "english-lengths":         Table(("english-lengths.jsonl",), length_losses_table,
                                      read=read_length_records),

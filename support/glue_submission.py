@@ -118,6 +118,7 @@ def read_zip(path):
 
     names = []
     contents = {}
+    too_large = []
     try:
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
@@ -126,12 +127,11 @@ def read_zip(path):
                 names.append(info.filename)
 
                 # nothing else is unpacked
-                if info.filename in SUBMISSION:
-                    if info.file_size > LARGEST_FILE:
-                        raise ValueError(
-                            f"{info.filename} has {info.file_size:,} bytes, more than "
-                            f"{LARGEST_FILE:,}"
-                        )
+                if info.filename not in SUBMISSION:
+                    continue
+                if info.file_size > LARGEST_FILE:
+                    too_large.append(info)
+                else:
                     contents[info.filename] = archive.read(info)
     except (
         ValueError,
@@ -142,6 +142,12 @@ def read_zip(path):
         lzma.LZMAError,
     ) as error:
         raise ValueError(f"{path} cannot be read as a zip archive: {error}") from None
+
+    if too_large:
+        info = too_large[0]
+        raise ValueError(
+            f"{path}: {info.filename} has {info.file_size:,} bytes, more than {LARGEST_FILE:,}"
+        )
     return names, contents
 
 

@@ -119,7 +119,7 @@ def test_the_peak_of_a_call_is_the_memory_that_it_needs_in_addition():
     def run():
         return torch.ones(2**24).sum().item()
 
-    result, peak = measure.peak_memory(run, CPU)
+    result, peak = measure.peak_increase(run, CPU)
     assert result == 2**24
     assert math.isnan(peak) or 60 < peak < 200
 
@@ -131,7 +131,7 @@ def test_the_peak_is_nan_where_the_system_does_not_say_it(monkeypatch):
             raise error
 
         monkeypatch.setattr(memory.ctypes, "CDLL", fail)
-        result, peak = measure.peak_memory(lambda: 7, CPU)
+        result, peak = measure.peak_increase(lambda: 7, CPU)
         assert result == 7 and math.isnan(peak)
 
 
@@ -484,7 +484,7 @@ def test_a_cost_per_1000_tokens_is_the_median_over_the_rounds_and_its_ratio_that
     given = iter([4, 2, 1, 2, 1, 8])
     monkeypatch.setattr(measure, "seconds", lambda run, device: next(given))
     monkeypatch.setattr(measure, "in_new_process", lambda function, *arguments: 0.0)
-    monkeypatch.setattr(measure, "peak_memory", lambda run, device: (run(), 3.0))
+    monkeypatch.setattr(measure, "peak_increase", lambda run, device: (run(), 3.0))
     names = ("none", "dilated")
     rows = bench.measure_lengths(names, "tiny", CPU, torch.float32, [8], 3, dropout=0.0)
     none, dilated = rows

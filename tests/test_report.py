@@ -476,6 +476,16 @@ def test_the_page_of_results_says_how_far_to_trust_an_interval():
     assert COVERAGE in " ".join(text.split())
 
 
+def test_none_has_only_ties_in_12_of_the_67_paradigms_of_blimp():
+    """docs/results.md says so: both sentences have the same words, and `none` sees no order."""
+    runs = record.read_run_records(ROOT / "results/english.jsonl")
+    runs = [run for run in runs if run["settings"]["variant"] == "none"]
+    assert len(runs) == 3
+    for run in runs:
+        ties = [line["scores"]["pll"]["ties"] for line in run["pairs"]["blimp"]]
+        assert len(ties) == 67 and ties.count(1000) == 12
+
+
 def test_the_tables_of_differences_say_how_many_p_values_there_are_and_what_one_seed_means():
     """Two seeds for absolute - none, one seed for fixed - absolute."""
     accuracies = {"none": (60, 61), "absolute": (70, 80), "fixed": (90,)}

@@ -697,7 +697,8 @@ class SelfAttention(Mixer):
         self.heads = config.heads
         self.beyond = config.beyond
         self.dropout = config.dropout
-        # Made first and filled below: an optimizer state counts parameters in this order.
+        # Made first, and filled below. A saved optimizer numbers the parameters in the order in
+        # which a module makes them, so this order must stay.
         self.terms = nn.ModuleDict()
 
         # projections, linear or half convolutional ([C] sec. 5)

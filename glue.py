@@ -505,9 +505,8 @@ def settings_for(name, seed, examples, config, args, dtype):
     published = published_settings(name, config)
     settings = dict(published)
     if name in named_tasks(args.task):
-        settings |= given_options(
-            args, ("lr", "epochs", "batch_size", "dropout", "weight_decay", "warmup_share")
-        )
+        names = ("lr", "epochs", "batch_size", "dropout", "weight_decay", "warmup_share")
+        settings |= given_options(args, names)
         check_batch_size(name, args.batch_size, len(examples.splits["train"].a))
 
     # these options are for all tasks

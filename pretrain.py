@@ -792,7 +792,7 @@ def resume_run(trainer, folder):
 # --- Dry run: memory and time of a step -----------------------------------------------------------
 
 
-DRY_RUN_STEPS = 20  # that a dry run measures, at most
+DRY_RUN_STEPS = 20  # how many steps a dry run measures, at most
 
 
 def dry_run(trainer, corpus):
@@ -849,11 +849,12 @@ def measure_memory(trainer, corpus, steps):
         return "the memory of this machine is not known", True
     memory = -largest(-memory)  # the smallest of all processes
 
-    # the widest batch, and how many of its pairs this process computes at a time
+    # The widest batch, and how many of its pairs this process computes at a time. One batch after
+    # the other is made: all of them together would be part of the measured memory.
     settings = trainer.settings
-    batches = [
+    batches = (
         corpus.batch(settings["seed"], step, settings["batch_size"]) for step in range(steps)
-    ]
+    )
     widest = max(batches, key=lambda batch: batch.shape[1])
     own_pairs = rows_at_once(len(widest))
     limit = trainer.micro_batch

@@ -115,7 +115,7 @@ def command_line(words):
 
 
 def given_options(args, names):
-    """{name: value} of those of these options that the user gave. The others are None in args."""
+    """{name: value} of the named options that the user gave; in args, the others are None."""
     given = {}
     for name in names:
         value = getattr(args, name)

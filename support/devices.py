@@ -140,6 +140,10 @@ def has_fast_bf16(device):
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device.type != "cpu":
         return False
+
+    # An older torch, such as 2.2, the last one for Macs with an Intel processor, cannot tell.
+    if not hasattr(torch.cpu, "get_capabilities"):
+        return False
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 

@@ -68,6 +68,11 @@ def test_precision_of_a_cpu_is_bf16_only_if_it_is_fast_there(monkeypatch, capabi
     assert device == CPU and chosen == dtype and "bf16" in reason
 
 
+def test_precision_of_a_cpu_is_float32_in_an_older_torch(monkeypatch):
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert choose_device("cpu")[1] == torch.float32
+
+
 def test_precision_of_an_apple_gpu_is_float32(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert choose_device("mps")[1] == torch.float32

@@ -573,6 +573,40 @@ def check_same_data(key, before, after):
             raise ValueError(f"{key[0]}, {key[1]}, seed {key[2]}: the {name} is not the same")
 
 
+def adam_eps_table(ours, released):
+    """Toy GLUE after fine-tuning with Adam's eps of this project, and with that of [C]'s code.
+
+    Each run of the second file must also be in the first one, whose other runs are not used.
+    """
+    # the results with our eps, to look them up
+    before = {}
+    for record in ours:
+        for result in record["glue"]:
+            before[record["run"], result["task"], result["seed"]] = result
+
+    # the same models and the same rows
+    for record in released:
+        for result in record["glue"]:
+            key = (record["run"], result["task"], result["seed"])
+            if key not in before:
+                raise ValueError(f"{key[0]}, {key[1]}, seed {key[2]} has no result with our eps")
+            check_same_data(key, before[key], result)
+
+    # The runs differ in eps and not in the variant: eps takes its place in the table.
+    runs = {record["run"] for record in released}
+    records = []
+    for eps, group in (("eps 1e-6", ours), ("eps 1e-8", released)):
+        for record in group:
+            if record["run"] in runs:
+                settings = {**record["settings"], "variant": eps}
+                records.append({**record, "settings": settings})
+    return [
+        *measure_table(records, (TOY_GLUE,)),
+        "",
+        *differences_table(records, (TOY_GLUE,), [("eps 1e-6", "eps 1e-8")]),
+    ]
+
+
 def summary_table(toy, english=()):
     """The small table of README.md: a row per measure, a column per variant of the order."""
     # of each text, the measures that at least one of the variants has
@@ -926,6 +960,13 @@ TABLES = {
                                      read=read_length_records),
     "toy-lengths":             Table(("toy-lengths.jsonl",), length_losses_table,
                                      read=read_length_records),
+    # docs/differences.md
+    "convbert":                Table(("convbert.jsonl",), measure_table,
+                                     ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE),)),
+    "convbert-released":       Table(("convbert.jsonl",), differences_table,
+                                     ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE),
+                                      [("convbert", "convbert-released")])),
+    "adam-eps":                Table(("convbert.jsonl", "adam-eps.jsonl"), adam_eps_table),
     # docs/speed.md
     "speed-steps":             Table(("bench-steps-bf16.json",), steps_table),
     "speed-family":            Table(("bench-steps-family.json",), steps_table),

@@ -456,7 +456,35 @@ def convbert_kernels(x, attention_mask, weights):
     return linear(c * q, weights, "kernel")
 
 
-def convbert(x, attention_mask, weights, variant, config, layer):
+def kernels_at_queries(kernels, values, real):
+    """z_i of all queries of a head, with the kernel that is read at the query. Jiang et al. 2020
+
+    kernels (N, K), values (N, d), real (N,).
+    """
+    return torch.stack([convolve_at(kernels[i], values, i) for i in range(len(values))])
+
+
+def kernels_at_keys(kernels, values, real):
+    """z_i of all queries of a head: weight number r + k of key i + r. [C]'s released code
+
+    The softmax is over the keys that exist. Arguments as in `kernels_at_queries`.
+    """
+    k = kernels.shape[-1] // 2
+    z = torch.zeros_like(values)
+    for i in range(len(values)):
+        if not real[i]:
+            continue
+        near = range(max(i - k, 0), min(i + k, len(values) - 1) + 1)
+        keys = [j for j in near if real[j]]
+        p = softmax([kernels[j, j - i + k] for j in keys])
+        for p_j, j in zip(p, keys, strict=True):
+            z[i] = z[i] + p_j * values[j]
+    return z
+
+
+def convbert(
+    x, attention_mask, weights, variant, config, layer, convolution_head=kernels_at_queries
+):
     """H/2 heads of attention, then H/2 heads of dynamic convolution. Jiang et al. 2020"""
     half = config.heads // 2
     d = x.shape[-1] // config.heads
@@ -481,10 +509,14 @@ def convbert(x, attention_mask, weights, variant, config, layer):
         for h in range(half):
             v_h = v[b, :, (half + h) * d : (half + h + 1) * d]  # (N, d)
             kernel_h = kernels[b, :, h * K : (h + 1) * K]  # (N, K)
-            z_h = [convolve_at(kernel_h[i], v_h, i) for i in range(len(v_h))]
-            heads.append(torch.stack(z_h))
+            heads.append(convolution_head(kernel_h, v_h, attention_mask[b]))
         sentences.append(torch.cat(heads, dim=-1))  # (N, C)
     return zero_padding(linear(torch.stack(sentences), weights, "output"), attention_mask)
+
+
+def released_convbert(x, attention_mask, weights, variant, config, layer):
+    """ConvBERT in [C]'s released code; an example in docs/differences.md"""
+    return convbert(x, attention_mask, weights, variant, config, layer, kernels_at_keys)
 
 
 def gate(x, attention_mask, weights):
@@ -562,6 +594,7 @@ MIXERS = {
     "Deberta": deberta,
     "Primer": primer,
     "ConvBert": convbert,
+    "ReleasedConvBert": released_convbert,
     "LightConv": light_convolution,
     "DynamicConv": dynamic_convolution,
     "LocalMean": local_mean,

@@ -114,7 +114,7 @@ def test_the_documents_show_every_program():
 
 @pytest.fixture(scope="module")
 def copy_with_examples(tmp_path_factory):
-    """A copy of the project with the examples of README.md and docs/family.md.
+    """A copy of the project with the examples of README.md and two documents.
 
     They are pasted at the end of attention.py.
     """
@@ -126,9 +126,10 @@ def copy_with_examples(tmp_path_factory):
     section = section[: section.index("\n## ", 1)]
     examples = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     assert len(examples) == 2
-    family = (ROOT / "docs/family.md").read_text(encoding="utf-8")
-    examples += re.findall(r"```python\n(.*?)```", family, flags=re.DOTALL)
-    assert len(examples) == 6
+    for name in ("docs/family.md", "docs/differences.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        examples += re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(examples) == 7
     with open(copy / "attention.py", "a", encoding="utf-8") as file:
         for example in examples:
             file.write("\n\n" + example)
@@ -142,11 +143,11 @@ def run_in(copy, *arguments):
 
 
 def test_the_examples_pass_all_tests_of_the_science(copy_with_examples):
-    """Those of docs/family.md: the tests against the loops and with padding, and what learns."""
+    """Those of the documents: the tests against the loops and with padding, and what learns."""
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/science"]
-    family = "kerple or sandwich or alibi-sided or primer"
+    documents = "kerple or sandwich or alibi-sided or primer or convbert-released"
     tests = "equals_its_loops or amount_of_padding or every_parameter_learns"
-    chosen = f"fixed-key or local-mean or (({tests}) and ({family}))"
+    chosen = f"fixed-key or local-mean or (({tests}) and ({documents}))"
     done = run_in(copy_with_examples, *arguments, "-k", chosen)
     assert done.returncode == 0, done.stdout
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 90
@@ -154,6 +155,7 @@ def test_the_examples_pass_all_tests_of_the_science(copy_with_examples):
 
 def test_the_examples_train_from_the_command_line(copy_with_examples, small_text, tmp_path):
     examples = ["fixed-key", "local-mean", "kerple", "sandwich", "alibi-sided", "primer"]
+    examples += ["convbert-released"]
     arguments = ["pretrain.py", "--variant", *examples, "--steps", "2"]
     arguments += ["--corpus", str(small_text.file)]
     arguments += ["--cache_dir", str(small_text.cache), "--out_dir", str(tmp_path / "runs")]

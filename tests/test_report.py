@@ -572,6 +572,23 @@ def test_batches_before_and_after_are_shown_side_by_side():
         report.batches_table([before], [])
 
 
+def test_fine_tuning_with_two_eps_is_compared_on_the_same_models():
+    ours, released = [], []
+    for seed, score in ((0, 60.0), (1, 70.0)):
+        ours.append(run_record("convbert", seed, glue=[glue_record("sst-2", 1, score)]))
+        released.append(run_record("convbert", seed, glue=[glue_record("sst-2", 1, score - 1)]))
+    ours.append(run_record("none", 0))
+    text = "\n".join(report.adam_eps_table(ours, released))
+    assert "| eps 1e-6 |" in text and "| eps 1e-8 |" in text
+    assert "| eps 1e-6 - eps 1e-8 |" in text and "none" not in text
+
+    released[1]["glue"][0]["settings"]["data"] = "other rows"
+    with pytest.raises(ValueError, match="convbert-seed1, sst-2, seed 1: the data is not"):
+        report.adam_eps_table(ours, released)
+    with pytest.raises(ValueError, match="convbert-seed0, sst-2, seed 1 has no result with our"):
+        report.adam_eps_table([], released)
+
+
 def records_of_lengths():
     """As lab.lengths writes them: two seeds of alibi at three lengths, absolute up to its 128."""
     records = []

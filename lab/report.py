@@ -537,25 +537,15 @@ def batches_table(sorted_records, random_records):
 
     Each result of the first file must also be in the second one, whose other results are not used.
     """
-    # the results with random batches, to look them up
-    after = {}
-    for record in random_records:
-        for result in record["glue"]:
-            after[record["run"], result["task"], result["seed"]] = result
-
     # of each run and task: fine-tuning seeds, scores before, scores after
     rows = {}
-    for record in sorted_records:
-        for result in record["glue"]:
-            key = (record["run"], result["task"], result["seed"])
-            if key not in after:
-                raise ValueError(f"{key[0]}, {key[1]}, seed {key[2]} has no random batches")
-            check_same_data(key, result, after[key])
-            settings = record["settings"]
-            row = rows.setdefault((settings["variant"], settings["seed"], key[1]), ([], [], []))
-            row[0].append(str(result["seed"]))
-            row[1].append(f"{result['result']['score']:.1f}")
-            row[2].append(f"{after[key]['result']['score']:.1f}")
+    for record, before, after in paired_results(sorted_records, random_records, "random batches"):
+        settings = record["settings"]
+        key = (settings["variant"], settings["seed"], before["task"])
+        row = rows.setdefault(key, ([], [], []))
+        row[0].append(str(before["seed"]))
+        row[1].append(f"{before['result']['score']:.1f}")
+        row[2].append(f"{after['result']['score']:.1f}")
 
     # one row per run and task
     lines = []
@@ -566,11 +556,34 @@ def batches_table(sorted_records, random_records):
     return [*markdown(header, lines), "", EARLIER_TASKS]
 
 
-def check_same_data(key, before, after):
-    """ValueError if two results are not of the same model and the same rows."""
-    for name in ("model", "data"):
-        if before["settings"].get(name) != after["settings"].get(name):
-            raise ValueError(f"{key[0]}, {key[1]}, seed {key[2]}: the {name} is not the same")
+def paired_results(records, others, what):
+    """Fine-tuning results and those of the same runs elsewhere: a list of (record, result, other).
+
+    Args:
+        records: of runs. Each of their results must also be in `others`.
+        others: of runs. Their other results are not used.
+        what: the others, for the message: "random batches".
+    Raises:
+        ValueError: a result is missing, or the two are not of the same model and the same rows.
+    """
+    # the others, to look them up
+    other_results = {}
+    for record in others:
+        for result in record["glue"]:
+            other_results[record["run"], result["task"], result["seed"]] = result
+
+    pairs = []
+    for record in records:
+        for result in record["glue"]:
+            name = f"{record['run']}, {result['task']}, seed {result['seed']}"
+            other = other_results.get((record["run"], result["task"], result["seed"]))
+            if other is None:
+                raise ValueError(f"{name} has no {what}")
+            for setting in ("model", "data"):
+                if result["settings"].get(setting) != other["settings"].get(setting):
+                    raise ValueError(f"{name}: the {setting} is not the same")
+            pairs.append((record, result, other))
+    return pairs
 
 
 def adam_eps_table(ours, released):
@@ -578,22 +591,10 @@ def adam_eps_table(ours, released):
 
     Each run of the second file must also be in the first one, whose other runs are not used.
     """
-    # the results with our eps, to look them up
-    before = {}
-    for record in ours:
-        for result in record["glue"]:
-            before[record["run"], result["task"], result["seed"]] = result
-
-    # the same models and the same rows
-    for record in released:
-        for result in record["glue"]:
-            key = (record["run"], result["task"], result["seed"])
-            if key not in before:
-                raise ValueError(f"{key[0]}, {key[1]}, seed {key[2]} has no result with our eps")
-            check_same_data(key, before[key], result)
+    pairs = paired_results(released, ours, "result with our eps")
 
     # The runs differ in eps and not in the variant: eps takes its place in the table.
-    runs = {record["run"] for record in released}
+    runs = {record["run"] for record, _, _ in pairs}
     records = []
     for eps, group in (("eps 1e-6", ours), ("eps 1e-8", released)):
         for record in group:

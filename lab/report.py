@@ -608,6 +608,27 @@ def adam_eps_table(ours, released):
     ]
 
 
+def settings_table(records):
+    """Single runs with different settings: one row per run, without means."""
+    measures = (LOSS, BLIMP, COLA, SST)
+    rows = []
+    for record in records:
+        settings = record["settings"]
+        row = [
+            record["run"],
+            f"{record['result']['parameters']:,}",
+            f"{settings['lr']:g}",
+            f"{settings['steps']:,}",
+            str(settings["seed"]),
+        ]
+        for measure in measures:
+            value = measure.value(record)
+            row.append("" if value is None else f"{value:.{measure.digits}f}")
+        rows.append(row)
+    header = ["run", "parameters", "learning rate", "steps", "seed"]
+    return markdown(header + [measure.title for measure in measures], rows)
+
+
 def summary_table(toy, english=()):
     """The small table of README.md: a row per measure, a column per variant of the order."""
     # of each text, the measures that at least one of the variants has
@@ -942,6 +963,7 @@ TABLES = {
     "lesson-order":            Table(LESSON, differences_table,
                                      ((LOSS, TOY_PAIRS), STEPS_OF_ORDER)),
     "toy-batches":             Table(("toy-sorted.jsonl", "toy-random.jsonl"), batches_table),
+    "english-settings":        Table(("english-settings.jsonl",), settings_table),
     "english":                 Table(ENGLISH, measure_table,
                                      ((LOSS, ACCURACY, BLIMP, BLIMP_WORDS, COLA, SST),)),
     "english-order":           Table(ENGLISH, differences_table,

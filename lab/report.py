@@ -613,6 +613,7 @@ def settings_table(records):
     measures = (LOSS, BLIMP, COLA, SST)
     rows = []
     for record in records:
+        # what differs between the runs
         settings = record["settings"]
         row = [
             record["run"],
@@ -621,6 +622,8 @@ def settings_table(records):
             f"{settings['steps']:,}",
             str(settings["seed"]),
         ]
+
+        # what was measured
         for measure in measures:
             value = measure.value(record)
             row.append("" if value is None else f"{value:.{measure.digits}f}")

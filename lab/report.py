@@ -572,6 +572,7 @@ def paired_results(records, others, what):
         for result in record["glue"]:
             other_results[record["run"], result["task"], result["seed"]] = result
 
+    # each result with its other one, which must be of the same model and the same rows
     pairs = []
     for record in records:
         for result in record["glue"]:
@@ -589,30 +590,37 @@ def paired_results(records, others, what):
 def adam_eps_table(ours, released):
     """Toy GLUE after fine-tuning with Adam's eps of this project, and with that of [C]'s code.
 
-    Each run of the second file must also be in the first one, whose other runs are not used.
+    Each run of the second file must also be in the first one, whose other runs are not used. The
+    settings in a record do not contain eps. Only the file and the digest of the code tell it.
     """
+    # the same models, fine-tuned on the same rows
     pairs = paired_results(released, ours, "result with our eps")
+    runs = {record["run"] for record, _, _ in pairs}
 
     # The runs differ in eps and not in the variant: eps takes its place in the table.
-    runs = {record["run"] for record, _, _ in pairs}
     records = []
     for eps, group in (("eps 1e-6", ours), ("eps 1e-8", released)):
         for record in group:
             if record["run"] in runs:
                 settings = {**record["settings"], "variant": eps}
                 records.append({**record, "settings": settings})
-    return [
-        *measure_table(records, (TOY_GLUE,)),
-        "",
-        *differences_table(records, (TOY_GLUE,), [("eps 1e-6", "eps 1e-8")]),
-    ]
+
+    # the means, and below them the difference
+    lines = measure_table(records, (TOY_GLUE,))
+    difference = differences_table(records, (TOY_GLUE,), [("eps 1e-6", "eps 1e-8")])
+    return [*lines, "", *difference]
 
 
-def settings_table(records):
-    """Single runs with different settings: one row per run, without means."""
+def settings_table(records, english):
+    """Single runs of `absolute` with different settings: one row per run, without means.
+
+    Args:
+        records: of the runs behind the choice of settings.
+        english: of the runs with the chosen settings. Those of other variants are left out.
+    """
     measures = (LOSS, BLIMP, COLA, SST)
     rows = []
-    for record in records:
+    for record in [*records, *runs_of(english, "absolute")]:
         # what differs between the runs
         settings = record["settings"]
         row = [
@@ -626,8 +634,12 @@ def settings_table(records):
         # what was measured
         for measure in measures:
             value = measure.value(record)
-            row.append("" if value is None else f"{value:.{measure.digits}f}")
+            text = ""
+            if value is not None:
+                text = f"{value:.{measure.digits}f}"
+            row.append(text)
         rows.append(row)
+
     header = ["run", "parameters", "learning rate", "steps", "seed"]
     return markdown(header + [measure.title for measure in measures], rows)
 
@@ -966,7 +978,7 @@ TABLES = {
     "lesson-order":            Table(LESSON, differences_table,
                                      ((LOSS, TOY_PAIRS), STEPS_OF_ORDER)),
     "toy-batches":             Table(("toy-sorted.jsonl", "toy-random.jsonl"), batches_table),
-    "english-settings":        Table(("english-settings.jsonl",), settings_table),
+    "english-settings":        Table(("english-settings.jsonl", *ENGLISH), settings_table),
     "english":                 Table(ENGLISH, measure_table,
                                      ((LOSS, ACCURACY, BLIMP, BLIMP_WORDS, COLA, SST),)),
     "english-order":           Table(ENGLISH, differences_table,

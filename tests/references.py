@@ -459,7 +459,8 @@ def convbert_kernels(x, attention_mask, weights):
 def kernels_at_queries(kernels, values, real):
     """z_i of all queries of a head, with the kernel that is read at the query. Jiang et al. 2020
 
-    kernels (N, K), values (N, d), real (N,).
+    kernels (N, K), values (N, d), real (N,). `real` is not needed: padding keeps its share of the
+    softmax. It is here because `kernels_at_keys` needs it.
     """
     return torch.stack([convolve_at(kernels[i], values, i) for i in range(len(values))])
 

@@ -114,7 +114,7 @@ def test_the_documents_show_every_program():
 
 @pytest.fixture(scope="module")
 def copy_with_examples(tmp_path_factory):
-    """A copy of the project with the examples of README.md and two documents.
+    """A copy of the project with the examples of README.md, docs/family.md and docs/differences.md.
 
     They are pasted at the end of attention.py.
     """

@@ -591,9 +591,15 @@ def test_fine_tuning_with_two_eps_is_compared_on_the_same_models():
 
 def test_runs_with_different_settings_have_a_row_each_and_what_was_not_measured_is_empty():
     scored = run_record(glue=[glue_record("sst-2", 42, 80.25)], lr=0.001)
-    header, _, *rows = report.settings_table([scored, run_record(lr=0.002, steps=80)])
+    english = [run_record("absolute", 1, lr=0.001), run_record("fixed", lr=0.001)]
+    tried = [scored, run_record(lr=0.002, steps=80)]
+    header, _, *rows = report.settings_table(tried, english)
     assert header.endswith("| held-out loss | BLiMP (%) | CoLA | SST-2 |")
-    assert [row.split(" | ")[2:5] for row in rows] == [["0.001", "40", "0"], ["0.002", "80", "0"]]
+    assert [row.split(" | ")[2:5] for row in rows[:2]] == [
+        ["0.001", "40", "0"],
+        ["0.002", "80", "0"],
+    ]
+    assert len(rows) == 3 and rows[2].startswith("| absolute-seed1 |")
     assert rows[0].endswith("| | | 80.2 |")
     assert rows[1].endswith("| | | |")
 

@@ -6,13 +6,19 @@ Letters (the same in all files):
     N  tokens in a sequence        k  reach of a kernel            j  position of a key
     H  heads, d channels each      K  kernel size = 2k + 1         r  relative position j - i
 
+    q_i, k_j, v_j   query, key and value of a head: vectors of d numbers
+    a_ij, p_ij      the score of query i and key j, and its softmax over j
+    z_i             sum_j p_ij v_j, the output of a head
+    beta, w, u      learned, for each r: beta_r is a scalar per head, w_r and u_r have d numbers
+
 In pre-training, a sequence is a pair of sentences. The reach k is the number of tokens that a
 kernel covers on each side of the token itself. In the code of this file, q, k and v are the
 queries, keys and values, so the reach is written K // 2. In an equation, [+ ...] is a part that
 only some variants have.
 
 [C] is Chang, Xu, Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions
-in Pre-trained Language Models".
+in Pre-trained Language Models". It writes alpha_ij for a_ij, d_h for d, d for C, and n for N. The
+other papers are linked in README.md, in the table of variants.
 
 The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
 
@@ -89,7 +95,8 @@ def attention(
         a a b
 
     kernels.py makes such a map from rows. The terms t5, alibi, fire and xl have no window: they
-    have a number for every r from -(N - 1) to N - 1, so their rows have K = 2N - 1 columns.
+    have a number for every r from -(N - 1) to N - 1, so their rows have 2N - 1 columns in place of
+    K, as if k were N - 1.
 
     Args:
         query: (B, H, n, d), for n queries; n = N except for one block of a long sequence.
@@ -103,7 +110,7 @@ def attention(
             None for no such term.
         relative_value: (d, K), what is added to a value at each relative position.
         beyond: what is added to the score of a key farther away than k: the end number of the row
-            ("clip") or 0 ("zero").
+            ("clip") or 0 ("zero"). The same is true of relative_value, which is added to the value.
         dropout: probability of setting a weight of the softmax to 0.
         first, generator: only for a block of a long sequence (at most LONGEST_WHOLE queries): the
             position of its first query, and the torch.Generator for its dropout.
@@ -132,7 +139,8 @@ def attention(
     # weight would go to one key. Dividing q costs less than dividing the larger map.
     scores = (query / math.sqrt(d)) @ key.transpose(-1, -2)  # (B, H, n, N)
 
-    # fixed and dynamic: + beta_(j-i) + q_i . w_(j-i) / sqrt(d), the row of query i in row i
+    # fixed and dynamic: + beta_(j-i) + q_i . w_(j-i) / sqrt(d). The row of query i is shifted so
+    # that its middle column, r = 0, is at key i.
     if query_rows is not None:
         scores = add_band(scores, query_rows, beyond, first)
 
@@ -203,7 +211,8 @@ class Term(nn.Module):
     term of the keys must return N rows. SelfAttention adds up the rows of all terms.
 
     A term with a window has its own number only for abs(r) <= k. A term without a window has one
-    for every r from -(N - 1) to N - 1: its rows have 2N - 1 columns in place of K.
+    for every r from -(N - 1) to N - 1: its rows have 2N - 1 columns in place of K. Its forward
+    begins with every_r(q) and computes in exact_dtype(q), because bf16 rounds large distances.
 
     The constructor also initialises the parameters. For linear layers, initialise_linear does this
     as in BERT.
@@ -323,10 +332,12 @@ class T5(Term):
         abs(r)   0 .. 7   8-11   12-15   16-22   23-31   32-45   46-63   64-90   91 and more
 
     Bucket 8 + m begins at 8 * 2^(m/2), rounded up: from one bucket to the next, the start grows by
-    a factor of about sqrt(2). The last bucket holds all distances from 91 on. For r > 0, 16 is
-    added to the number of the bucket. Bucket 16 is never used, as in T5: it would be that of r = 0,
-    which has bucket 0. beta is one table per layer and is initialised to 0. T5 has one table for
-    all layers, and does not divide the content by sqrt(d).
+    a factor of about sqrt(2). The last bucket holds all distances from 91 on. T5 writes this as
+    8 + floor(8 log(abs(r) / 8) / log(128 / 8)), at most 15, where 128 is its max_distance.
+
+    For r > 0, 16 is added to the number of the bucket. Bucket 16 is never used, as in T5: it would
+    be that of r = 0, which has bucket 0. beta is one table per layer and is initialised to 0. T5
+    has one table for all layers, and does not divide the content by sqrt(d).
     """
 
     STARTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)  # of the buckets 1, 2, ..., 15
@@ -337,8 +348,10 @@ class T5(Term):
         self.beta = nn.Parameter(torch.zeros(config.heads, 32))  # (H, 32)
 
     def forward(self, q):
-        # the first bucket of the side
+        # every relative position; of q, only the shape and the device are used
         r = every_r(q)  # (2N - 1,)
+
+        # the first bucket of the side
         bucket = torch.where(r > 0, 16, 0)  # (2N - 1,)
 
         # one bucket farther for each start that abs(r) has reached
@@ -352,8 +365,8 @@ class Alibi(Term):
 
     m_h = 2^(-8 (h + 1) / H) for the heads h = 0 .. H - 1: with 4 heads 1/4, 1/16, 1/64 and 1/256.
     There is nothing to learn. In the paper, a token sees only earlier tokens; this is the symmetric
-    form. If H is not a power of two (`base` has 12 heads), the slopes here are still those of the
-    paper's formula; the authors' code then has others.
+    form. If H is not a power of two (BERT-base has 12 heads), the slopes here are still those of
+    the paper's formula; the authors' code then has others.
     """
 
     uses_kernel_size = False
@@ -361,7 +374,7 @@ class Alibi(Term):
     def forward(self, q):
         H = q.shape[1]
         h = torch.arange(H, device=q.device, dtype=exact_dtype(q))
-        slopes = 2 ** (-8 * (h + 1) / H)  # (H,)
+        slopes = 2 ** (-8 * (h + 1) / H)  # m_h: (H,)
         return -slopes[:, None, None] * every_r(q).abs()  # (H, 1, 2N - 1)
 
 
@@ -373,8 +386,9 @@ class Fire(Term):
 
     The larger c is, the more of [-1, 1] is used for near tokens. The divisor maps the distance L to
     1, or the distance N if N is larger than L. N includes padding, so in this case the amount of
-    padding changes the scores. The paper has max(i, L) for query i in place of max(N, L). This
-    makes sense only if all keys are to the left of the query, as in the paper.
+    padding changes the scores. The paper has max(i, L) for query i in place of max(N, L): there,
+    all keys are to the left of the query, so no distance is larger than i. Here a key to the right
+    may be farther away.
 
     c = 0.1 exp(log_c) and L = 512 exp(log_L): at first they are the paper's 0.1 and 512, and exp
     keeps them positive (the authors take the absolute value). The sign lets one function serve both
@@ -397,8 +411,8 @@ class Fire(Term):
 
         # the distance, between -1 and 1
         r = every_r(q).to(c.dtype)  # (2N - 1,)
-        farthest = torch.log(1 + c * L.clamp(min=N))  # of max(N, L)
-        x = r.sign() * torch.log(1 + c * r.abs()) / farthest  # (2N - 1,)
+        divisor = torch.log(1 + c * L.clamp(min=N))  # log(1 + c max(N, L))
+        x = r.sign() * torch.log(1 + c * r.abs()) / divisor  # (2N - 1,)
 
         # the first layer as plain products: a matrix product would round x to bf16 under autocast
         hidden = F.relu(x[:, None] * self.hidden.weight[:, 0] + self.hidden.bias)  # (2N - 1, 32)
@@ -407,11 +421,14 @@ class Fire(Term):
 
 
 class TransformerXL(Term):
-    """xl: content (q_i + u) . k_j, and + (q_i + v) . W R_r, both / sqrt(d). Dai et al. 2019
+    """xl: a content term with a bias, and a term from sinusoids. Dai et al. 2019
 
-    R_r is a vector of C sinusoids (Vaswani et al. 2017), and W: C -> C turns it into keys. So the
-    row of query i is the sum of a dynamic term, q_i . w_r, and a fixed term, v . w_r. Their table
-    w_r = W R_r, one per head, is not learned entry by entry: it is computed, for every r.
+        a_ij = ((q_i + u) . k_j  +  (q_i + v) . (W R_r)) / sqrt(d)
+
+    R_r is a vector of C sinusoids (Vaswani et al. 2017), and W: C -> C turns it into keys: of the C
+    numbers of W R_r, each head uses its own d. So the row of query i is the sum of a dynamic term,
+    q_i . w_r, and a fixed term, v . w_r. Their table w_r = W R_r, one per head, is not learned
+    entry by entry: it is computed, for every r.
 
     u and v are the paper's letters for two biases, one vector per head: not the values, and not the
     table of key_dynamic. They are initialised to 0; the authors draw them from normal(0, 0.02), and
@@ -440,6 +457,9 @@ class TransformerXL(Term):
         H, _, d = q.shape[1:]
         # w_r = W R_r
         R = sinusoids(every_r(q), H * d, exact_dtype(q))  # (2N - 1, C)
+        R = R.to(self.W.weight.dtype)
+
+        # in heads; split_heads takes a batch, here of one sequence
         w = split_heads(self.W(R)[None], H)[0]  # (2N - 1, C) -> (H, 2N - 1, d)
 
         # (q_i + v) . w_r / sqrt(d): one matrix product per head, for all sequences together
@@ -454,9 +474,10 @@ class Rotary(Term):
 
         a, b  ->  a cos - b sin,  a sin + b cos
 
-    (R_i q_i) . (R_j k_j) = q_i . (R_(j-i) k_j): the score depends on the two positions only through
-    their difference. There is nothing to learn. R_i is a rotation, a d x d matrix. It is not the
-    vector R_r of xl.
+    (R_i q_i) . (R_j k_j) = q_i . (R_(j-i) k_j), because the transpose of R_i rotates backwards by
+    the angles of i, and then R_j rotates forwards by those of j. So the score depends on the two
+    positions only through their difference. There is nothing to learn. R_i is a rotation, a d x d
+    matrix. It is not the vector R_r of xl.
     """
 
     belongs_to = "content"
@@ -479,9 +500,18 @@ def rotate(x, angles):
     """Rotate each pair of neighbouring channels of x (B, H, N, d) by its angle, (N, d/2).
 
     A pair (a, b) is read as the complex number a + b sqrt(-1). To rotate it is to multiply it by
-    cos(angle) + sin(angle) sqrt(-1): one complex product in place of four real ones. The result is
-    computed in float32 or better, and returned in the dtype of x.
+    cos(angle) + sin(angle) sqrt(-1): one complex product in place of four real ones. Example with
+    d = 4, and angles of 90 and 180 degrees:
+
+        channels    (1, 0, 2, 0)
+        pairs       1 + 0 sqrt(-1)     2 + 0 sqrt(-1)
+        factors     0 + 1 sqrt(-1)    -1 + 0 sqrt(-1)
+        products    0 + 1 sqrt(-1)    -2 + 0 sqrt(-1)
+        channels    (0, 1, -2, 0)
+
+    The result is computed in float32 or better, and returned in the dtype of x.
     """
+    # view_as_complex needs the two numbers of a pair side by side in memory: contiguous
     pairs = x.to(angles.dtype).unflatten(-1, (-1, 2)).contiguous()  # (B, H, N, d/2, 2)
     factors = torch.polar(torch.ones_like(angles), angles)  # cos + sin sqrt(-1), (N, d/2) complex
     rotated = torch.view_as_complex(pairs) * factors  # (B, H, N, d/2) complex
@@ -712,7 +742,8 @@ class SelfAttention(Mixer):
             if name in variant.terms:
                 self.terms[name] = term(config)
 
-        # a convolution of the values that is added after attention ([C] eq. 7)
+        # A convolution of the values, added after attention: [C] eq. 7, computed as in its
+        # footnote 3. There the softmax is applied to the scores alone, before this is added.
         self.depthwise = None
         if variant.depthwise:
             self.depthwise = DepthwiseConvolution(C, config.kernel_size)
@@ -760,6 +791,8 @@ class SelfAttention(Mixer):
         if self.has_convolutional_projection:
             x = zero_padding(x, attention_mask)
 
+        # The gradients of x are added up in this order. Another order would change their last bits,
+        # and then the recorded results could not be reproduced exactly.
         value = self.value(x)
         query = self.query(x)
         key = self.key(x)
@@ -779,9 +812,10 @@ class SelfAttention(Mixer):
             (B, H, N, K) or (H, N, K), for queries also (H, 1, K); None if there is no such term.
         """
         total = None
-        for term in self.terms.values():
+        for name, term in self.terms.items():
             if term.belongs_to == belongs_to:
                 rows = term(x)  # (B, H, N, K), (H, N, K) or (H, 1, K)
+                check_rows(name, term, rows, N=x.shape[-2])
                 total = rows if total is None else add_rows(total, rows, self.beyond)
         return total
 
@@ -840,6 +874,25 @@ class SelfAttention(Mixer):
         return total
 
 
+def check_rows(name, term, rows, N):
+    """ValueError if a term has made rows of another shape than the docstring of Term allows.
+
+    Without this check, most wrong shapes would give wrong scores and no error.
+    """
+    count, width = rows.shape[-2:]
+
+    # one row per token, or for queries one row that they share
+    may_be_shared = term.belongs_to == "query"
+    if count != N and not (count == 1 and may_be_shared):
+        raise ValueError(f"{name} has made {count} rows for {N} tokens")
+
+    # one column per relative position
+    if not term.uses_kernel_size and width != 2 * N - 1:
+        raise ValueError(f"the rows of {name} have {width} columns, not 2N - 1 = {2 * N - 1}")
+    if width % 2 == 0:
+        raise ValueError(f"the rows of {name} have {width} columns, which is not an odd number")
+
+
 def add_rows(one, other, beyond):
     """The sum of the rows of two terms, which may differ in the numbers of rows and columns."""
     # One row for all queries is expanded, as a view, to as many rows as the other term has. Without
@@ -869,8 +922,8 @@ class Canon(SelfAttention):
     The convolution is added to x, so with weights and a bias of 0 this is attention without
     convolutions. Weights and bias have PyTorch's default initialisation, uniform in +-1/sqrt(K).
     Training decides how much each token takes from its neighbours. Here the kernel is centred and
-    K = 5: it covers two tokens on each side. In a model that reads from left to right, it covers
-    the token and the three tokens before it. By default the author's layers have no bias.
+    K = 5: it covers two tokens on each side. The author's models read from left to right and have
+    K = 4: the token and the three tokens before it. By default the author's layers have no bias.
     """
 
     def __init__(self, config, variant, layer):
@@ -893,9 +946,11 @@ class Deberta(SelfAttention):
 
     P (K, C) has one vector per relative position and is shared by all layers. W_k and W_q are the
     layer's own key and query projections, with their biases. So each vector of P has a key and a
-    query, as a token has: the queries are multiplied by its key, and the keys by its query. With
-    beyond = "clip", positions beyond the window take the end vector of their side; with "zero" they
-    add nothing.
+    query, as a token has: the queries are multiplied by its key, and the keys by its query. In the
+    letters of the other terms, this is dynamic with w_r = W_k P_r and key_dynamic with
+    u_r = W_q P_r. It is a mixer of its own because a Term has neither the projections of its layer
+    nor the parameters of another layer. With beyond = "clip", positions beyond the window take the
+    end vector of their side; with "zero" they add nothing.
 
     The paper's equation and the first release of DeBERTa have two more matrices in place of W_k and
     W_q; later releases can share these, biases included. The paper counts i - j, so its P is this
@@ -904,7 +959,7 @@ class Deberta(SelfAttention):
     DeBERTa's decoder are left out here.
     """
 
-    uses = ()
+    uses = ()  # it takes no further terms and no convolutions
 
     def __init__(self, config, variant, layer):
         super().__init__(config, variant, layer)
@@ -924,6 +979,8 @@ class Deberta(SelfAttention):
     def sum_of_rows(self, belongs_to, x):
         # content to position: q_i . (W_k P_r); position to content: k_j . (W_q P_(i-j))
         projection = self.key if belongs_to == "query" else self.query
+
+        # in heads; split_heads takes a batch, here of one sequence
         w = split_heads(projection(self.P)[None], self.heads)[0]  # (K, C) -> (H, K, d)
         d = x.shape[-1]
         return x @ (w / math.sqrt(3 * d)).transpose(-1, -2)  # (B, H, N, d) -> (B, H, N, K)
@@ -1160,6 +1217,7 @@ QKV = ("query", "key", "value")
 COMPOSITE = ("fixed", "dynamic")
 DILATIONS = (1, 2, 4, 8)
 
+# Parts of the equations below. They are only printed.
 content = "a_ij = q_i.k_j/sqrt(d)"
 composite = content + " + q_i.w_r/sqrt(d) + beta_r"
 lightconv = "z_i = sum_r softmax_r(weight) g_(i+r),  g = glu(input(x))"
@@ -1170,8 +1228,9 @@ convbert = (
     "c = pointwise(depthwise(x));  x_i = token_i + position_i"
 )
 hybrid = ";  one layer: " + content
-debertas = "a_ij = (q_i.k_j + q_i.(W_k P_r) + k_j.(W_q P_(i-j)))/sqrt(3d)"
-added_convolution = ",  z_i = sum_j p_ij v_j + sum_r weight_r * v_(i+r)"
+deberta = "a_ij = (q_i.k_j + q_i.(W_k P_r) + k_j.(W_q P_(i-j)))/sqrt(3d)"
+separable = "pointwise(depthwise(x))"
+added_convolution = ",  z_i = sum_j p_ij v_j + depthwise(v)_i"
 
 VARIANTS = {
     # [C]: position terms
@@ -1186,17 +1245,17 @@ VARIANTS = {
     # [C]: convolutions next to attention and in the projections
     "depthwise": Variant(content + added_convolution, depthwise=True),
     "composite-depthwise": Variant(composite + added_convolution, terms=COMPOSITE, depthwise=True),
-    "conv-qk": Variant(content + ",  half of q, k = conv(x)", convolutional=QK),
-    "conv-v": Variant(content + ",  half of v = conv(x)", convolutional=("value",)),
-    "conv-qkv": Variant(content + ",  half of q, k, v = conv(x)", convolutional=QKV),
+    "conv-qk": Variant(content + f",  half of q, k = {separable}", convolutional=QK),
+    "conv-v": Variant(content + f",  half of v = {separable}", convolutional=("value",)),
+    "conv-qkv": Variant(content + f",  half of q, k, v = {separable}", convolutional=QKV),
     "composite-conv-qk": Variant(
-        composite + ",  half of q, k = conv(x)", terms=COMPOSITE, convolutional=QK
+        composite + f",  half of q, k = {separable}", terms=COMPOSITE, convolutional=QK
     ),
     "composite-conv-v": Variant(
-        composite + ",  half of v = conv(x)", terms=COMPOSITE, convolutional=("value",)
+        composite + f",  half of v = {separable}", terms=COMPOSITE, convolutional=("value",)
     ),
     "composite-conv-qkv": Variant(
-        composite + ",  half of q, k, v = conv(x)", terms=COMPOSITE, convolutional=QKV
+        composite + f",  half of q, k, v = {separable}", terms=COMPOSITE, convolutional=QKV
     ),
     # other papers: Jiang et al. 2020, Shaw et al. 2018
     "convbert": Variant(convbert, absolute=True, mixer=ConvBert, kernel_size=9),
@@ -1212,8 +1271,8 @@ VARIANTS = {
     ),
     "xl": Variant("a_ij = ((q_i + u).k_j + (q_i + v).(W R_r))/sqrt(d)", terms=("xl",)),
     "rotary": Variant("a_ij = (R_i q_i).(R_j k_j)/sqrt(d)", terms=("rotary",)),
-    "deberta": Variant(debertas, mixer=Deberta),
-    "canon": Variant(content + ",  x = x + conv(x)", mixer=Canon, kernel_size=5),
+    "deberta": Variant(deberta, mixer=Deberta),
+    "canon": Variant(content + ",  x = x + depthwise(x)", mixer=Canon, kernel_size=5),
     # convolutions in place of attention: Wu et al. 2019, Tay et al. 2021
     "lightconv": Variant(lightconv, mixer=LightConv),
     "dynamicconv": Variant(dynamicconv, mixer=DynamicConv),

@@ -12,23 +12,26 @@ The map of scores reads the row at every key j:
                          0 otherwise
 
 With "clip" (Shaw et al. 2018; the default) every key farther away than k takes the end weight of
-its side. With "zero" such keys get nothing.
+its side. With "zero" such keys get nothing. A weight of a row is added to a score before the
+softmax: it is not one of the weights p_ij that the softmax makes.
 
-From rows to the map. The first four functions are tested against plain loops:
+From rows to the map. The first four functions compute the same map, and the tests compare each of
+them with plain loops:
 
-    gather_scores        the definition, with an index of N x N numbers
+    gather_scores        the definition, with an index of N x N numbers; no model uses it
     relative_scores      no index: the rows are shifted into place by a view
     band_scores          the same, with a backward pass of its own
     add_band             the same, added to a map in place: what attention uses
     widen                more columns for narrow rows, so that they can be added to wider ones
 
-If K is so large that every r between a query and a key has its own column, no end weight is
-repeated. Then scores_of_covering_rows and bands_of_strip do the same with fewer copies.
-
 The band of a map is its diagonals from r = -k to r = k. From the map back to rows:
 
     sum_bands            the sum of each diagonal: the backward pass of the functions above
     band_sums            the same, with a backward pass of its own: Shaw's relative values use it
+
+If K is so large that every r between a query and a key has its own column, no end weight is
+repeated. Then scores_of_covering_rows does the work of relative_scores, and bands_of_strip that of
+sum_bands, with fewer copies.
 
 What is built from these functions:
 
@@ -118,6 +121,13 @@ def relative_scores(rows, length, beyond="clip", first=0):
     nothing. The distance between the starts is N + n - 1; without the additional column it would be
     0 for N = n = 1.
 
+    A block of a long sequence has fewer queries than keys. With the queries 1 and 2 of the same
+    sequence (n = 2, first = 1), each row has N + n = 5 columns:
+
+        r:  -2 -1  0  1  -
+            a1 a1 b1 c1 c1      query 1 needs the columns from r = -1 on: a1 b1 c1
+            a2 a2 b2 c2 c2      query 2 needs those from r = -2 on:       a2 a2 b2
+
     Args:
         rows: (B, H, n, K) weights, K odd; there may be any leading dimensions.
         length: N, the number of keys.
@@ -133,7 +143,8 @@ def relative_scores(rows, length, beyond="clip", first=0):
     # (see extra_columns)
     left, right = extra_columns(n, N, K, first)
 
-    # the columns that extend a row: its end weights, or zeros
+    # The columns that extend a row: its end weights, or zeros. This is the rule of `beyond`. (It is
+    # applied in two more places, widen and key_scores; sum_bands_of_strip is its backward pass.)
     left_end = rows[..., :1]  # (B, H, n, 1)
     right_end = rows[..., -1:]  # (B, H, n, 1)
     if beyond == "zero":
@@ -360,6 +371,8 @@ def bands_of_strip(scores, K, first):
     """
     n, N = scores.shape[-2:]
     k = K // 2
+
+    # Key j is moved to column j + k - first. So r = j - (first + i) is in column i + r + k.
     padded = F.pad(scores, (k - first, n + k - N + first))  # (B, H, n, n + K - 1)
     return padded.flatten(-2).unfold(-1, K, n + K)  # (B, H, n, K)
 

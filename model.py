@@ -57,7 +57,9 @@ class BertConfig:
     embedding_size: int  # E
     max_length: int = 128  # longest sequence; absolute positions have no vectors beyond it
     kernel_size: int | None = None  # K, odd; None: the variant's own (17 for most)
-    beyond: str = "clip"  # beyond the reach of a kernel: its end weight ("clip") or 0 ("zero")
+    # What a term with a window adds to the score of a key beyond its reach: the end weight of the
+    # row ("clip") or 0 ("zero"). Convolutions ignore it: beyond their reach, the weight is 0.
+    beyond: str = "clip"
     # dropout of embeddings, hidden states, attention probabilities, the kernels of ConvBERT,
     # LightConv and DynamicConv, and what the classifier reads
     dropout: float = 0.1

@@ -37,14 +37,14 @@ R = torch.arange(1 - N, N)  # (2N - 1,)
 H = 4
 
 TITLES = {
-    "fixed": "fixed: beta_r, clipped at 8",
+    "fixed": "fixed: beta_r",
     "t5": "t5: beta_bucket(r)",
     "alibi": "alibi: -m_h abs(r)",
     "fire": "fire: mlp_h(r)",
-    "dynamic": "dynamic: q_i . w_r, clipped at 8",
-    "xl": "xl: (q_i + v) . W R_r",
-    "rotary": "rotary: b . R_r b",
-    "deberta": "deberta: q_i . W_k P_r, clipped at 8",
+    "dynamic": "dynamic: q_i . w_r / sqrt(d)",
+    "xl": "xl: (q_i + v) . W R_r / sqrt(d)",
+    "rotary": "rotary: b . R_r b / sqrt(d)",
+    "deberta": "deberta: q_i . W_k P_r / sqrt(3d)",
 }
 
 

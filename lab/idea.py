@@ -16,7 +16,7 @@ LIGHT = {-1: "#DDF0FB", 1: "#CCECE3"}  # of the end weights, for tokens farther 
 # The kernel, which is added to the scores, and its softmax, the weights of the convolution.
 SCORES = {-1: "\u03b2\u208b\u2081", 0: "\u03b2\u2080", 1: "\u03b2\u2081"}  # beta_-1, beta_0, beta_1
 WEIGHTS = {-1: "p\u208b\u2081", 0: "p\u2080", 1: "p\u2081"}  # p_-1, p_0, p_1
-SUBSCRIPTS = "\u2081\u2082\u2083\u2084\u2085"  # 1 to 5
+SUBSCRIPTS = "\u2080\u2081\u2082\u2083\u2084"  # 0 to 4
 GREY = "#E4E4E4"
 INK = "#1A1A1A"
 

@@ -8,8 +8,8 @@ Nothing here calls a function of the fast code. From attention.py comes only the
 which says what terms and what mixer a variant has. If you add a term or a mixer to attention.py,
 write its equation here and add it to SCORE_TERMS, VALUE_TERMS or MIXERS.
 
-Letters as in attention.py, and t for the column of r in a row of K weights: t = r + k within the
-window. Arguments that most functions share:
+[C] is the paper, Chang, Xu, Xu, Tu 2021. Letters as in attention.py, and t for the column of r in a
+row of K weights: t = r + k within the window. Arguments that most functions share:
 
     x               (B, N, C), the input of a mixer
     attention_mask  (B, N) bool, True at real tokens
@@ -183,7 +183,7 @@ def turned(x, i):
 
 
 def rotary_score(weights, q_i, k_j, i, j, h, config, N):
-    """(R_i q_i) . (R_j k_j) / sqrt(d) in place of the content."""
+    """(R_i q_i) . (R_j k_j) / sqrt(d) in place of the content, which the score has already."""
     return content_score(turned(q_i, i), turned(k_j, j)) - content_score(q_i, k_j)
 
 
@@ -195,7 +195,7 @@ def kerple_score(weights, q_i, k_j, i, j, h, config, N):
 
 
 def sandwich_score(weights, q_i, k_j, i, j, h, config, N):
-    """(sum over m < 64 of cos(r w_m) - 64) / (8 (h + 1) / H). Chi et al. 2023; docs/family.md"""
+    """(sum over m < 64 of cos(r f_m) - 64) / (8 (h + 1) / H). Chi et al. 2023; docs/family.md"""
     total = -64
     for m in range(64):
         total += math.cos((j - i) * 10000 ** (-2 * m / 128))
@@ -354,7 +354,10 @@ def attention_head(q, k, v, real, weights, h, config, variant):
 
 
 def self_attention(x, attention_mask, weights, variant, config, layer):
-    """output(attention [+ depthwise(v)]), with the terms of the variant. [C] eq. 1, 4 - 7"""
+    """output(attention [+ depthwise(v)]), with the terms of the variant.
+
+    [C] eq. 1, 4 - 7; the convolution of eq. 7 is outside of the softmax, as in its footnote 3.
+    """
     check_terms(variant)
 
     # projections, (B, N, C) each

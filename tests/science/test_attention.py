@@ -21,7 +21,7 @@ import attention
 import kernels
 import references
 import stand_ins
-from attention import TERMS, VARIANTS, Deberta, DepthwiseConvolution, Mixer, Variant
+from attention import TERMS, VARIANTS, Deberta, DepthwiseConvolution, Mixer, Term, Variant
 from helpers import (
     B,
     C,
@@ -475,6 +475,35 @@ def test_mixer_equals_its_loops_in_blocks(monkeypatch, variant, beyond):
     assert_equals_loops(variant, 7, beyond)
 
 
+# --- Rows of a wrong shape ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "belongs_to, uses_kernel_size, shape, message",
+    [
+        ("query", True, (5, K), "odd has made 5 rows for 6 tokens"),
+        ("key", True, (1, K), "odd has made 1 rows for 6 tokens"),
+        ("query", True, (1, 8), "the rows of odd have 8 columns, which is not an odd number"),
+        ("query", False, (1, 6), "the rows of odd have 6 columns, not 2N - 1 = 11"),
+        ("query", False, (1, 12), "the rows of odd have 12 columns, not 2N - 1 = 11"),
+    ],
+)
+def test_a_term_with_rows_of_a_wrong_shape_is_refused_in_one_line(
+    monkeypatch, belongs_to, uses_kernel_size, shape, message
+):
+    class Odd(Term):
+        def forward(self, x):
+            return torch.zeros(H, *shape, dtype=x.dtype)
+
+    Odd.belongs_to = belongs_to
+    Odd.uses_kernel_size = uses_kernel_size
+    monkeypatch.setitem(TERMS, "odd", Odd)
+    monkeypatch.setitem(VARIANTS, "odd", Variant("", terms=("odd",)))
+    x, mask = padded_batch(6)
+    with pytest.raises(ValueError, match=message):
+        random_mixer("odd")(x, mask)
+
+
 # --- Terms without a window -----------------------------------------------------------------------
 
 NARROW_AND_WIDE = {
@@ -584,6 +613,13 @@ def test_in_bf16_far_positions_are_still_told_apart(variant):
             allowed = 1e-6
         assert (rows - exact_rows).abs().max() < allowed * exact_rows.abs().max()
     assert (turned - exact_q).abs().max() < 0.02 * exact_q.abs().max()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_mixer_converted_to_bf16_computes_in_bf16(variant):
+    x, mask = padded_batch(6)
+    mixer = random_mixer(variant).to(torch.bfloat16)
+    assert mixer(x.bfloat16(), mask).dtype == torch.bfloat16
 
 
 def test_the_first_layer_of_fire_is_the_same_under_autocast():

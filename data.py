@@ -59,6 +59,7 @@ HELD_OUT_BLOCK = 32  # held-out pairs are chosen in blocks of up to this many co
 
 # Masks
 MASK_PROBABILITY = 0.15
+IGNORED = -100  # the label of a token that is not predicted, the same as model.IGNORED
 
 # The version of what the cache holds. Increase it by 1 if you change any step up to the
 # token ids, or which pairs are held out: every corpus is then prepared again.
@@ -68,26 +69,18 @@ PREPARATION = 4
 # --- Text: paragraphs and sentences ---------------------------------------------------------------
 
 
-def read_paragraphs(source, bar, log):
-    """Yield the paragraphs of a corpus one by one, and "" after the last one of each document.
-
-    Args:
-        source: "toy" (the built-in language), or the Path of a file for support/text_files.py.
-        bar: a progress bar; it moves by the bytes that were read from disk.
-        log: called with one line of text if some bytes of a file cannot be read.
-    """
-    if source == "toy":
-        for document in toy.language.documents():
-            for sentence in document:
-                yield toy.language.spell(sentence)
-            yield ""
-    else:
-        yield from text_files.read_paragraphs(source, bar, log)
+def toy_paragraphs():
+    """Yield the sentences of the toy language, each as a paragraph, and "" after each document."""
+    for document in toy.language.documents():
+        for sentence in document:
+            yield toy.language.spell(sentence)
+        yield ""
 
 
 # The end of a sentence: . ! or ?, closing quotes and brackets, spaces, opening quotes and brackets.
-# Group 1 is the first letter or digit of the next sentence.
-SENTENCE_END = re.compile(r"""[.!?]+["'”’)\]]*\s+(?=["'“‘(\[]*(\w))""")
+# Group 1 is the first letter or digit of the next sentence. A match begins only at the first mark
+# of a run of marks: to begin at each mark of "....." would take quadratic time.
+SENTENCE_END = re.compile(r"""(?<![.!?])[.!?]+["'”’)\]]*\s+(?=["'“‘(\[]*(\w))""")
 
 # A full stop after one of these does not end a sentence.
 # fmt: off
@@ -111,6 +104,7 @@ def split_sentences(paragraph):
 
     A sentence ends at . ! or ? before a space, if the next word begins with a letter or a digit. It
     does not end there if this letter is lowercase, or if the full stop belongs to an abbreviation.
+    An abbreviation is recognised only after a space, not after a tab or a dash.
 
         "Dr. Lee saw it. Who?"  ->  ["Dr. Lee saw it. ", "Who?"]
     """
@@ -277,8 +271,9 @@ def train_pieces(forms, max_pieces):
         if piece != "[UNK]" and "▁" not in piece[1:]:
             pieces.append((piece, score))
 
-    # Step 3: make the scores the same in all runs. The trainer adds numbers in an order that
-    # differs from run to run, so the last digits of the scores differ, too: round them.
+    # Step 3: make the scores the same in all runs. Two things differ from run to run: which rare
+    # character gets which of the lowest scores, and the last digits of all scores, because the
+    # trainer adds numbers in another order.
     pieces = level_rare_characters(pieces)
     pieces = [(piece, round(score, 3)) for piece, score in pieces]
 
@@ -370,8 +365,10 @@ def train_tokenizer(sample, vocab_size, log):
             f"are there spaces between its words?"
         )
 
-    # Every character is a piece, so that each form can be written with pieces.
-    characters = set("▁".join(forms))
+    # Every character is a piece, so that each form can be written with pieces. "▁" is the space
+    # before a word.
+    characters = set("".join(forms))
+    characters.add("▁")
     max_pieces = vocab_size - len(SPECIAL_TOKENS)
     if len(characters) > max_pieces:
         needed = len(characters) + len(SPECIAL_TOKENS)
@@ -383,8 +380,9 @@ def train_tokenizer(sample, vocab_size, log):
     # In a language with few word forms, like the toy language, each form is one piece. All pieces
     # get the same score, -1. The tokenizer chooses the pieces with the highest sum of scores, so it
     # chooses as few pieces as possible: "▁dog" (-1) and not "▁" "d" "o" "g" (-4).
-    pieces = [(piece, -1.0) for piece in sorted(characters | set(forms))]
-    if len(forms) <= SMALL_LANGUAGE and len(pieces) <= max_pieces:
+    characters_and_forms = characters | set(forms)
+    if len(forms) <= SMALL_LANGUAGE and len(characters_and_forms) <= max_pieces:
+        pieces = [(piece, -1.0) for piece in sorted(characters_and_forms)]
         size = len(pieces) + len(SPECIAL_TOKENS)
         log(f"vocabulary: {size:,} tokens; the language is small, so each word form is one token")
 
@@ -447,21 +445,24 @@ def prepare_corpus(names, cache_dir, seq_len, vocab_size=VOCABULARY_SIZE, log=pr
     folder = Path(cache_dir) / key[:16]
 
     # Read the corpus from the cache. If it is not there, or its files are damaged, prepare it.
-    def prepare():
-        fill_cache(sources, identity, folder, vocab_size, log)
-
     title = ", ".join(str(name) for name in names)
-    prepared = corpus_cache.load_or_prepare(folder, title, prepare, log)
+    with corpus_cache.corpus_lock(folder, title, log):
+        prepared = corpus_cache.load_if_intact(folder, log)
+        if prepared is None:
+            log(f"preparing {title}, once, in {folder}")
+            with corpus_cache.named_in_errors(title):
+                fill_cache(sources, identity, folder, vocab_size, log)
+            prepared = corpus_cache.load(folder)
     corpus = Corpus(prepared, seq_len)
 
     # Describe it.
     counts = corpus.counts
-    known = 100 * counts["known"] / len(corpus.held_out)
+    known_percent = 100 * counts["known"] / len(corpus.held_out)
     log(
         f"corpus {title}: {counts['documents']:,} documents, {counts['sentences']:,} sentences, "
         f"{counts['tokens']:,} tokens, vocabulary {corpus.vocab_size:,}; "
         f"{len(corpus.train):,} pairs to train on, {len(corpus.held_out):,} held out, "
-        f"{known:.1f} % of which also occur word for word among the training pairs"
+        f"{known_percent:.1f} % of which also occur word for word among the training pairs"
     )
     return corpus
 
@@ -493,11 +494,11 @@ def fill_cache(sources, identity, folder, vocab_size, log):
     # The folder gets its name only after all its files are complete.
     with new_folder(folder) as new:
         # Read the text for the first time: train the tokenizer.
-        paragraphs = read_corpus(files, "reading", log)
+        paragraphs = read_text(files, "reading", log)
         tokenizer = train_tokenizer(sample_text(paragraphs), vocab_size, log)
 
         # Read it for the second time: write the token ids. Do not repeat the warnings.
-        paragraphs = read_corpus(files, "token ids", log=lambda line: None)
+        paragraphs = read_text(files, "token ids", log=lambda line: None)
         counts = write_token_ids(paragraphs, tokenizer, new)
 
         if counts["pairs"] < 2:
@@ -516,8 +517,14 @@ def fill_cache(sources, identity, folder, vocab_size, log):
         corpus_cache.write_tokenizer_and_meta(new, tokenizer, counts)
 
 
-def read_corpus(files, stage, log):
-    """Yield the paragraphs of all files (or "toy"), with a progress bar named `stage`."""
+def read_text(files, stage, log):
+    """Yield the paragraphs of all files one by one, and "" after the last one of each document.
+
+    Args:
+        files: Paths of text files; "toy" is the built-in language.
+        stage: the name of the progress bar.
+        log: called with one line of text if some bytes of a file cannot be read.
+    """
     total = sum(file.stat().st_size for file in files if file != "toy")
 
     # None shows the bar only on a terminal. The toy language is not read from disk: no bar.
@@ -527,7 +534,10 @@ def read_corpus(files, stage, log):
 
     with tqdm(total=total, desc=stage, unit="B", unit_scale=True, disable=disable) as bar:
         for file in files:
-            yield from read_paragraphs(file, bar, log)
+            if file == "toy":
+                yield from toy_paragraphs()
+            else:
+                yield from text_files.read_paragraphs(file, bar, log)
 
 
 def write_token_ids(paragraphs, tokenizer, folder):
@@ -564,9 +574,11 @@ def make_sentence_encoder(tokenizer):
     the other, and the ids of frequent words can be remembered.
     """
 
+    # "<u2": two bytes per id, the lower one first on every machine
     def encode(word):
         return np.array(tokenizer.encode(word).ids, dtype="<u2").tobytes()
 
+    # the same function, but the ids of the words that were used last are remembered
     encode_and_remember = lru_cache(maxsize=REMEMBERED_WORDS)(encode)
 
     def encode_sentence(sentence):
@@ -870,8 +882,8 @@ class BatchSource:
     train: np.ndarray
 
     # The batches of the last epoch that was asked for, and its (seed, epoch, batch_size).
-    _epoch_key = None
-    _epoch_batches = None
+    _kept_key = None
+    _kept_batches = None
 
     def rows(self, indices):
         """The rows with these indices: (B,) -> (B, N), a numpy array of int64."""
@@ -890,10 +902,10 @@ class BatchSource:
 
         # All batches of an epoch are drawn together, once, and kept for the steps of the epoch.
         key = (seed, epoch, batch_size)
-        if self._epoch_key != key:
-            self._epoch_batches = self.epoch_batches(seed, epoch, batch_size)
-            self._epoch_key = key
-        return self._epoch_batches[index]
+        if self._kept_key != key:
+            self._kept_batches = self.epoch_batches(seed, epoch, batch_size)
+            self._kept_key = key
+        return self._kept_batches[index]
 
     def batch(self, seed, step, batch_size):
         """The batch of a training step: input_ids (B, N), an int64 tensor on the CPU."""
@@ -980,7 +992,7 @@ class Corpus(BatchSource):
         for seed in range(100):
             generator.manual_seed(seed)
             masked_ids, labels = mask_tokens(input_ids, self.vocab_size, generator)
-            if (labels != -100).any():
+            if (labels != IGNORED).any():
                 break
         return masked_ids, labels
 
@@ -1064,16 +1076,17 @@ def mask_tokens(input_ids, vocab_size, generator):
         len(SPECIAL_TOKENS), vocab_size, shape, generator=generator, device=device
     )  # (B, N)
 
-    # Which tokens are chosen. Each condition includes the one after it.
+    # Which tokens are chosen, which of the chosen ones are replaced, and which of the replaced ones
+    # become [MASK]: the limits are 0.15, 0.135 and 0.12, as in the drawing above.
     ordinary = input_ids >= len(SPECIAL_TOKENS)
     chosen = ordinary & (draw < MASK_PROBABILITY)
     replaced = ordinary & (draw < 0.9 * MASK_PROBABILITY)
-    hidden = ordinary & (draw < 0.8 * MASK_PROBABILITY)
+    becomes_mask = ordinary & (draw < 0.8 * MASK_PROBABILITY)
 
     # The original ids of the chosen tokens; -100 where there is nothing to predict.
-    labels = input_ids.masked_fill(~chosen, -100)
+    labels = input_ids.masked_fill(~chosen, IGNORED)
 
     # First replace 90 % of the chosen tokens by random ones, then most of these by [MASK].
     masked_ids = torch.where(replaced, random_ids, input_ids)
-    masked_ids = masked_ids.masked_fill(hidden, MASK)
+    masked_ids = masked_ids.masked_fill(becomes_mask, MASK)
     return masked_ids, labels

@@ -43,51 +43,20 @@ CHUNK = 1 << 20  # bytes of a file that are read at a time
 COMPARED_PAIRS = 1 << 16  # pairs whose positions are kept in memory at a time
 
 
-# --- Load or prepare ------------------------------------------------------------------------------
-
-
-def load_or_prepare(folder, title, prepare, log):
-    """Read a prepared corpus; prepare it first if it is missing or damaged.
-
-    If two processes need the same corpus at the same time, the second one waits for the first one.
-
-    Args:
-        folder: the Path of the corpus in the cache.
-        title: what the corpus is called in messages.
-        prepare: a function without arguments that makes `folder`, by files.new_folder.
-        log: called with one line of text at a time.
-
-    Returns:
-        A PreparedCorpus.
-
-    Raises:
-        ValueError: the corpus cannot be used.
-        OSError: a download failed, a file cannot be read, or the disk is full.
-    """
-    with corpus_lock(folder, title, log):
-        # Usually the corpus is there and in order. A broken link is damaged, too.
-        if os.path.lexists(folder):
-            try:
-                return load(folder)
-            except ValueError as error:
-                log(f"{error}: it is prepared again")
-                remove(folder)
-
-        # Prepare it, and name the corpus in any error.
-        remove_leftovers(folder.parent)
-        log(f"preparing {title}, once, in {folder}")
-        try:
-            prepare()
-        except OSError as error:
-            raise OSError(f"corpus {title}: {error}") from None
-        except ValueError as error:
-            raise ValueError(f"corpus {title}: {error}") from None
-        return load(folder)
+# --- The folder -----------------------------------------------------------------------------------
 
 
 @contextmanager
 def corpus_lock(folder, title, log):
-    """Hold the lock of a corpus during a `with` block. Wait, with a line, if it is in use."""
+    """Hold the lock of a corpus during a `with` block. Wait, with a line, if it is in use.
+
+    So if two processes need the same corpus at the same time, only one of them prepares it.
+
+    Args:
+        folder: the Path of the corpus in the cache.
+        title: what the corpus is called in messages.
+        log: called with one line of text at a time.
+    """
     make_folder(folder.parent)
     path = folder.with_name(f"{folder.name}.lock")
     name = f"corpus {title}"
@@ -102,6 +71,17 @@ def corpus_lock(folder, title, log):
             if not folder.exists():
                 raise
         yield
+
+
+@contextmanager
+def named_in_errors(title):
+    """Errors in the `with` block begin with the name of the corpus."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"corpus {title}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"corpus {title}: {error}") from None
 
 
 def remove_leftovers(cache_dir):
@@ -242,6 +222,23 @@ class PreparedCorpus(NamedTuple):
     document_starts: np.ndarray  # (documents + 1,)
 
 
+def load_if_intact(folder, log):
+    """The PreparedCorpus of a folder. None if there is no folder, or if it was damaged.
+
+    A damaged folder is deleted, with a line of text for log(). So is what killed processes left in
+    the cache.
+    """
+    # A broken link is damaged, too.
+    if os.path.lexists(folder):
+        try:
+            return load(folder)
+        except ValueError as error:
+            log(f"{error}: it is prepared again")
+            remove(folder)
+    remove_leftovers(folder.parent)
+    return None
+
+
 def load(folder):
     """Read a prepared corpus and check it.
 
@@ -277,15 +274,13 @@ def load_checked(folder):
     # their file is closed, because Windows cannot delete an open file.
     token_file = TokenFile(folder / "tokens.bin")
     try:
-        corpus = read_corpus(folder, meta, token_file)
-        check_consistency(corpus)
+        return read_arrays(folder, meta, token_file)
     except BaseException:
         token_file.close()
         raise
-    return corpus
 
 
-def read_corpus(folder, meta, token_file):
+def read_arrays(folder, meta, token_file):
     """The PreparedCorpus of a folder. Raises ValueError if its files are not what was written.
 
     Args:
@@ -314,39 +309,6 @@ def read_corpus(folder, meta, token_file):
         sentence_starts=np.frombuffer(sentences, ARRAYS["sentences.bin"]),
         document_starts=np.frombuffer(documents, ARRAYS["documents.bin"]),
     )
-
-
-def check_consistency(corpus):
-    """Raise an exception if the parts of a prepared corpus do not fit together."""
-    tokens = corpus.token_file.array()
-    sentence_starts = corpus.sentence_starts
-    document_starts = corpus.document_starts
-
-    # There must be as many documents, sentences, ... as were counted when they were written.
-    sizes = {
-        "documents": len(document_starts) - 1,
-        "sentences": len(sentence_starts) - 1,
-        "tokens": len(tokens),
-        "pairs": int((np.diff(document_starts) // 2).sum()),
-    }
-    for name, size in sizes.items():
-        if size != corpus.counts[name]:
-            raise ValueError(f"{name}: {size}, not {corpus.counts[name]}")
-
-    # Each sentence begins after the one before it, the last one ends with the last token. The same
-    # is true of documents and sentences.
-    check_starts("sentence", sentence_starts, len(tokens))
-    check_starts("document", document_starts, sizes["sentences"])
-
-    # Every id is one of the tokenizer's.
-    if tokens.max() >= corpus.tokenizer.get_vocab_size():
-        raise ValueError("a token id is not in the vocabulary")
-
-
-def check_starts(name, starts, end):
-    """ValueError if `starts` does not begin at 0, increase and finish with `end`."""
-    if starts[0] != 0 or starts[-1] != end or np.diff(starts).min() < 1:
-        raise ValueError(f"a {name} begins or ends in the wrong place")
 
 
 # --- The token ids --------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ import data
 import toy.language
 from data import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, prepare_corpus
 from support import corpus_cache, locks
-from support.files import sha256_of
 
 ROOT = Path(data.__file__).parent
 
@@ -126,6 +125,12 @@ def short_toy(monkeypatch):
 )
 def test_sentences_end_at_full_stops_but_not_at_abbreviations(sentences):
     assert data.split_sentences("".join(sentences)) == sentences
+
+
+def test_a_million_dots_take_no_longer_than_other_text():
+    """They would take hours if the end of a sentence were looked for from each of them."""
+    text = "One" + "." * 1_000_000 + "two"
+    assert data.split_sentences(text) == [text]
 
 
 # --- Tokenizer ------------------------------------------------------------------------------------
@@ -523,36 +528,14 @@ def test_a_damaged_tokenizer_is_not_given_to_the_library_which_could_panic(tmp_p
     assert set(seen) == {first.tokenizer.to_str()}  # and not the damaged one
 
 
-def edited_meta(folder, name, value):
-    """Change a count in meta.json, or the fingerprint."""
-    meta = json.loads((folder / "meta.json").read_text())
-    if name == "fingerprint":
-        meta[name] = value
-    else:
-        meta["counts"][name] = value
-    return meta
-
-
 @pytest.mark.parametrize("name", ["documents", "sentences", "tokens", "pairs", "known"])
-@pytest.mark.parametrize("value", [0, 10**30, "many"])
-def test_every_number_of_meta_json_is_checked(tmp_path, name, value):
+def test_every_number_of_meta_json_is_checked(tmp_path, name):
     first = corpus_of(tmp_path, numbered_text([4] * 9) + "\n\n" + numbered_text([4] * 9))
     assert first.counts["known"] > 0
-    folder = prepared_folder(tmp_path)
-    meta = edited_meta(folder, name, value)
-    (folder / "meta.json").write_text(json.dumps(meta))
-    check_that_it_is_prepared_again(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["documents", "sentences", "tokens", "pairs"])
-@pytest.mark.parametrize("value", [0, 10**30, "many"])
-def test_every_count_must_be_that_of_the_files_whatever_the_checksum(tmp_path, name, value):
-    corpus_of(tmp_path, numbered_text([4] * 9))
-    folder = prepared_folder(tmp_path)
-    meta = edited_meta(folder, name, value)
-    del meta["checksum"]
-    meta["checksum"] = corpus_cache.checksum_of(meta)
-    (folder / "meta.json").write_text(json.dumps(meta))
+    file = prepared_folder(tmp_path) / "meta.json"
+    meta = json.loads(file.read_text())
+    meta["counts"][name] = 0
+    file.write_text(json.dumps(meta))
     check_that_it_is_prepared_again(tmp_path)
 
 
@@ -561,38 +544,6 @@ def test_a_meta_json_with_any_other_content_is_damaged(tmp_path, content):
     corpus_of(tmp_path, numbered_text([4] * 9))
     file = prepared_folder(tmp_path) / "meta.json"
     file.write_text(content, encoding="utf-8", errors="surrogatepass")
-    check_that_it_is_prepared_again(tmp_path)
-
-
-def sign_again(folder):
-    """Give a folder that was changed the fingerprint and the checksum of its new content."""
-    digests = [sha256_of(folder / name) for name in corpus_cache.FINGERPRINTED]
-    meta = edited_meta(folder, "fingerprint", corpus_cache.fingerprint_of(digests))
-    del meta["checksum"]
-    meta["checksum"] = corpus_cache.checksum_of(meta)
-    (folder / "meta.json").write_text(json.dumps(meta))
-
-
-@pytest.mark.parametrize(
-    "name, dtype, position, value",
-    [
-        ("tokens.bin", "<u2", 3, 60_000),  # not in the vocabulary
-        ("sentences.bin", "<i8", 0, 1),  # the first sentence begins too late
-        ("sentences.bin", "<i8", 5, 0),  # a sentence begins before the one in front of it
-        ("sentences.bin", "<i8", -1, 5),  # the last sentence ends too early
-        ("documents.bin", "<i8", 3, 10**6),
-        ("documents.bin", "<i8", 4, 17),  # 5 and 3 sentences, not 4 and 4: a pair less
-    ],
-)
-def test_files_that_do_not_fit_together_are_damaged_whatever_their_fingerprint(
-    tmp_path, name, dtype, position, value
-):
-    corpus_of(tmp_path, numbered_text([4] * 9))
-    folder = prepared_folder(tmp_path)
-    numbers = np.fromfile(folder / name, dtype)
-    numbers[position] = value
-    numbers.tofile(folder / name)
-    sign_again(folder)
     check_that_it_is_prepared_again(tmp_path)
 
 

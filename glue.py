@@ -24,8 +24,7 @@ support/glue_*.py.
 Which seeds? Ten fine-tuning seeds of one pre-trained model, as in [C] (below), say how much
 fine-tuning varies. Whether one variant is better than another depends on the noise of pre-training,
 too. So pre-train each variant with several seeds (pretrain.py --seed 0 1 2) and fine-tune each of
-these models with one seed (--seeds 1): this takes the same time, and the standard error then
-includes both kinds of noise.
+these models with one seed (--seeds 1). The standard error then includes both kinds of noise.
 
 Batches are drawn at random. Each batch is as wide as its longest row (rounded up to a multiple of
 8 tokens). Batches of rows of similar length would need less padding. But the length of a row often
@@ -51,7 +50,6 @@ import shutil
 import signal
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,7 +65,7 @@ from pretrain import ADAM_BETAS, ADAM_EPS, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
 from support.commands import command_line, fraction, given_options, positive_int, run_command
 from support.devices import autocast, choose_device, dtype_name, to_device
-from support.distributed import meet, print_from_any, run_together
+from support.distributed import let_others_begin, print_from_any, run_together
 from support.files import remove_parts, sha256_of, write_text
 from support.glue_cache import build_once
 from support.glue_downloads import download_tasks
@@ -305,7 +303,8 @@ def make_classifier(config, num_labels, encoder, settings):
     torch.manual_seed(step_seed(settings["seed"], 0, "weights"))
     model = BertForClassification(replace(config, dropout=settings["dropout"]), num_labels)
 
-    # replace those of the encoder; a masked-LM head in the state_dict is not used
+    # Load the weights of the encoder over the random ones, and those of the pooler, if there are
+    # any. A masked-LM head in the state_dict is not used.
     load_weights(model, encoder, "the encoder to start from", strict=False)
     for name in model.state_dict():
         if name.startswith("bert.") and name not in encoder:
@@ -440,7 +439,7 @@ def accuracy_by_phenomenon(predictions, examples):
 
 
 @dataclass(frozen=True)
-class TaskExamples:
+class TaskText:
     """The sentences and labels that a task is trained and scored on.
 
     Attributes:
@@ -454,8 +453,8 @@ class TaskExamples:
     characters: int
 
 
-def task_examples(splits):
-    """The TaskExamples of a task. splits: as in TaskExamples."""
+def make_task_text(splits):
+    """The TaskText of these splits, with its digest and the length of its training sentences."""
     content = []
     for split, examples in splits.items():
         content.append((split, examples.a, examples.b, examples.labels))
@@ -463,7 +462,7 @@ def task_examples(splits):
 
     train = splits["train"]
     characters = sum(len(text) for text in train.a + (train.b or []))
-    return TaskExamples(splits, digest, characters)
+    return TaskText(splits, digest, characters)
 
 
 def size_of(config):
@@ -489,25 +488,26 @@ def published_settings(name, config):
     }
 
 
-def settings_for(name, seed, examples, config, args, dtype):
+def settings_for(name, seed, text, config, args, dtype):
     """All settings that decide a run of a task, except the pre-trained model.
 
     Args:
         name: the task.
         seed: of batches, dropout and the classifier's weights.
-        examples: the task's TaskExamples.
+        text: the task's TaskText.
         config: the BertConfig of the model.
         args: the command line of `finetune`.
         dtype: the precision.
     """
     # --lr, --epochs and so on replace the published settings, but only for the tasks in --task. If
     # MNLI is trained only because RTE starts from it, these options do not change its settings.
+    rows = len(text.splits["train"].a)
     published = published_settings(name, config)
     settings = dict(published)
     if name in named_tasks(args.task):
         names = ("lr", "epochs", "batch_size", "dropout", "weight_decay", "warmup_share")
         settings |= given_options(args, names)
-        check_batch_size(name, args.batch_size, len(examples.splits["train"].a))
+        check_batch_size(name, args.batch_size, rows)
 
     # these options are for all tasks
     settings["seq_len"] = min(args.seq_len, config.max_length)
@@ -519,14 +519,14 @@ def settings_for(name, seed, examples, config, args, dtype):
         settings["changed"] = changed
 
     # what follows from them
-    batches = batches_per_epoch(len(examples.splits["train"].a), settings["batch_size"])
+    batches = batches_per_epoch(rows, settings["batch_size"])
     settings["steps"] = settings["epochs"] * batches
     settings["warmup_steps"] = math.ceil(settings["warmup_share"] * settings["steps"])
 
     # which run it is
     settings["task"] = name
     settings["seed"] = seed
-    settings["data"] = examples.digest
+    settings["data"] = text.digest
     settings["batches"] = "random"  # in earlier versions of this program: sorted by length
     if is_toy(args.data_dir):
         settings["toy"] = True
@@ -539,7 +539,7 @@ def plan_jobs(folder, tasks, args, dtype):
 
     Args:
         folder: the run, as pretrain.py wrote it.
-        tasks: {task: TaskExamples}; a task that others start from comes before them.
+        tasks: {task: TaskText}; a task that others start from comes before them.
         args: the command line of `finetune`.
         dtype: the precision.
 
@@ -556,14 +556,14 @@ def plan_jobs(folder, tasks, args, dtype):
 
     jobs = []
     for seed in chosen_seeds(args.seeds):
-        for name, examples in tasks.items():
-            settings = settings_for(name, seed, examples, config, args, dtype) | digests
+        for name, text in tasks.items():
+            settings = settings_for(name, seed, text, config, args, dtype) | digests
 
             # a task that only gives an encoder to others may have been trained in another way
             if name not in named_tasks(args.task):
                 settings = settings_of_encoder(records, settings)
             check_settings(out, records, settings)
-            cost = settings["epochs"] * examples.characters
+            cost = settings["epochs"] * text.characters
             jobs.append(Job(out, settings, cost, gives_encoder=name in ENCODER_TASKS))
     return jobs
 
@@ -573,7 +573,7 @@ def fine_tune_jobs(jobs, tasks, device, progress):
 
     Args:
         jobs: list of Job, of one or several pre-trained models.
-        tasks: {task: TaskExamples}.
+        tasks: {task: TaskText}.
         device: where.
         progress: a Progress.
 
@@ -612,7 +612,7 @@ class PretrainedRun:
 
     Args:
         job: the first Job that needs it.
-        tasks: {task: TaskExamples}.
+        tasks: {task: TaskText}.
     """
 
     def __init__(self, job, tasks):
@@ -678,14 +678,16 @@ def fine_tune_once(job, run, device, progress):
     Returns:
         The number of the signal that stopped it, or 0.
     """
-    # the model, from the checkpoint if there is one
+    # The splits. They are kept for the next seed, so "train" is taken out of a copy.
     dev = dict(run.task_data(job))
     train = dev.pop("train")
+
+    # the model, from the checkpoint if there is one
     num_labels = label_count(train.examples.task)
     model = make_classifier(run.model.config, num_labels, run.encoder(job), job.settings)
     dtype = getattr(torch, job.settings["dtype"])
     trainer = Trainer(model, job.settings, job.running / "train_state.pt", device, dtype)
-    trainer.resume("--name")
+    trainer.resume(folder_option="--name")
 
     # train
     progress.begin(job, trainer.step)
@@ -698,9 +700,6 @@ def fine_tune_once(job, run, device, progress):
             trainer.result["partial"] = True
         keep_result(job, trainer)
         shutil.rmtree(job.running, ignore_errors=True)
-    # The checkpoint says that all steps are done, but after the last step no checkpoint is written.
-    elif not stopped:
-        raise ValueError(f"{trainer.path} is damaged: delete it, and its job is done again")
     return stopped
 
 
@@ -733,7 +732,8 @@ def keep_result(job, trainer):
 
 def print_result(trainer):
     """One line about a finished run."""
-    settings, result = trainer.settings, trainer.result
+    settings = trainer.settings
+    result = trainer.result
     speed = trainer.tokens / trainer.seconds
     line = (
         f"{settings['task']:<6} seed {settings['seed']:<4} {result['score']:5.1f}   "
@@ -751,23 +751,24 @@ def print_result(trainer):
 
 
 def predict_tests(folder, formats, data_dir, args, device):
-    """Write the eleven files of a submission, each from the best run of its task, and zip them.
+    """Write the eleven files of a submission, each from the best model of its task, and zip them.
 
-    The best run is that with the best development score. MNLI's two test files each have a best run
-    of their own, as in the released code of [C].
+    The models are the fine-tuned ones, one per seed. The best one is that with the best development
+    score. MNLI's two test files each have a best model of their own, as in the released code of
+    [C].
 
     Args:
-        folder: the run.
+        folder: the run, as pretrain.py wrote it.
         formats: {task: TaskFormat}.
         data_dir: the folder of the task's files.
         args: the command line of `predict`.
         device: where the models run.
     """
-    # the model, its fine-tuned runs and all files must be there before any work
+    # the pre-trained model, the fine-tuned ones and all files must be there before any work
     pretrained, tokenizer = load_run(folder)
     out = folder / args.name
-    hint = finetune_hint(folder, args)
-    check_best_runs(folder, out, read_results(out), is_toy(args.data_dir), hint)
+    command = finetune_command_line(folder, args)
+    check_fine_tuned_models(folder, out, read_results(out), is_toy(args.data_dir), command)
     examples_of_file = {}
     for file, (name, split) in SUBMISSION.items():
         examples_of_file[file] = read_task(formats[name], data_dir, split, args.allow_partial)
@@ -777,12 +778,12 @@ def predict_tests(folder, formats, data_dir, args, device):
     with lock(out / "submission.lock", str(submission), advice="wait until it has finished"):
         remove_parts(submission)
         for file, (name, test_split) in SUBMISSION.items():
-            # the best run of the task; another process may be adding runs
+            # the best model of the task; another process may be adding models
             split = CHOSEN_ON[test_split]
             with results_lock(out):
                 best = best_record(read_results(out), name, split)
                 path = best_path(out, name, split)
-                weights = load_weights_of(path, best, remake_hint(out, name, hint))
+                weights = load_weights_of(path, best, remake_hint(out, name, command))
             model = BertForClassification(pretrained.config, label_count(formats[name])).to(device)
             load_weights(model, weights, path)
 
@@ -801,18 +802,18 @@ def predict_tests(folder, formats, data_dir, args, device):
     check_submission(out / "submission.zip", formats)
 
 
-def check_best_runs(folder, out, records, toy, command):
-    """ValueError if a task has no run, or if its runs do not belong to the model of `folder`.
+def check_fine_tuned_models(folder, out, records, toy, command):
+    """ValueError if a task has no fine-tuned model, or if it does not belong to `folder`.
 
     Args:
-        folder: the run.
+        folder: the run, as pretrain.py wrote it.
         out, records: the folder of its results, and the results in it.
         toy: whether the test files are those of the toy tasks, and not of GLUE.
-        command: the one that makes the missing runs, without the task.
+        command: the one that makes the missing models, without the task.
     """
     digests = digests_of(folder)
     for name in TASKS:
-        # there is a run
+        # there is a result
         settings = [record["settings"] for (task, _), record in records.items() if task == name]
         if not settings:
             raise ValueError(f"{out} has no run of {name}: {command} --task {name} makes one")
@@ -827,13 +828,15 @@ def check_best_runs(folder, out, records, toy, command):
 
         # they were fine-tuned on the tasks whose test files are asked for
         if any(each.get("toy", False) != toy for each in settings):
-            kinds = {True: "the toy tasks (--data_dir toy)", False: "GLUE"}
+            trained_on, asked_for = "GLUE", "the toy tasks (--data_dir toy)"
+            if not toy:
+                trained_on, asked_for = asked_for, trained_on
             raise ValueError(
-                f"{out}: its runs of {name} were fine-tuned on {kinds[not toy]}, and these are the "
-                f"test files of {kinds[toy]}: choose another --data_dir or another --name"
+                f"{out}: its runs of {name} were fine-tuned on {trained_on}, and these are the "
+                f"test files of {asked_for}: choose another --data_dir or another --name"
             )
 
-        # the weights of its best runs are there
+        # the weights of its best models are there
         for split in FORMATS[name].dev_splits:
             path = best_path(out, name, split)
             if not path.exists():
@@ -841,14 +844,14 @@ def check_best_runs(folder, out, records, toy, command):
 
 
 def remake_hint(out, name, command):
-    """How the weights of a task's best run are made again, for messages."""
+    """How the weights of a task's best model are made again, for messages."""
     return (
         f"delete the lines of {name} in {results_path(out)}, "
         f"then {command} --task {name} makes it again"
     )
 
 
-def finetune_hint(folder, args):
+def finetune_command_line(folder, args):
     """The command that fine-tunes a run, for messages: with the same data, --name and so on."""
     words = ["python", "glue.py", "finetune", str(folder), "--data_dir", str(args.data_dir)]
     if is_toy(args.data_dir):
@@ -878,21 +881,17 @@ def formats_of(data_dir):
     return formats
 
 
-def data_folder(args):
-    """The folder of the tasks' files; the toy tasks are in the cache."""
-    if is_toy(args.data_dir):
-        return toy_folder(args.cache_dir)
-    return args.data_dir
+def prepare_data_folder(args):
+    """The folder of the tasks' files. The toy tasks are in the cache, written now if missing."""
+    if not is_toy(args.data_dir):
+        return args.data_dir
 
-
-def toy_folder(cache_dir):
-    """The folder of the toy tasks, written now if it is missing."""
     # its name changes with the programs that write it: the language, the tasks, the columns
     digest = hashlib.sha256()
     for module in (toy_language, toy_pairs, toy_glue, glue_format):
         digest.update(sha256_of(module.__file__).encode())
     name = digest.hexdigest()[:8]
-    folder = cache_dir / f"toy-glue-{name}"
+    folder = args.cache_dir / f"toy-glue-{name}"
     build_once(folder, toy_glue.write_tasks)
     return folder
 
@@ -901,7 +900,7 @@ def read_tasks(formats, data_dir, args):
     """The training and development splits of the tasks that the command line asks for.
 
     Returns:
-        {task: TaskExamples}; tasks that others start from come first.
+        {task: TaskText}; tasks that others start from come first.
     """
     # the tasks, after those they start from
     wanted = named_tasks(args.task)
@@ -913,18 +912,17 @@ def read_tasks(formats, data_dir, args):
 
     tasks = {}
     for name in dict.fromkeys(names):  # each one once
-        # if files of a task that the user did not name are missing, say why they are needed
-        explained = nullcontext()
-        if name not in wanted:
+        if name in wanted:
+            splits = read_splits(formats[name], data_dir, args.allow_partial)
+        else:
+            # if files of a task that the user did not name are missing, say why they are needed
             why = (
                 f"other tasks start from {name} (--no-intermediate: they start from the "
                 "pre-trained model)"
             )
-            explained = added_to_errors(why, FileNotFoundError)
-
-        with explained:
-            splits = read_splits(formats[name], data_dir, args.allow_partial)
-        tasks[name] = task_examples(splits)
+            with added_to_errors(why, FileNotFoundError):
+                splits = read_splits(formats[name], data_dir, args.allow_partial)
+        tasks[name] = make_task_text(splits)
     return tasks
 
 
@@ -949,15 +947,16 @@ def main(arguments=None):
 
 def finetune_command(args):
     """Fine-tune every run on every task and seed that is missing."""
-    # the tasks, the runs and the files are checked before any work
+    # The tasks, the runs and the files are checked before any work. The results of named_tasks and
+    # load_run are not used here: they are called for their errors.
     named_tasks(args.task)
     folders = each_run_once(args.runs)
     for folder in folders:
         load_run(folder)
     formats = formats_of(args.data_dir)
-    data_dir = data_folder(args)
-    device, dtype, line = choose_device(args.device, args.dtype)
-    print(line)
+    data_dir = prepare_data_folder(args)
+    device, dtype, description = choose_device(args.device, args.dtype)
+    print(description)
     tasks = read_tasks(formats, data_dir, args)
 
     # what is to be done, for all runs before the first one begins
@@ -976,7 +975,7 @@ def finetune_command(args):
     )
 
     # under torchrun: the first process has checked everything, so the others may begin
-    meet()
+    let_others_begin()
 
     with progress.bar:
         stopped = fine_tune_jobs(jobs, tasks, device, progress)
@@ -1032,9 +1031,9 @@ def read_run(folder, name):
 
 def predict_command(args):
     """Write the test files of a run."""
-    device, _, line = choose_device(args.device)
-    print(line)
-    predict_tests(args.run, formats_of(args.data_dir), data_folder(args), args, device)
+    device, _, description = choose_device(args.device)
+    print(description)
+    predict_tests(args.run, formats_of(args.data_dir), prepare_data_folder(args), args, device)
     return 0
 
 
@@ -1054,7 +1053,7 @@ def download_command(args):
 
 def data_command(args):
     """Count the rows of every file."""
-    check_data(formats_of(args.data_dir), data_folder(args))
+    check_data(formats_of(args.data_dir), prepare_data_folder(args))
     return 0
 
 

@@ -5,12 +5,15 @@
     python pretrain.py --size small --corpus my_texts/         composite in BERT-small's size
     torchrun --standalone --nproc_per_node 8 pretrain.py ...   the same on eight GPUs
 
-The batch of a step depends only on (seed, step). On one kind of device, so do the masks. The
-dropout also does, as long as the number of processes, --micro_batch and --compile stay the same.
-(A CPU, a GPU and compiled code draw different numbers.) Therefore a run that was stopped and
-resumed equals an uninterrupted run; on a CPU, the two are equal to the bit. The folder of a run
-holds config.json, tokenizer.json, model.pt (the weights), train_state.pt (what resuming needs) and
-log.jsonl.
+The random numbers of a step depend on its number and on the seed, not on the steps before it:
+
+    batch      on (seed, step)
+    masks      also on the kind of device: a CPU and a GPU draw different numbers
+    dropout    also on the number of processes, --micro_batch and --compile
+
+Therefore a run that was stopped and resumed in the same way equals an uninterrupted run. On a CPU,
+the two are equal to the bit. The folder of a run holds config.json, tokenizer.json, model.pt (the
+weights), train_state.pt (what resuming needs) and log.jsonl.
 
 From top to bottom: the settings; Trainer (one step of the optimizer, the log, the checkpoint);
 the training loop; saving and resuming; the dry run; the runs of a command line; main. One training
@@ -18,7 +21,8 @@ step goes main -> train -> train_step -> Bert -> Layer -> SelfAttention -> atten
 
 A step computes its batch in parts (own_parts): each process takes its own rows, and --micro_batch
 limits how many of them it computes at a time. The gradients of the parts add up to those of the
-batch (docs/distributed.md).
+batch (docs/distributed.md). With one process, max_over_processes, sum_over_processes, own_share and
+value_of_first return their argument, and let_others_begin and wait_for_all do nothing.
 
 [C] is Chang, Xu, Xu, Tu 2021. The letters of the shapes are those of model.py.
 """
@@ -76,14 +80,14 @@ from support.devices import (
 )
 from support.distributed import (
     is_first,
-    largest,
-    meet,
+    let_others_begin,
+    max_over_processes,
     own_share,
     process_count,
     rank,
     rows_at_once,
     run_together,
-    sums,
+    sum_over_processes,
     value_of_first,
     wait_for_all,
 )
@@ -99,7 +103,10 @@ from support.statistics import different_settings, listed_differences, mean_and_
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and how fast a model is trained. Raises ValueError if a number is out of range."""
+    """How long and how fast a model is trained.
+
+    Raises ValueError for a seq_len, lr or warmup_steps that no run can have.
+    """
 
     steps: int  # updates of the weights
     batch_size: int  # pairs of sentences per step, on average
@@ -140,6 +147,9 @@ ADAM_BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-6
 MAX_GRADIENT_NORM = 1.0
 
+# The number of predicted tokens of a batch is rounded up to a multiple of this (masked_logits).
+PREDICTIONS_MULTIPLE_OF = 64
+
 
 def learning_rate(step, steps, warmup_steps, peak):
     """The learning rate of a step, which counts from 0.
@@ -156,6 +166,7 @@ def learning_rate(step, steps, warmup_steps, peak):
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
+    # max: a step after the last one is never trained, but --dry_run may measure one
     return peak * (steps - step) / max(1, steps - warmup_steps)
 
 
@@ -215,7 +226,7 @@ class Trainer:
         self.model = model.to(device).train()
         self.settings = settings
         self.path = Path(path)
-        self.option = None  # the command line's option that names another folder (resume)
+        self.folder_option = None  # the option that chooses another folder (resume)
         self.micro_batch = None  # rows that are computed at once, at most; None: all
         self.parallel = None  # with several processes: averages gradients (share_gradients)
         self.device = device
@@ -224,8 +235,9 @@ class Trainer:
 
         self.step = 0  # steps done
         self.saved_step = None  # the step of the last checkpoint
-        self.losses = []  # since the last line of the log; check_finite turns them into numbers
-        self.gradient_norms = []  # of the steps since the last check
+        self.losses = []  # numbers: of the steps since the last line of the log
+        self.unread_losses = []  # tensors on the device: of the steps since the last check
+        self.unread_norms = []  # tensors on the device: gradient norms of the same steps
         self.tokens = 0  # real tokens trained on so far
         self.seconds = 0.0  # time of the steps so far, without evaluations and saving
         self.result = None  # what the last evaluation found, when the run is finished
@@ -238,7 +250,7 @@ class Trainer:
 
         If the batch has several parts, the gradients of the earlier parts are already accumulated.
         The norm of all gradients together is clipped to MAX_GRADIENT_NORM. The detached loss is
-        appended to `losses`, and the norm before clipping to `gradient_norms`. `step` becomes
+        appended to `unread_losses`, and the norm before clipping to `unread_norms`. `step` becomes
         step + 1.
         """
         # the learning rate of this step
@@ -254,39 +266,27 @@ class Trainer:
         self.optimizer.zero_grad()
 
         # The loss and the norm stay on the device: reading them would wait for the step to end.
-        self.losses.append(loss.detach())
-        self.gradient_norms.append(norm)
+        self.unread_losses.append(loss.detach())
+        self.unread_norms.append(norm)
         self.step += 1
 
     def check_finite(self):
-        """Turn the losses into numbers and check them; check the gradient norms and forget them.
+        """Read the losses and gradient norms since the last check, and check that all is finite.
 
-        A checkpoint is only written after this.
+        The losses are added to `losses`. A checkpoint is only written after this.
 
         Raises TrainingFailed at the first step whose loss or gradient norm is not a finite number,
         or if the weights are not finite.
         """
-        # reading waits for the device
-        losses = [float(loss) for loss in self.losses]
-        norms = [float(norm) for norm in self.gradient_norms]
-        self.gradient_norms = []
+        losses, norms = self.read_losses()
+        self.losses += losses
 
-        # Each process knows only the losses of its own rows. The loss of a batch is the mean of
-        # these losses over the processes. Losses that were checked before are such means already.
-        # Each step since the last check has one gradient norm, so there are len(norms) new losses.
-        if self.parallel is not None:
-            checked = len(losses) - len(norms)
-            total = sums(losses[checked:])
-            losses[checked:] = [loss / process_count() for loss in total]
-        self.losses = losses
-
-        # the losses, of which the last one belongs to self.step
-        for step, loss in enumerate(self.losses, self.step - len(self.losses) + 1):
+        # The last loss and norm belong to self.step. An infinite norm would be clipped to a
+        # gradient of 0.
+        first = self.step - len(losses) + 1
+        for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), first):
             if not math.isfinite(loss):
                 raise self.failed(f"the loss is {loss} at step {step}")
-
-        # the gradient norms: an infinite one would be clipped to a gradient of 0
-        for step, norm in enumerate(norms, self.step - len(norms) + 1):
             if not math.isfinite(norm):
                 raise self.failed(f"the gradient norm is {norm} at step {step}")
 
@@ -295,11 +295,24 @@ class Trainer:
             if not parameter.isfinite().all():
                 raise self.failed(f"the weights are not finite numbers after step {self.step}")
 
+    def read_losses(self):
+        """The unread losses and gradient norms as numbers: two lists. It waits for the device."""
+        losses = [float(loss) for loss in self.unread_losses]
+        norms = [float(norm) for norm in self.unread_norms]
+        self.unread_losses = []
+        self.unread_norms = []
+
+        # Each process knows only the losses of its own rows. The loss of a batch is the mean of
+        # these losses over the processes.
+        if self.parallel is not None:
+            losses = [total / process_count() for total in sum_over_processes(losses)]
+        return losses, norms
+
     def failed(self, reason):
         """A TrainingFailed that says what is kept and what may help."""
         advice = "a lower --lr or a longer warm-up may help"
-        if self.option is not None:
-            advice = f"{advice}, with another {self.option}"
+        if self.folder_option is not None:
+            advice = f"{advice}, with another {self.folder_option}"
         if self.saved_step is not None:
             advice = f"the checkpoint of step {self.saved_step} is kept; {advice}"
         return TrainingFailed(f"{reason}; {advice}")
@@ -339,15 +352,15 @@ class Trainer:
         save_checkpoint(self.path, state)
         self.saved_step = self.step
 
-    def resume(self, option):
+    def resume(self, folder_option):
         """Continue from the checkpoint, if there is one.
 
         Args:
-            option: the command-line option with which users choose another folder, for messages.
+            folder_option: the command-line option that chooses another folder, for messages.
         Raises:
             ValueError: the checkpoint is damaged, or belongs to a run with other settings.
         """
-        self.option = option
+        self.folder_option = folder_option
         if not self.path.exists():
             return
         state = read_state(self.path)
@@ -375,15 +388,15 @@ class Trainer:
         if differences:
             raise ValueError(
                 f"{self.path.parent} belongs to another run ({differences}); "
-                f"{advice_on_precision(saved, self.settings)}choose another {self.option}"
+                f"{advice_on_precision(saved, self.settings)}choose another {self.folder_option}"
             )
 
 
 def resumed_log(state, made_by):
     """The lines of the log in a checkpoint, and one more if the run continues differently.
 
-    It does so on another machine, with another version of the code, or divided among other
-    processes. The new line says from which step on.
+    This is so if the machine, the version of the code, or the division of the work among processes
+    has changed. The new line says from which step on.
     """
     lines = state["records"]
     if state["result"] is not None:
@@ -425,7 +438,7 @@ def train(trainer, corpus, folder, save_every, eval_every):
             # Log, evaluate and save every so many steps, and after the last step. Save also after
             # a signal.
             is_last = trainer.step == steps
-            is_stopped = largest(stop.number) != 0  # a signal to one process stops all of them
+            is_stopped = max_over_processes(stop.number) != 0  # a signal to one stops all
             log_is_due = is_last or trainer.step % log_every == 0
             evaluation_is_due = is_last or trainer.step % eval_every == 0
             save_is_due = is_last or is_stopped or trainer.step % save_every == 0
@@ -452,7 +465,7 @@ def train(trainer, corpus, folder, save_every, eval_every):
             started = time.perf_counter()
             if is_stopped:
                 break
-    return largest(stop.number)
+    return max_over_processes(stop.number)
 
 
 def train_step(trainer, corpus):
@@ -490,12 +503,15 @@ def train_step(trainer, corpus):
         is_last = number == len(parts)
 
         # loss: the encoder, then the head at the masked tokens only
-        max_predictions = room_for_predictions(part.labels.numel(), device)
+        max_predictions = max_predictions_for(part.labels.numel(), device)
         with autocast(device, trainer.dtype):
             if trainer.parallel is None:
                 hidden = model.bert(part.masked_ids, part.attention_mask)  # (b, N, C)
                 logits, targets = model.masked_logits(
-                    hidden, part.labels, pad_to_multiple_of=64, max_predictions=max_predictions
+                    hidden,
+                    part.labels,
+                    pad_to_multiple_of=PREDICTIONS_MULTIPLE_OF,
+                    max_predictions=max_predictions,
                 )  # (M, V), (M,)
             else:
                 logits, targets = logits_of_part(
@@ -579,7 +595,10 @@ class MaskedLogits(nn.Module):
     def forward(self, masked_ids, attention_mask, labels, max_predictions):
         hidden = self.model.bert(masked_ids, attention_mask)  # (b, N, C)
         return self.model.masked_logits(
-            hidden, labels, pad_to_multiple_of=64, max_predictions=max_predictions
+            hidden,
+            labels,
+            pad_to_multiple_of=PREDICTIONS_MULTIPLE_OF,
+            max_predictions=max_predictions,
         )  # (M, V), (M,)
 
 
@@ -594,6 +613,30 @@ def share_gradients(trainer):
         )
 
 
+def wants_compile(option, device):
+    """The value of --compile or --no-compile; without either (None), True on CUDA only."""
+    if option is None:
+        return device.type == "cuda"
+    return option
+
+
+def compile_for(trainer, option, corpus):
+    """torch.compile the encoder, if it is wanted, for the shape of the next batch.
+
+    Other shapes are compiled when they occur. option: as for wants_compile.
+    """
+    if not wants_compile(option, trainer.device):
+        return
+    settings = trainer.settings
+    batch = corpus.batch(settings["seed"], trainer.step, settings["batch_size"])  # (B, N)
+
+    # As many rows as are computed at once. Only the shape matters, so any token will do.
+    rows = rows_at_once(len(batch), trainer.micro_batch)
+    input_ids = torch.full((rows, batch.shape[1]), PAD + 1, device=trainer.device)
+    precision = autocast(trainer.device, trainer.dtype)
+    compile_encoder(trainer.model.bert, input_ids, precision)
+
+
 def logits_of_part(parallel, part, is_last, max_predictions):
     """The forward pass of one of several processes. Only the last part sends the gradients."""
     inputs = (part.masked_ids, part.attention_mask, part.labels, max_predictions)
@@ -603,7 +646,7 @@ def logits_of_part(parallel, part, is_last, max_predictions):
         return parallel(*inputs)
 
 
-def room_for_predictions(tokens, device):
+def max_predictions_for(tokens, device):
     """The argument max_predictions of masked_logits, for a part of a batch with `tokens` tokens.
 
     On CUDA it is a fixed number, so that the CPU does not wait until the masked tokens are counted.
@@ -615,7 +658,9 @@ def room_for_predictions(tokens, device):
 
 
 def predictions_at_most(tokens):
-    """An upper limit for the number of masked tokens among `tokens` tokens: a multiple of 64.
+    """An upper limit for the number of masked tokens among `tokens` tokens.
+
+    It is a multiple of PREDICTIONS_MULTIPLE_OF.
 
     The number of masked tokens is random. Its mean is at most 0.15 * tokens, because padding and
     special tokens are never masked. The limit is at least six standard deviations above
@@ -625,7 +670,8 @@ def predictions_at_most(tokens):
     """
     mean = MASK_PROBABILITY * tokens
     deviation = math.sqrt(MASK_PROBABILITY * (1 - MASK_PROBABILITY) * tokens)
-    return 64 * math.ceil((mean + 6 * deviation) / 64)
+    multiples = math.ceil((mean + 6 * deviation) / PREDICTIONS_MULTIPLE_OF)
+    return PREDICTIONS_MULTIPLE_OF * multiples
 
 
 @torch.no_grad()
@@ -651,7 +697,7 @@ def evaluate(model, corpus, batch_size, device, dtype):
     model.train()
 
     # each process has its own share of the batches
-    loss, correct, count = sums([loss, correct, count])
+    loss, correct, count = sum_over_processes([loss, correct, count])
     return loss / count, correct / count
 
 
@@ -662,9 +708,10 @@ RESULT = ("loss", "accuracy", "parameters", "tokens_per_second", "seconds")
 def record_evaluation(trainer, corpus):
     """Evaluate, and add the result to the log. After the last step, it is the result of the run."""
     settings = trainer.settings
-    loss, accuracy = evaluate(
-        trainer.model, corpus, settings["batch_size"], trainer.device, trainer.dtype
-    )
+
+    # no more pairs at a time than in a training step, so that evaluating needs no more memory
+    batch_size = rows_at_once(settings["batch_size"], trainer.micro_batch)
+    loss, accuracy = evaluate(trainer.model, corpus, batch_size, trainer.device, trainer.dtype)
     if not math.isfinite(loss):
         raise trainer.failed(f"the held-out loss is {loss} after step {trainer.step}")
     trainer.records.append(
@@ -772,7 +819,7 @@ def resume_run(trainer, folder):
         raise ValueError(
             f"{folder} is not empty and holds no run to resume; choose another --out_dir"
         )
-    trainer.resume("--out_dir")
+    trainer.resume(folder_option="--out_dir")
     if trainer.result is None:
         return
 
@@ -847,7 +894,7 @@ def measure_memory(trainer, corpus, steps):
     memory = free_memory(trainer.device)
     if memory is None:
         return "the memory of this machine is not known", True
-    memory = -largest(-memory)  # the smallest of all processes
+    memory = -max_over_processes(-memory)  # the smallest of all processes
 
     # The widest batch, and how many of its pairs this process computes at a time. One batch after
     # the other is made: all of them together would be part of the measured memory.
@@ -876,7 +923,7 @@ def measure_memory(trainer, corpus, steps):
         if peak is None:
             trainer.micro_batch = limit
             return "its memory cannot be measured on this system", True
-        peaks[pairs] = largest(peak)
+        peaks[pairs] = max_over_processes(peak)
     trainer.micro_batch = limit
     return memory_line(peaks, own_pairs, memory), asked in peaks
 
@@ -898,7 +945,7 @@ class FirstRows:
 def recipe_for(args):
     """The recipe of the size and corpus, with the values that the command line gives."""
     recipe = RECIPES[args.size]
-    if args.size == "tiny" and args.corpus == ["toy"]:
+    if args.size == "tiny" and set(args.corpus) == {"toy"}:
         recipe = TOY_RECIPE
 
     names = ("steps", "batch_size", "seq_len", "lr", "warmup_steps", "dropout")
@@ -1075,8 +1122,8 @@ def main(arguments=None):
     """Every run that the command line names, then their table. Returns the exit code."""
     # what the user wants, and where it will run
     args = parse_arguments(arguments)
-    device, dtype, line = choose_device(args.device, args.dtype)
-    print(line)
+    device, dtype, description = choose_device(args.device, args.dtype)
+    print(description)
 
     # options and folders are checked before the text is prepared
     check_options(args)
@@ -1085,6 +1132,8 @@ def main(arguments=None):
     folders = run_folders(args)
     if is_first() and not args.dry_run:
         check_folders(folders.values(), args.resume)
+
+    # the recipe, with the defaults that the size and the corpus gave
     listed = ", ".join(f"{name} {value:,}" for name, value in asdict(recipe).items())
     print(f"{args.size}: {listed}")
 
@@ -1104,7 +1153,7 @@ def main(arguments=None):
         )
 
     # under torchrun: the first process has checked everything, so the others may begin
-    meet()
+    let_others_begin()
 
     results = {}
     for (variant, seed), folder in folders.items():
@@ -1124,7 +1173,8 @@ def main(arguments=None):
         # no other process works on this folder meanwhile
         with own_run(trainer, folder):
             if trainer.result is not None:
-                loss, percent = trainer.result["loss"], 100 * trainer.result["accuracy"]
+                loss = trainer.result["loss"]
+                percent = 100 * trainer.result["accuracy"]
                 print(f"  finished before: held-out loss {loss:.3f}, accuracy {percent:.1f} %")
                 results[variant, seed] = trainer.result
                 continue
@@ -1155,30 +1205,6 @@ def main(arguments=None):
     if len(results) > 1:
         print_table(results)
     return 0
-
-
-def wants_compile(option, device):
-    """The value of --compile or --no-compile; without either (None), True on CUDA only."""
-    if option is None:
-        return device.type == "cuda"
-    return option
-
-
-def compile_for(trainer, option, corpus):
-    """torch.compile the encoder, first for the shape of the next batch.
-
-    Nothing happens if it is not wanted. option: as for wants_compile.
-    """
-    if not wants_compile(option, trainer.device):
-        return
-    settings = trainer.settings
-    batch = corpus.batch(settings["seed"], trainer.step, settings["batch_size"])  # (B, N)
-
-    # As many rows as are computed at once. Only the shape matters, so any token will do.
-    rows = rows_at_once(len(batch), trainer.micro_batch)
-    input_ids = torch.full((rows, batch.shape[1]), PAD + 1, device=trainer.device)
-    precision = autocast(trainer.device, trainer.dtype)
-    compile_encoder(trainer.model.bert, input_ids, precision)
 
 
 def parse_arguments(arguments=None):

@@ -995,7 +995,7 @@ def state_of(trainer):
     """What a few steps have made of a Trainer."""
     weights = {name: x.detach() for name, x in trainer.model.named_parameters()}
     return {
-        "losses": [float(loss) for loss in trainer.losses],
+        "losses": [float(loss) for loss in trainer.unread_losses],
         "steps done": trainer.step,
         "tokens": int(trainer.tokens),
         "weights": weights,
@@ -1030,8 +1030,8 @@ def updates(project):
         rates.append([group["lr"] for group in trainer.optimizer.param_groups])
     return {
         "rates": rates,
-        "gradient norms": [float(norm) for norm in trainer.gradient_norms],
-        "losses have a graph": any(loss.requires_grad for loss in trainer.losses),
+        "gradient norms": [float(norm) for norm in trainer.unread_norms],
+        "losses have a graph": any(loss.requires_grad for loss in trainer.unread_losses),
         **state_of(trainer),
     }
 

@@ -5,8 +5,8 @@
 torchrun starts the command twice and gives each process a number, its rank: 0 and 1. The process of
 rank 0 is the first one. It writes the files and prints.
 
-    first process    its checks, meet() ... together ... the end
-    other processes  wait for meet(), then run the same code without printing
+    first process    its checks, let_others_begin() ... together ... the end
+    other processes  wait for let_others_begin(), then run the same code without printing
 
 So an error in the command line is reported only once, and a text is prepared by only one process.
 Without torchrun there is one process. Then all functions here return immediately, and
@@ -29,7 +29,7 @@ from tqdm import tqdm
 from support.memory import is_out_of_memory
 
 TIMEOUT = timedelta(minutes=10)  # a process that waits longer for the others ends the run
-POLL_SECONDS = 0.1  # between two checks whether the first process has called meet()
+POLL_SECONDS = 0.1  # between two checks whether the first process has called let_others_begin()
 
 # What the processes write into the store, a table of short texts that all of them can read.
 OTHERS = "others"  # what the other processes do: RUN, or END without having begun
@@ -92,9 +92,9 @@ def local_count():
 def run_together(function, *arguments):
     """Call function(*arguments) in each process that torchrun has started.
 
-    The other processes begin when the first process has called `meet`. If the first process ends
-    before that, they do not begin. If a process fails, its error is raised in that process. The
-    others lose the connection to it, so they fail, too, but without a message.
+    The other processes begin when the first process has called `let_others_begin`. If the first
+    process ends before that, they do not begin. If a process fails, its error is raised in that
+    process. The others lose the connection to it, so they fail, too, but without a message.
 
     Returns:
         What the function returns; 0 in a process that did not begin.
@@ -159,13 +159,13 @@ def run_first(function, *arguments):
         sys.stdout.flush()
         return result
     finally:
-        # It may end before meet(), for example after --help: then the others end, too.
+        # It may end before let_others_begin(), for example after --help: then the others end, too.
         if not _store.check([OTHERS]):
             _store.set(OTHERS, END)
 
 
 def run_after_first(function, *arguments):
-    """Call the function in another process, after the first one has come to `meet`."""
+    """Call the function in another process, after the first one has called `let_others_begin`."""
     # a loop, and not one long call, so that a signal ends it
     while not _store.check([OTHERS]):
         time.sleep(POLL_SECONDS)
@@ -181,7 +181,7 @@ def run_after_first(function, *arguments):
         return function(*arguments)
 
 
-def meet():
+def let_others_begin():
     """Let the other processes begin: the first process has checked everything."""
     if _store is not None and is_first():
         _store.set(OTHERS, RUN)
@@ -221,10 +221,10 @@ def print_from_any(line):
 
 def wait_for_all():
     """Wait until all processes have called this."""
-    largest(0)
+    max_over_processes(0)
 
 
-def largest(number):
+def max_over_processes(number):
     """The largest of the numbers (integers) that the processes give."""
     if _store is None:
         return number
@@ -233,7 +233,7 @@ def largest(number):
     return int(number)
 
 
-def sums(numbers):
+def sum_over_processes(numbers):
     """The sums of the numbers that the processes give: a list, one sum for each of the numbers."""
     if _store is None:
         return numbers

@@ -471,7 +471,7 @@ def test_the_digest_of_a_task_changes_with_every_part_of_its_data():
         {"train": replace(train, labels=[1, 1]), "dev": dev},
         {"train": train, "dev": replace(dev, labels=[0])},
     ]
-    digests = {glue.task_examples(splits).digest for splits in versions}
+    digests = {glue.make_task_text(splits).digest for splits in versions}
     assert len(digests) == len(versions)
 
 
@@ -562,7 +562,7 @@ def settings_of(name, size, rows, *options):
     """The settings of a run on so many rows, with these options on the command line."""
     args = glue.parse_arguments(["RUN", *[str(option) for option in options]])
     train = labelled(name, ["the dog slept."] * rows, None, [0] * rows)
-    data = glue.task_examples({"train": train})
+    data = glue.make_task_text({"train": train})
     config = BertConfig.from_size(size, "composite", 300)
     return glue.settings_for(name, 42, data, config, args, torch.float32)
 
@@ -1336,7 +1336,7 @@ def test_what_starts_from_part_of_mnli_is_marked_partial(run, small_glue, run_pr
         return small_glue
 
     monkeypatch.setattr(glue, "formats_of", small_formats)
-    monkeypatch.setattr(glue, "data_folder", small_folder)
+    monkeypatch.setattr(glue, "prepare_data_folder", small_folder)
     tune(run_program, run, "--task", "rte", "--seeds", 42, "--allow_partial")
     found = [(record["task"], record["result"]["partial"]) for record in results(run)]
     assert found == [("mnli", True), ("rte", True)]

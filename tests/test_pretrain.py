@@ -173,7 +173,7 @@ def recipe_of(*arguments):
 
 
 def test_a_recipe_is_that_of_size_and_corpus_with_the_given_values():
-    assert recipe_of() == pretrain.TOY_RECIPE
+    assert recipe_of() == recipe_of("--corpus", "toy", "toy") == pretrain.TOY_RECIPE
     assert recipe_of("--corpus", "a.txt") == pretrain.RECIPES["tiny"]
     assert recipe_of("--size", "small") == pretrain.RECIPES["small"]
     changed = recipe_of("--lr", "0.5", "--batch_size", "3")
@@ -200,12 +200,12 @@ def test_room_for_predictions_is_a_multiple_of_64_above_any_number_that_occurs()
     assert pretrain.predictions_at_most(8192) == 1472  # 1228.8 + 6 * 32.3, rounded up
 
 
-def test_on_cuda_alone_the_room_for_predictions_is_a_fixed_number():
+def test_on_cuda_alone_max_predictions_is_a_fixed_number():
     for tokens in (8, 512, 8192):
-        room = pretrain.room_for_predictions(tokens, torch.device("cuda"))
+        room = pretrain.max_predictions_for(tokens, torch.device("cuda"))
         assert room == pretrain.predictions_at_most(tokens)
         for device in ("cpu", "mps"):
-            assert pretrain.room_for_predictions(tokens, torch.device(device)) is None
+            assert pretrain.max_predictions_for(tokens, torch.device(device)) is None
 
 
 def test_a_step_gives_the_head_the_room_for_all_tokens_of_its_batch(corpus, tmp_path, monkeypatch):
@@ -223,7 +223,7 @@ def test_a_step_gives_the_head_the_room_for_all_tokens_of_its_batch(corpus, tmp_
         rooms.append(options["max_predictions"])
         return masked_logits(hidden, labels, **options)
 
-    monkeypatch.setattr(pretrain, "room_for_predictions", room)
+    monkeypatch.setattr(pretrain, "max_predictions_for", room)
     monkeypatch.setattr(trainer.model, "masked_logits", note)
     pretrain.train_step(trainer, corpus)
     assert tokens == [corpus.batch(SMALL_SETTINGS["seed"], 0, 8).numel()]
@@ -324,7 +324,19 @@ def test_a_step_depends_on_seed_and_number_alone(corpus, tmp_path):
 
     another_seed = small_trainer(corpus, tmp_path, seed=4)
     pretrain.train_step(another_seed, corpus)
-    assert trainer.losses[0] != another_seed.losses[0]
+    assert trainer.unread_losses[0] != another_seed.unread_losses[0]
+
+
+@pytest.mark.parametrize("micro_batch, most", [(None, SMALL_SETTINGS["batch_size"]), (3, 3)])
+def test_an_evaluation_computes_no_more_pairs_at_a_time_than_a_step(
+    corpus, tmp_path, micro_batch, most
+):
+    trainer = small_trainer(corpus, tmp_path)
+    trainer.micro_batch = micro_batch
+    sizes = []
+    trainer.model.bert.register_forward_hook(lambda module, given, x: sizes.append(len(x)))
+    pretrain.record_evaluation(trainer, corpus)
+    assert max(sizes) == most and sum(sizes) == len(corpus.held_out)
 
 
 def test_real_tokens_are_counted(corpus, tmp_path):
@@ -444,7 +456,7 @@ def test_the_log_of_an_interval_has_the_mean_loss_of_its_steps(corpus, tmp_path)
     pretrain.train(trainer, corpus, tmp_path, save_every=1000, eval_every=1000)
     for _ in range(7):
         pretrain.train_step(reference, corpus)
-    losses = [loss.item() for loss in reference.losses]
+    losses = [loss.item() for loss in reference.unread_losses]
 
     records = [record for record in log_of(tmp_path) if "loss" in record]
     assert [record["step"] for record in records] == [306, 309, 310]
@@ -941,7 +953,7 @@ def test_the_step_of_a_bad_loss_is_named_although_the_losses_are_read_later(corp
     trainer = small_trainer(corpus, tmp_path)
     for _ in range(6):
         pretrain.train_step(trainer, corpus)
-    trainer.losses[3] = torch.tensor(math.inf)
+    trainer.unread_losses[3] = torch.tensor(math.inf)
     with pytest.raises(pretrain.TrainingFailed, match="the loss is inf at step 4"):
         trainer.check_finite()
 

@@ -212,9 +212,9 @@ def test_training_steps_are_those_of_a_plain_loop(make_model):
     assert max(lengths) > 1, "no gradient is clipped: choose other weights for this test"
 
     assert trainer.step == 6
-    for step, (got, expected) in enumerate(zip(trainer.losses, losses, strict=True)):
+    for step, (got, expected) in enumerate(zip(trainer.unread_losses, losses, strict=True)):
         assert got.item() == pytest.approx(expected, abs=1e-9), f"the loss of step {step}"
-    for step, (got, expected) in enumerate(zip(trainer.gradient_norms, lengths, strict=True)):
+    for step, (got, expected) in enumerate(zip(trainer.unread_norms, lengths, strict=True)):
         assert got.item() == pytest.approx(expected, abs=1e-9), f"the gradient of step {step}"
     for name, expected in model.named_parameters():
         largest = (trainer.model.get_parameter(name) - expected).abs().max().item()
@@ -281,7 +281,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_masked_tokens():
     expected = references.masked_lm_loss(trainer.model(masked_ids, input_ids != PAD), labels)
 
     pretrain.train_step(trainer, source)
-    assert trainer.losses[0].item() == pytest.approx(expected.item(), abs=1e-12)
+    assert trainer.unread_losses[0].item() == pytest.approx(expected.item(), abs=1e-12)
 
 
 def test_masked_lm_loss_equals_its_loop_and_ignores_rows_without_a_label():
@@ -382,7 +382,7 @@ def test_every_step_forgets_the_gradients_of_the_step_before():
 def test_the_length_of_the_gradients_is_kept_as_it_was_before_clipping():
     trainer = numbers_trainer(**CONSTANT)
     trainer.update(trainer.model.loss((2.0, 4.0, 4.0)))
-    assert trainer.gradient_norms[0].item() == pytest.approx(6.0)
+    assert trainer.unread_norms[0].item() == pytest.approx(6.0)
 
 
 def test_every_step_sets_the_learning_rate_of_the_schedule_in_all_groups():
@@ -565,5 +565,5 @@ def test_composite_is_trained_and_evaluated_in_the_dtype_of_the_trainer(dtype):
     found.clear()
     pretrain.evaluate(trainer.model, Sentences(), 3, CPU, dtype)
     assert found == [dtype] * 6  # three batches
-    assert trainer.losses[0].dtype == torch.float32
+    assert trainer.unread_losses[0].dtype == torch.float32
     assert all(x.dtype == torch.float32 for x in trainer.model.parameters())

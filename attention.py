@@ -211,8 +211,9 @@ class Term(nn.Module):
     term of the keys must return N rows. SelfAttention adds up the rows of all terms.
 
     A term with a window has its own number only for abs(r) <= k. A term without a window has one
-    for every r from -(N - 1) to N - 1: its rows have 2N - 1 columns in place of K. Its forward
-    begins with every_r(q) and computes in exact_dtype(q), because bf16 rounds large distances.
+    for every r from -(N - 1) to N - 1: its rows have 2N - 1 columns in place of K. every_r(q) gives
+    these r. Do not compute with them in the dtype of q: under autocast this is bf16, which rounds
+    large distances. exact_dtype(q) is a dtype that does not.
 
     The constructor also initialises the parameters. For linear layers, initialise_linear does this
     as in BERT.
@@ -332,8 +333,9 @@ class T5(Term):
         abs(r)   0 .. 7   8-11   12-15   16-22   23-31   32-45   46-63   64-90   91 and more
 
     Bucket 8 + m begins at 8 * 2^(m/2), rounded up: from one bucket to the next, the start grows by
-    a factor of about sqrt(2). The last bucket holds all distances from 91 on. T5 writes this as
-    8 + floor(8 log(abs(r) / 8) / log(128 / 8)), at most 15, where 128 is its max_distance.
+    a factor of about sqrt(2). The last bucket holds all distances from 91 on. For abs(r) >= 8, T5
+    writes the bucket as 8 + floor(8 log(abs(r) / 8) / log(128 / 8)), at most 15. The 128 is T5's
+    max_distance.
 
     For r > 0, 16 is added to the number of the bucket. Bucket 16 is never used, as in T5: it would
     be that of r = 0, which has bucket 0. beta is one table per layer and is initialised to 0. T5
@@ -875,9 +877,10 @@ class SelfAttention(Mixer):
 
 
 def check_rows(name, term, rows, N):
-    """ValueError if a term has made rows of another shape than the docstring of Term allows.
+    """ValueError if the number of rows, or of columns, of a term cannot be right.
 
-    Without this check, most wrong shapes would give wrong scores and no error.
+    Without this check, such rows would give wrong scores and often no error. A term with a window
+    may have fewer or more columns than K, as long as their number is odd.
     """
     count, width = rows.shape[-2:]
 
@@ -948,9 +951,10 @@ class Deberta(SelfAttention):
     layer's own key and query projections, with their biases. So each vector of P has a key and a
     query, as a token has: the queries are multiplied by its key, and the keys by its query. In the
     letters of the other terms, this is dynamic with w_r = W_k P_r and key_dynamic with
-    u_r = W_q P_r. It is a mixer of its own because a Term has neither the projections of its layer
-    nor the parameters of another layer. With beyond = "clip", positions beyond the window take the
-    end vector of their side; with "zero" they add nothing.
+    u_r = W_q P_r, but each head has its own w and u, and the divisor is sqrt(3d). It is a mixer of
+    its own because a Term has neither the projections of its layer nor the parameters of another
+    layer. With beyond = "clip", positions beyond the window take the end vector of their side; with
+    "zero" they add nothing.
 
     The paper's equation and the first release of DeBERTa have two more matrices in place of W_k and
     W_q; later releases can share these, biases included. The paper counts i - j, so its P is this

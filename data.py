@@ -104,7 +104,8 @@ def split_sentences(paragraph):
 
     A sentence ends at . ! or ? before a space, if the next word begins with a letter or a digit. It
     does not end there if this letter is lowercase, or if the full stop belongs to an abbreviation.
-    An abbreviation is recognised only after a space, not after a tab or a dash.
+    An abbreviation is recognised at the beginning of a paragraph or after a space, also after
+    opening quotes and brackets. It is not recognised after a tab or a dash.
 
         "Dr. Lee saw it. Who?"  ->  ["Dr. Lee saw it. ", "Who?"]
     """

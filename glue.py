@@ -803,7 +803,7 @@ def predict_tests(folder, formats, data_dir, args, device):
 
 
 def check_fine_tuned_models(folder, out, records, toy, command):
-    """ValueError if a task has no fine-tuned model, or if it does not belong to `folder`.
+    """ValueError if fine-tuned models are missing, or do not fit `folder` or the test files.
 
     Args:
         folder: the run, as pretrain.py wrote it.
@@ -828,9 +828,9 @@ def check_fine_tuned_models(folder, out, records, toy, command):
 
         # they were fine-tuned on the tasks whose test files are asked for
         if any(each.get("toy", False) != toy for each in settings):
-            trained_on, asked_for = "GLUE", "the toy tasks (--data_dir toy)"
-            if not toy:
-                trained_on, asked_for = asked_for, trained_on
+            toy_tasks = "the toy tasks (--data_dir toy)"
+            trained_on = "GLUE" if toy else toy_tasks
+            asked_for = toy_tasks if toy else "GLUE"
             raise ValueError(
                 f"{out}: its runs of {name} were fine-tuned on {trained_on}, and these are the "
                 f"test files of {asked_for}: choose another --data_dir or another --name"

@@ -12,8 +12,8 @@ The map of scores reads the row at every key j:
                          0 otherwise
 
 With "clip" (Shaw et al. 2018; the default) every key farther away than k takes the end weight of
-its side. With "zero" such keys get nothing. A weight of a row is added to a score before the
-softmax: it is not one of the weights p_ij that the softmax makes.
+its side. With "zero" such keys get nothing. In attention, a weight of a row is added to a score
+before the softmax: it is not one of the weights p_ij that the softmax makes.
 
 From rows to the map. The first four functions compute the same map, and the tests compare each of
 them with plain loops:
@@ -143,8 +143,8 @@ def relative_scores(rows, length, beyond="clip", first=0):
     # (see extra_columns)
     left, right = extra_columns(n, N, K, first)
 
-    # The columns that extend a row: its end weights, or zeros. This is the rule of `beyond`. (It is
-    # applied in two more places, widen and key_scores; sum_bands_of_strip is its backward pass.)
+    # The columns that extend a row: its end weights, or zeros. This is the rule of `beyond`. It is
+    # also applied in gather_scores, widen and key_scores. sum_bands_of_strip is its backward pass.
     left_end = rows[..., :1]  # (B, H, n, 1)
     right_end = rows[..., -1:]  # (B, H, n, 1)
     if beyond == "zero":

@@ -21,8 +21,9 @@ step goes main -> train -> train_step -> Bert -> Layer -> SelfAttention -> atten
 
 A step computes its batch in parts (own_parts): each process takes its own rows, and --micro_batch
 limits how many of them it computes at a time. The gradients of the parts add up to those of the
-batch (docs/distributed.md). With one process, max_over_processes, sum_over_processes, own_share and
-value_of_first return their argument, and let_others_begin and wait_for_all do nothing.
+batch (docs/distributed.md). With one process, max_over_processes, sum_over_processes and
+value_of_first return their argument, own_share gives all values, and let_others_begin and
+wait_for_all do nothing.
 
 [C] is Chang, Xu, Xu, Tu 2021. The letters of the shapes are those of model.py.
 """
@@ -147,7 +148,7 @@ ADAM_BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-6
 MAX_GRADIENT_NORM = 1.0
 
-# The number of predicted tokens of a batch is rounded up to a multiple of this (masked_logits).
+# In training, the number of predicted tokens is rounded up to a multiple of this (masked_logits).
 PREDICTIONS_MULTIPLE_OF = 64
 
 
@@ -166,7 +167,8 @@ def learning_rate(step, steps, warmup_steps, peak):
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
-    # max: a step after the last one is never trained, but --dry_run may measure one
+    # max avoids a division by 0 if all steps are warm-up. Then the lines below are not reached in
+    # training, but --dry_run may measure one step after the last one.
     return peak * (steps - step) / max(1, steps - warmup_steps)
 
 
@@ -436,9 +438,9 @@ def train(trainer, corpus, folder, save_every, eval_every):
             bar.update()
 
             # Log, evaluate and save every so many steps, and after the last step. Save also after
-            # a signal.
+            # a signal. A signal to one process stops all of them.
             is_last = trainer.step == steps
-            is_stopped = max_over_processes(stop.number) != 0  # a signal to one stops all
+            is_stopped = max_over_processes(stop.number) != 0
             log_is_due = is_last or trainer.step % log_every == 0
             evaluation_is_due = is_last or trainer.step % eval_every == 0
             save_is_due = is_last or is_stopped or trainer.step % save_every == 0
@@ -709,7 +711,8 @@ def record_evaluation(trainer, corpus):
     """Evaluate, and add the result to the log. After the last step, it is the result of the run."""
     settings = trainer.settings
 
-    # no more pairs at a time than in a training step, so that evaluating needs no more memory
+    # As many pairs at a time as a training step computes on average. An evaluation keeps no
+    # gradients, so it needs less memory than training.
     batch_size = rows_at_once(settings["batch_size"], trainer.micro_batch)
     loss, accuracy = evaluate(trainer.model, corpus, batch_size, trainer.device, trainer.dtype)
     if not math.isfinite(loss):
@@ -872,7 +875,6 @@ def seconds_of_steps(trainer, corpus, steps):
     """The time of the first steps, in seconds. trainer.tokens counts their tokens."""
     trainer.step = 0
     trainer.tokens = 0
-    trainer.losses = []
     started = time.perf_counter()
     for _ in range(steps):
         train_step(trainer, corpus)
@@ -884,8 +886,9 @@ def measure_memory(trainer, corpus, steps):
     """Measure the memory of a step that computes a quarter, a half or all of its pairs at a time.
 
     "All" means as many pairs as --micro_batch allows. The batch is the widest one of the first
-    `steps` steps, cut to two parts, because further parts need no more memory. "All" is not
-    measured if the first two measurements show that it would not fit.
+    `steps` steps, cut to two parts per process: while the second part is computed, the gradients of
+    the first one are in memory, and further parts need no more. "All" is not measured if the first
+    two measurements show that it would not fit.
 
     Returns:
         line: the measurements, as text.

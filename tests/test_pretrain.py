@@ -192,27 +192,29 @@ def test_a_warm_up_of_more_steps_than_the_default_is_refused():
         recipe_of("--warmup_steps", "2001")
 
 
-def test_room_for_predictions_is_a_multiple_of_64_above_any_number_that_occurs():
+def test_predictions_at_most_is_a_multiple_of_64_above_any_number_that_occurs():
     for tokens in (8, 512, 8192):
-        room = pretrain.predictions_at_most(tokens)
+        most = pretrain.predictions_at_most(tokens)
         masked = np.random.default_rng(0).binomial(tokens, 0.15, 10_000)
-        assert room % 64 == 0 and room >= masked.max()
+        assert most % 64 == 0 and most >= masked.max()
     assert pretrain.predictions_at_most(8192) == 1472  # 1228.8 + 6 * 32.3, rounded up
 
 
 def test_on_cuda_alone_max_predictions_is_a_fixed_number():
     for tokens in (8, 512, 8192):
-        room = pretrain.max_predictions_for(tokens, torch.device("cuda"))
-        assert room == pretrain.predictions_at_most(tokens)
+        most = pretrain.max_predictions_for(tokens, torch.device("cuda"))
+        assert most == pretrain.predictions_at_most(tokens)
         for device in ("cpu", "mps"):
             assert pretrain.max_predictions_for(tokens, torch.device(device)) is None
 
 
-def test_a_step_gives_the_head_the_room_for_all_tokens_of_its_batch(corpus, tmp_path, monkeypatch):
+def test_the_head_gets_the_max_predictions_of_all_tokens_of_the_batch(
+    corpus, tmp_path, monkeypatch
+):
     tokens = []
-    rooms = []
+    given = []
 
-    def room(count, device):
+    def fixed(count, device):
         tokens.append(count)
         return 192
 
@@ -220,14 +222,14 @@ def test_a_step_gives_the_head_the_room_for_all_tokens_of_its_batch(corpus, tmp_
     masked_logits = trainer.model.masked_logits
 
     def note(hidden, labels, **options):
-        rooms.append(options["max_predictions"])
+        given.append(options["max_predictions"])
         return masked_logits(hidden, labels, **options)
 
-    monkeypatch.setattr(pretrain, "max_predictions_for", room)
+    monkeypatch.setattr(pretrain, "max_predictions_for", fixed)
     monkeypatch.setattr(trainer.model, "masked_logits", note)
     pretrain.train_step(trainer, corpus)
     assert tokens == [corpus.batch(SMALL_SETTINGS["seed"], 0, 8).numel()]
-    assert rooms == [192]
+    assert given == [192]
 
 
 # --- The optimizer --------------------------------------------------------------------------------
@@ -328,7 +330,7 @@ def test_a_step_depends_on_seed_and_number_alone(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("micro_batch, most", [(None, SMALL_SETTINGS["batch_size"]), (3, 3)])
-def test_an_evaluation_computes_no_more_pairs_at_a_time_than_a_step(
+def test_an_evaluation_computes_as_many_pairs_at_a_time_as_a_step_on_average(
     corpus, tmp_path, micro_batch, most
 ):
     trainer = small_trainer(corpus, tmp_path)
@@ -962,6 +964,7 @@ def test_the_advice_after_a_failed_training_is_accepted_by_the_next_command(main
     failing = ["--steps", 4, "--warmup_steps", 1, "--lr"]
     code, _, error = main(*failing, 1e30, "--out_dir", tmp_path / "a")
     assert code == 1 and "a lower --lr" in error and "with another --out_dir" in error
+    assert all_finite(load_checkpoint(tmp_path / "a" / "train_state.pt")["model"])
 
     # a lower --lr alone is refused with the same advice; in another folder it is accepted
     code, _, error = main(*failing, 1e-3, "--out_dir", tmp_path / "a")
@@ -980,15 +983,6 @@ def test_a_held_out_loss_that_is_no_number_fails_and_is_never_a_result(main, tmp
     code, out, error = main("--out_dir", tmp_path, "--steps", 2)
     assert code == 1 and is_one_line(error) and "held-out loss is nan after step 1" in error
     assert load_checkpoint(tmp_path / "train_state.pt")["result"] is None
-
-
-def test_a_learning_rate_beyond_reason_ends_the_same_way(main, tmp_path):
-    code, _, error = main(
-        "--out_dir", tmp_path, "--lr", 1e30, "--warmup_steps", 1, "--save_every", 1
-    )
-    assert code == 1 and is_one_line(error) and "step" in error
-    state = load_checkpoint(tmp_path / "train_state.pt")
-    assert all_finite(state["model"])
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -1119,12 +1113,6 @@ def check_disk_error(main, folder, error, step):
     assert not list(folder.glob("*.part"))
 
 
-def test_a_folder_that_cannot_be_made_ends_in_one_line(main, tmp_path):
-    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
-    code, _, error = main("--out_dir", tmp_path / "file" / "run")
-    assert code == 2 and is_one_line(error) and "file" in error
-
-
 # --- Folders that belong to something else --------------------------------------------------------
 
 
@@ -1205,41 +1193,13 @@ def truncated(path):
     path.write_bytes(path.read_bytes()[:200])
 
 
-def a_list(path):
-    torch.save([1, 2], path)
-
-
 def of_another_program(path):
     torch.save({"weights": torch.zeros(3)}, path)
-
-
-def without_losses(path):
-    state = load_checkpoint(path)
-    del state["losses"]
-    torch.save(state, path)
-
-
-def with_settings_of_another_kind(path):
-    state = load_checkpoint(path)
-    state["settings"] = [1, 2]
-    torch.save(state, path)
 
 
 def without_a_number_of_the_result(path):
     state = load_checkpoint(path)
     del state["result"]["loss"]
-    torch.save(state, path)
-
-
-def with_a_result_of_another_kind(path):
-    state = load_checkpoint(path)
-    state["result"] = 5
-    torch.save(state, path)
-
-
-def with_a_step_that_is_text(path):
-    state = load_checkpoint(path)
-    state["step"] = "3"
     torch.save(state, path)
 
 
@@ -1249,13 +1209,8 @@ def with_a_step_that_is_text(path):
         empty,
         not_a_checkpoint,
         truncated,
-        a_list,
         of_another_program,
-        without_losses,
-        with_settings_of_another_kind,
         without_a_number_of_the_result,
-        with_a_result_of_another_kind,
-        with_a_step_that_is_text,
     ],
 )
 def test_a_damaged_or_foreign_checkpoint_is_refused_and_left_alone(main, tmp_path, damage):
@@ -1346,11 +1301,14 @@ STATES = {
     "step beyond int64": of_state("step", 10**30),
     "step a float": of_state("step", 3.0),
     "step a tensor": of_state("step", torch.tensor(3)),
+    "step text": of_state("step", "3"),
     "last step, no losses": of_state("step", 210),
     "finished too early": of_state("result", {"loss": 1.0}),
     "steps below step": other_steps_in_the_settings,
     "settings without steps": of_state("settings", {}),
     "settings a tensor": a_tensor_among_the_settings,
+    "settings a list": of_state("settings", [1, 2]),
+    "no losses": without("losses"),
     "losses none": of_state("losses", None),
     "losses text": of_state("losses", ["1.0"] * 3),
     "losses nan": of_state("losses", [1.0, NAN, 1.0]),
@@ -1370,6 +1328,7 @@ STATES = {
     "records without settings": of_state("records", [{}]),
     "records in a circle": circle_of_records,
     "result a tensor": of_state("result", torch.zeros(2)),
+    "result a number": of_state("result", 5),
     "no model": without("model"),
     "no optimizer": without("optimizer"),
     "no records": without("records"),
@@ -1500,11 +1459,12 @@ def test_the_values_of_the_optimizer_come_from_the_settings_and_not_from_the_fil
     assert all(group["betas"] == (0.9, 0.999) for group in groups)
 
 
-def test_a_bare_tensor_or_a_pipe_in_place_of_a_state_is_refused(corpus, tmp_path):
+def test_a_bare_tensor_a_list_or_a_pipe_in_place_of_a_state_is_refused(corpus, tmp_path):
     trainer = small_trainer(corpus, tmp_path)
-    torch.save(torch.zeros(3), trainer.path)
-    with pytest.raises(ValueError, match="train_state.pt is damaged"):
-        trainer.resume("--out_dir")
+    for content in (torch.zeros(3), [1, 2]):
+        torch.save(content, trainer.path)
+        with pytest.raises(ValueError, match="train_state.pt is damaged"):
+            trainer.resume("--out_dir")
 
     if hasattr(os, "mkfifo"):
         trainer.path.unlink()

@@ -202,6 +202,9 @@ def merge_heads(x):
 # --- Position terms: each makes rows of weights, one per relative position ------------------------
 
 
+BELONGS_TO = ("query", "key", "value", "content")  # what the rows of a term can belong to
+
+
 class Term(nn.Module):
     """A term that depends on the relative position: usually rows that are added to the scores.
 
@@ -457,11 +460,12 @@ class TransformerXL(Term):
 
     def forward(self, q):
         H, _, d = q.shape[1:]
-        # w_r = W R_r
+
+        # R_r for every r, computed exactly, and then in the dtype of W, which may be bf16
         R = sinusoids(every_r(q), H * d, exact_dtype(q))  # (2N - 1, C)
         R = R.to(self.W.weight.dtype)
 
-        # in heads; split_heads takes a batch, here of one sequence
+        # w_r = W R_r, in heads; split_heads takes a batch, here of one sequence
         w = split_heads(self.W(R)[None], H)[0]  # (2N - 1, C) -> (H, 2N - 1, d)
 
         # (q_i + v) . w_r / sqrt(d): one matrix product per head, for all sequences together
@@ -817,7 +821,7 @@ class SelfAttention(Mixer):
         for name, term in self.terms.items():
             if term.belongs_to == belongs_to:
                 rows = term(x)  # (B, H, N, K), (H, N, K) or (H, 1, K)
-                check_rows(name, term, rows, N=x.shape[-2])
+                check_rows(name, term, rows, x)
                 total = rows if total is None else add_rows(total, rows, self.beyond)
         return total
 
@@ -876,20 +880,29 @@ class SelfAttention(Mixer):
         return total
 
 
-def check_rows(name, term, rows, N):
-    """ValueError if the number of rows, or of columns, of a term cannot be right.
+def check_rows(name, term, rows, x):
+    """ValueError if the rows that a term has made for x (B, H, N, d) have a wrong shape.
 
-    Without this check, such rows would give wrong scores and often no error. A term with a window
-    may have fewer or more columns than K, as long as their number is odd.
+    Without this check, most of them would give wrong scores and no error. A term with a window may
+    have fewer or more columns than K, as long as their number is odd.
     """
-    count, width = rows.shape[-2:]
+    if not isinstance(rows, torch.Tensor):
+        raise ValueError(f"forward of the term {name} must return rows, not {rows!r}")
+    B, H, N, _ = x.shape
 
     # one row per token, or for queries one row that they share
-    may_be_shared = term.belongs_to == "query"
-    if count != N and not (count == 1 and may_be_shared):
-        raise ValueError(f"{name} has made {count} rows for {N} tokens")
+    allowed = [(B, H, N), (H, N)]
+    if term.belongs_to == "query":
+        allowed.append((H, 1))
+    shape = tuple(rows.shape)
+    if shape[:-1] not in allowed:
+        raise ValueError(
+            f"the term {name} has made rows of shape {shape}; with B = {B}, H = {H} and N = {N}, "
+            f"all dimensions but the last one must be one of {', '.join(map(str, allowed))}"
+        )
 
     # one column per relative position
+    width = shape[-1]
     if not term.uses_kernel_size and width != 2 * N - 1:
         raise ValueError(f"the rows of {name} have {width} columns, not 2N - 1 = {2 * N - 1}")
     if width % 2 == 0:
@@ -1172,6 +1185,12 @@ class Variant:
 
     def __post_init__(self):
         check_names("term", self.terms, TERMS)
+        for name in self.terms:
+            if TERMS[name].belongs_to not in BELONGS_TO:
+                raise ValueError(
+                    f"belongs_to of the term {name} is {TERMS[name].belongs_to!r}; "
+                    f"it must be one of {', '.join(BELONGS_TO)}"
+                )
         check_names("projection", self.convolutional, ("query", "key", "value"))
         self.check_mixer()
         if self.kernel_size % 2 == 0:

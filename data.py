@@ -48,6 +48,7 @@ VOCABULARY_SIZE = 30_004  # 30,000 pieces of words, [UNK] among them, and 4 more
 SMALL_LANGUAGE = 1_000  # with at most this many word forms, each word form is one token
 SAMPLE_SIZE = 32_000_000  # characters of text, at most, on which a tokenizer is trained
 LONGEST_WORD = 100  # characters; longer words do not train the tokenizer and are not remembered
+LONG_WORDS_WARNING = 0.01  # with a larger share of the text in longer words, a line says so
 REMEMBERED_WORDS = 1 << 20  # words for which the token ids are kept in memory
 
 # Pairs and batches
@@ -240,6 +241,18 @@ def count_forms(tokenizer, sample):
     return forms
 
 
+def share_of_long_words(sample):
+    """The share of the characters of a sample that are in words longer than LONGEST_WORD."""
+    characters = 0
+    in_long_words = 0
+    for paragraph in sample:
+        for word in paragraph.split():
+            characters += len(word)
+            if len(word) > LONGEST_WORD:
+                in_long_words += len(word)
+    return in_long_words / max(1, characters)
+
+
 def train_pieces(forms, max_pieces):
     """Train a unigram language model (Kudo 2018) on the forms.
 
@@ -364,6 +377,15 @@ def train_tokenizer(sample, vocab_size, log):
         raise ValueError(
             f"none of its words has {LONGEST_WORD} characters or fewer: "
             f"are there spaces between its words?"
+        )
+
+    # Characters that occur only in long words have no token: they become [UNK].
+    long_share = share_of_long_words(sample)
+    if long_share > LONG_WORDS_WARNING:
+        log(
+            f"{100 * long_share:.0f} % of the text is in words of more than {LONGEST_WORD} "
+            "characters, which do not train the vocabulary, so that parts of them may become "
+            "[UNK]: are there spaces between its words?"
         )
 
     # Every character is a piece, so that each form can be written with pieces. "▁" is the space

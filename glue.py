@@ -452,6 +452,11 @@ class TaskText:
     digest: str
     characters: int
 
+    @property
+    def training_rows(self):
+        """The number of rows to train on."""
+        return len(self.splits["train"].a)
+
 
 def make_task_text(splits):
     """The TaskText of these splits, with its digest and the length of its training sentences."""
@@ -501,13 +506,12 @@ def settings_for(name, seed, text, config, args, dtype):
     """
     # --lr, --epochs and so on replace the published settings, but only for the tasks in --task. If
     # MNLI is trained only because RTE starts from it, these options do not change its settings.
-    rows = len(text.splits["train"].a)
     published = published_settings(name, config)
     settings = dict(published)
     if name in named_tasks(args.task):
         names = ("lr", "epochs", "batch_size", "dropout", "weight_decay", "warmup_share")
         settings |= given_options(args, names)
-        check_batch_size(name, args.batch_size, rows)
+        check_batch_size(name, args.batch_size, text.training_rows)
 
     # these options are for all tasks
     settings["seq_len"] = min(args.seq_len, config.max_length)
@@ -519,7 +523,7 @@ def settings_for(name, seed, text, config, args, dtype):
         settings["changed"] = changed
 
     # what follows from them
-    batches = batches_per_epoch(rows, settings["batch_size"])
+    batches = batches_per_epoch(text.training_rows, settings["batch_size"])
     settings["steps"] = settings["epochs"] * batches
     settings["warmup_steps"] = math.ceil(settings["warmup_share"] * settings["steps"])
 

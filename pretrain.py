@@ -5,11 +5,11 @@
     python pretrain.py --size small --corpus my_texts/         composite in BERT-small's size
     torchrun --standalone --nproc_per_node 8 pretrain.py ...   the same on eight GPUs
 
-The random numbers of a step depend on its number and on the seed, not on the steps before it:
+The random numbers of a step do not depend on the steps before it. They depend on
 
-    batch      on (seed, step)
-    masks      also on the kind of device: a CPU and a GPU draw different numbers
-    dropout    also on the number of processes, --micro_batch and --compile
+    batch      the seed and the number of the step
+    masks      these two, and the kind of device: a CPU and a GPU draw different numbers
+    dropout    these three, the number of processes, --micro_batch and --compile
 
 Therefore a run that was stopped and resumed in the same way equals an uninterrupted run. On a CPU,
 the two are equal to the bit. The folder of a run holds config.json, tokenizer.json, model.pt (the
@@ -167,8 +167,8 @@ def learning_rate(step, steps, warmup_steps, peak):
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
-    # max avoids a division by 0 if all steps are warm-up. Then the lines below are not reached in
-    # training, but --dry_run may measure one step after the last one.
+    # max avoids a division by 0 if all steps are warm-up. In training, the line below is then not
+    # reached, but --dry_run may measure one step after the last one.
     return peak * (steps - step) / max(1, steps - warmup_steps)
 
 

@@ -274,13 +274,15 @@ def load_checked(folder):
     # their file is closed, because Windows cannot delete an open file.
     token_file = TokenFile(folder / "tokens.bin")
     try:
-        return read_arrays(folder, meta, token_file)
+        corpus = read_corpus(folder, meta, token_file)
+        check_consistency(corpus)
     except BaseException:
         token_file.close()
         raise
+    return corpus
 
 
-def read_arrays(folder, meta, token_file):
+def read_corpus(folder, meta, token_file):
     """The PreparedCorpus of a folder. Raises ValueError if its files are not what was written.
 
     Args:
@@ -309,6 +311,39 @@ def read_arrays(folder, meta, token_file):
         sentence_starts=np.frombuffer(sentences, ARRAYS["sentences.bin"]),
         document_starts=np.frombuffer(documents, ARRAYS["documents.bin"]),
     )
+
+
+def check_consistency(corpus):
+    """Raise an exception if the parts of a prepared corpus do not fit together."""
+    tokens = corpus.token_file.array()
+    sentence_starts = corpus.sentence_starts
+    document_starts = corpus.document_starts
+
+    # There must be as many documents, sentences, ... as were counted when they were written.
+    sizes = {
+        "documents": len(document_starts) - 1,
+        "sentences": len(sentence_starts) - 1,
+        "tokens": len(tokens),
+        "pairs": int((np.diff(document_starts) // 2).sum()),
+    }
+    for name, size in sizes.items():
+        if size != corpus.counts[name]:
+            raise ValueError(f"{name}: {size}, not {corpus.counts[name]}")
+
+    # Each sentence begins after the one before it, the last one ends with the last token. The same
+    # is true of documents and sentences.
+    check_starts("sentence", sentence_starts, len(tokens))
+    check_starts("document", document_starts, sizes["sentences"])
+
+    # Every id is one of the tokenizer's.
+    if tokens.max() >= corpus.tokenizer.get_vocab_size():
+        raise ValueError("a token id is not in the vocabulary")
+
+
+def check_starts(name, starts, end):
+    """ValueError if `starts` does not begin at 0, increase and finish with `end`."""
+    if starts[0] != 0 or starts[-1] != end or np.diff(starts).min() < 1:
+        raise ValueError(f"a {name} begins or ends in the wrong place")
 
 
 # --- The token ids --------------------------------------------------------------------------------

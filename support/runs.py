@@ -223,8 +223,10 @@ def read_tokenizer(folder, vocab_size):
 def parse_tokenizer(path):
     """Read a tokenizer and try it. Raises ValueError if the tokenizers library cannot use it."""
     try:
+        # The library itself opens only paths that are valid UTF-8, so it gets the text of the file.
+        text = Path(path).read_text(encoding="utf-8")
         with no_library_messages():
-            tokenizer = Tokenizer.from_file(str(path))
+            tokenizer = Tokenizer.from_str(text)
             # The programs cut and pad by themselves.
             tokenizer.no_truncation()
             tokenizer.no_padding()

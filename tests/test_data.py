@@ -24,6 +24,7 @@ import data
 import toy.language
 from data import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, prepare_corpus
 from support import corpus_cache, locks
+from support.files import sha256_of
 
 ROOT = Path(data.__file__).parent
 
@@ -236,6 +237,18 @@ def test_text_comes_back_from_its_ids_in_small_letters_and_normalised(trained):
         assert tokenizer.decode(tokenizer.encode(sentence).ids) == sentence
     odd = "Na\u00efve  \ufb01x,\t(e.g. 3.5km) "
     assert tokenizer.decode(tokenizer.encode(odd).ids) == "na\u00efve fix, (e.g. 3.5km)"
+
+
+def test_text_in_words_that_are_too_long_for_the_vocabulary_is_said_with_its_share():
+    lines = []
+    data.train_tokenizer(["a title", "xyz" * 60, "a short line"], 60, lines.append)
+    assert lines[0].startswith("92 % of the text is in words of more than 100 characters")
+    assert "[UNK]" in lines[0] and "are there spaces between its words?" in lines[0]
+
+    # up to 1 % nothing is said: a few addresses are in most texts
+    lines.clear()
+    data.train_tokenizer(["xyz" * 60, *["a short line"] * 2_000], 60, lines.append)
+    assert len(lines) == 1 and lines[0].startswith("vocabulary:")
 
 
 def test_the_ids_of_single_words_joined_are_the_ids_of_the_sentence(trained):
@@ -528,14 +541,36 @@ def test_a_damaged_tokenizer_is_not_given_to_the_library_which_could_panic(tmp_p
     assert set(seen) == {first.tokenizer.to_str()}  # and not the damaged one
 
 
+def edited_meta(folder, name, value):
+    """Change a count in meta.json, or the fingerprint."""
+    meta = json.loads((folder / "meta.json").read_text())
+    if name == "fingerprint":
+        meta[name] = value
+    else:
+        meta["counts"][name] = value
+    return meta
+
+
 @pytest.mark.parametrize("name", ["documents", "sentences", "tokens", "pairs", "known"])
-def test_every_number_of_meta_json_is_checked(tmp_path, name):
+@pytest.mark.parametrize("value", [0, 10**30, "many"])
+def test_every_number_of_meta_json_is_checked(tmp_path, name, value):
     first = corpus_of(tmp_path, numbered_text([4] * 9) + "\n\n" + numbered_text([4] * 9))
     assert first.counts["known"] > 0
-    file = prepared_folder(tmp_path) / "meta.json"
-    meta = json.loads(file.read_text())
-    meta["counts"][name] = 0
-    file.write_text(json.dumps(meta))
+    folder = prepared_folder(tmp_path)
+    meta = edited_meta(folder, name, value)
+    (folder / "meta.json").write_text(json.dumps(meta))
+    check_that_it_is_prepared_again(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["documents", "sentences", "tokens", "pairs"])
+@pytest.mark.parametrize("value", [0, 10**30, "many"])
+def test_every_count_must_be_that_of_the_files_whatever_the_checksum(tmp_path, name, value):
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    folder = prepared_folder(tmp_path)
+    meta = edited_meta(folder, name, value)
+    del meta["checksum"]
+    meta["checksum"] = corpus_cache.checksum_of(meta)
+    (folder / "meta.json").write_text(json.dumps(meta))
     check_that_it_is_prepared_again(tmp_path)
 
 
@@ -544,6 +579,38 @@ def test_a_meta_json_with_any_other_content_is_damaged(tmp_path, content):
     corpus_of(tmp_path, numbered_text([4] * 9))
     file = prepared_folder(tmp_path) / "meta.json"
     file.write_text(content, encoding="utf-8", errors="surrogatepass")
+    check_that_it_is_prepared_again(tmp_path)
+
+
+def sign_again(folder):
+    """Give a folder that was changed the fingerprint and the checksum of its new content."""
+    digests = [sha256_of(folder / name) for name in corpus_cache.FINGERPRINTED]
+    meta = edited_meta(folder, "fingerprint", corpus_cache.fingerprint_of(digests))
+    del meta["checksum"]
+    meta["checksum"] = corpus_cache.checksum_of(meta)
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
+@pytest.mark.parametrize(
+    "name, dtype, position, value",
+    [
+        ("tokens.bin", "<u2", 3, 60_000),  # not in the vocabulary
+        ("sentences.bin", "<i8", 0, 1),  # the first sentence begins too late
+        ("sentences.bin", "<i8", 5, 0),  # a sentence begins before the one in front of it
+        ("sentences.bin", "<i8", -1, 5),  # the last sentence ends too early
+        ("documents.bin", "<i8", 3, 10**6),
+        ("documents.bin", "<i8", 4, 17),  # 5 and 3 sentences, not 4 and 4: a pair less
+    ],
+)
+def test_files_that_do_not_fit_together_are_damaged_whatever_their_fingerprint(
+    tmp_path, name, dtype, position, value
+):
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    folder = prepared_folder(tmp_path)
+    numbers = np.fromfile(folder / name, dtype)
+    numbers[position] = value
+    numbers.tofile(folder / name)
+    sign_again(folder)
     check_that_it_is_prepared_again(tmp_path)
 
 

@@ -985,6 +985,15 @@ def test_a_held_out_loss_that_is_no_number_fails_and_is_never_a_result(main, tmp
     assert load_checkpoint(tmp_path / "train_state.pt")["result"] is None
 
 
+def test_a_learning_rate_beyond_reason_ends_the_same_way(main, tmp_path):
+    code, _, error = main(
+        "--out_dir", tmp_path, "--lr", 1e30, "--warmup_steps", 1, "--save_every", 1
+    )
+    assert code == 1 and is_one_line(error) and "step" in error
+    state = load_checkpoint(tmp_path / "train_state.pt")
+    assert all_finite(state["model"])
+
+
 @pytest.mark.parametrize("steps", [1, 4])
 def test_weights_that_are_no_numbers_are_never_saved_over_good_ones(main, tmp_path, steps):
     """The first step's loss and gradient are fine; its update throws the weights out of range."""
@@ -1113,6 +1122,12 @@ def check_disk_error(main, folder, error, step):
     assert not list(folder.glob("*.part"))
 
 
+def test_a_folder_that_cannot_be_made_ends_in_one_line(main, tmp_path):
+    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
+    code, _, error = main("--out_dir", tmp_path / "file" / "run")
+    assert code == 2 and is_one_line(error) and "file" in error
+
+
 # --- Folders that belong to something else --------------------------------------------------------
 
 
@@ -1193,13 +1208,41 @@ def truncated(path):
     path.write_bytes(path.read_bytes()[:200])
 
 
+def a_list(path):
+    torch.save([1, 2], path)
+
+
 def of_another_program(path):
     torch.save({"weights": torch.zeros(3)}, path)
+
+
+def without_losses(path):
+    state = load_checkpoint(path)
+    del state["losses"]
+    torch.save(state, path)
+
+
+def with_settings_of_another_kind(path):
+    state = load_checkpoint(path)
+    state["settings"] = [1, 2]
+    torch.save(state, path)
 
 
 def without_a_number_of_the_result(path):
     state = load_checkpoint(path)
     del state["result"]["loss"]
+    torch.save(state, path)
+
+
+def with_a_result_of_another_kind(path):
+    state = load_checkpoint(path)
+    state["result"] = 5
+    torch.save(state, path)
+
+
+def with_a_step_that_is_text(path):
+    state = load_checkpoint(path)
+    state["step"] = "3"
     torch.save(state, path)
 
 
@@ -1209,8 +1252,13 @@ def without_a_number_of_the_result(path):
         empty,
         not_a_checkpoint,
         truncated,
+        a_list,
         of_another_program,
+        without_losses,
+        with_settings_of_another_kind,
         without_a_number_of_the_result,
+        with_a_result_of_another_kind,
+        with_a_step_that_is_text,
     ],
 )
 def test_a_damaged_or_foreign_checkpoint_is_refused_and_left_alone(main, tmp_path, damage):

@@ -1,8 +1,10 @@
-"""A run's folder: what is saved is loaded again, and damaged files are refused."""
+"""A run's folder: what is saved is loaded again, and damaged or hostile files are refused."""
 
 import hashlib
 import json
 import os
+import pickle
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,14 @@ def test_a_run_is_loaded_from_a_path_given_as_text(run):
     assert load_config(str(run)) == small_model().config
     model, _ = load_run(str(run))
     assert model.config == small_model().config
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_folder_whose_name_is_not_utf8_gives_back_the_run(tmp_path):
+    folder = tmp_path / os.fsdecode(b"run\xff")
+    folder.mkdir()
+    save_run(folder, small_model(), word_tokenizer())
+    assert load_run(folder)[1].encode("the cat").ids == [5, 6]
 
 
 @pytest.mark.parametrize("variant", ["none", "lightconv-hybrid"])
@@ -135,6 +145,31 @@ def test_a_folder_with_any_other_file_holds_files(tmp_path):
 def test_a_folder_that_only_a_desktop_or_a_killed_process_wrote_to_holds_no_files(tmp_path, name):
     (tmp_path / name).write_text("...", encoding="utf-8")
     assert not holds_files(tmp_path)
+
+
+# --- Hostile files --------------------------------------------------------------------------------
+
+
+class Hostile:
+    """A careless reader of this pickle would write a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.write_text, (Path(self.path), "executed")
+
+
+def test_a_hostile_run_executes_nothing(run):
+    trace = run / "trace"
+    torch.save({"weights": Hostile(str(trace))}, run / "model.pt")
+    with pytest.raises(ValueError, match="model.pt is damaged"):
+        load_run(run)
+
+    (run / "model.pt").write_bytes(pickle.dumps(Hostile(str(trace)), protocol=2))
+    with pytest.raises(ValueError, match="model.pt is damaged"):
+        load_run(run)
+    assert not trace.exists()
 
 
 # --- Broken runs ----------------------------------------------------------------------------------

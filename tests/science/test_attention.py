@@ -481,11 +481,18 @@ def test_mixer_equals_its_loops_in_blocks(monkeypatch, variant, beyond):
 @pytest.mark.parametrize(
     "belongs_to, uses_kernel_size, shape, message",
     [
-        ("query", True, (5, K), "odd has made 5 rows for 6 tokens"),
-        ("key", True, (1, K), "odd has made 1 rows for 6 tokens"),
-        ("query", True, (1, 8), "the rows of odd have 8 columns, which is not an odd number"),
-        ("query", False, (1, 6), "the rows of odd have 6 columns, not 2N - 1 = 11"),
-        ("query", False, (1, 12), "the rows of odd have 12 columns, not 2N - 1 = 11"),
+        ("query", True, (H, 5, K), "the term odd has made rows of shape"),
+        ("key", True, (H, 1, K), "the term odd has made rows of shape"),
+        ("query", True, (K,), "the term odd has made rows of shape"),
+        ("query", True, (6, K), "the term odd has made rows of shape"),
+        ("query", True, (H + 1, 1, K), "the term odd has made rows of shape"),
+        ("query", True, (B, H, 1, K), "the term odd has made rows of shape"),
+        ("query", True, (1, B, H, 6, K), "the term odd has made rows of shape"),
+        ("query", True, (), "the term odd has made rows of shape"),
+        ("query", True, None, "forward of the term odd must return rows, not None"),
+        ("query", True, (H, 1, 8), "the rows of odd have 8 columns, which is not an odd number"),
+        ("query", False, (H, 1, 6), "the rows of odd have 6 columns, not 2N - 1 = 11"),
+        ("query", False, (H, 1, 12), "the rows of odd have 12 columns, not 2N - 1 = 11"),
     ],
 )
 def test_a_term_with_rows_of_a_wrong_shape_is_refused_in_one_line(
@@ -493,15 +500,26 @@ def test_a_term_with_rows_of_a_wrong_shape_is_refused_in_one_line(
 ):
     class Odd(Term):
         def forward(self, x):
-            return torch.zeros(H, *shape, dtype=x.dtype)
+            return None if shape is None else torch.zeros(shape, dtype=x.dtype)
 
     Odd.belongs_to = belongs_to
     Odd.uses_kernel_size = uses_kernel_size
     monkeypatch.setitem(TERMS, "odd", Odd)
     monkeypatch.setitem(VARIANTS, "odd", Variant("", terms=("odd",)))
     x, mask = padded_batch(6)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as refused:
         random_mixer("odd")(x, mask)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_term_that_belongs_to_nothing_is_refused_in_one_line(monkeypatch):
+    class Misspelled(Term):
+        belongs_to = "keys"
+
+    monkeypatch.setitem(TERMS, "misspelled", Misspelled)
+    with pytest.raises(ValueError, match="belongs_to of the term misspelled is 'keys'") as refused:
+        Variant("", terms=("misspelled",))
+    assert "\n" not in str(refused.value)
 
 
 # --- Terms without a window -----------------------------------------------------------------------

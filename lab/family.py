@@ -3,8 +3,9 @@
     python -m lab.family                     writes docs/family.png
     python -m lab.family --out PATH          a path without suffix, or a folder
 
-Each panel shows four rows, of four heads or of four queries, against the relative position r of the
-key, for sequences of 64 tokens. The numbers are those of attention.py at these parameters:
+Each panel shows four rows against the relative position r of the key, for sequences of 64 tokens:
+of four heads, of four queries, or (rotary) of four biases b. The numbers are those of attention.py
+at these parameters:
 
     fixed, t5              tables that hold ALiBi's -m_h abs(r); of t5, at the first r of a bucket
     alibi                  has no parameters
@@ -33,7 +34,7 @@ from model import BertConfig
 from support.commands import run_command
 
 N = 64
-R = torch.arange(1 - N, N)  # (2N - 1,)
+RELATIVE_POSITIONS = torch.arange(1 - N, N)  # (2N - 1,)
 H = 4
 
 TITLES = {
@@ -61,22 +62,24 @@ def four_rows(name):
 
     # rotary: the term that a bias on queries and keys adds
     if name == "rotary":
-        angles = R[:, None] * frequencies(d, "cpu", torch.float32)  # (2N - 1, d/2)
+        r = RELATIVE_POSITIONS[:, None]  # (2N - 1,) -> (2N - 1, 1)
+        angles = r * frequencies(d, "cpu", torch.float32)  # (2N - 1, d/2)
         b = torch.stack([torch.arange(d) < channels for channels in (8, 16, 32, 64)]).float()
-        rotated = rotate(b[:, None].expand(-1, len(R), -1)[None], angles)[0]  # (4, 2N - 1, d)
+        rotated = rotate(b[:, None].expand(-1, len(r), -1)[None], angles)[0]  # (4, 2N - 1, d)
         return (rotated * b[:, None]).sum(dim=-1) / math.sqrt(d)
 
-    # the rows of the first four queries of head 1
+    # the rows of the scheme; those of fixed and t5 are ALiBi's
     mixer = make_mixer(config, 0)
-    if name in ("dynamic", "xl", "deberta"):
-        mixer.initialise()
-        rows = mixer.sum_of_rows("query", q)[0, 0, :4]  # (4, K)
-        return widen(rows, len(R), config.beyond)
-
-    # the rows of the four heads
+    mixer.initialise()
     fill_table(mixer, name)
-    rows = mixer.sum_of_rows("query", q)[:, 0]  # (4, K)
-    return widen(rows, len(R), config.beyond)
+    rows = mixer.sum_of_rows("query", q)  # (1, H, N, K) or (H, 1, K)
+
+    # of the first four queries of the first head, or of the four heads
+    if rows.dim() == 4:
+        rows = rows[0, 0, :4]  # (4, K)
+    else:
+        rows = rows[:, 0]  # (4, K)
+    return widen(rows, len(RELATIVE_POSITIONS), config.beyond)
 
 
 def fill_table(mixer, name):
@@ -102,7 +105,7 @@ def draw_family():
     figure, axes = pyplot.subplots(2, 4, figsize=(9.5, 4), sharex=True)
     for axis, (name, title) in zip(axes.flat, TITLES.items(), strict=True):
         for row, colour in zip(four_rows(name), COLOURS, strict=False):
-            axis.plot(R, row, color=colour, linewidth=1)
+            axis.plot(RELATIVE_POSITIONS, row, color=colour, linewidth=1)
         axis.axvline(0, color="0.7", linewidth=0.6, linestyle=":")
         axis.set_title(title)
         axis.set_xticks([1 - N, 0, N - 1])

@@ -14,18 +14,23 @@ The text. Two sentences are hardly ever 2,048 tokens long, so rows of other leng
 the held-out sentences, in the order of the corpus, with a [SEP] after each one:
 
     the text       s1 [SEP] s2 [SEP] s3 [SEP] ...      with masks, drawn once from seed 0
-    rows of N      [CLS] and the next N - 1 tokens of the text, one row after the other
+    stretches      the text in parts of L - 1 tokens, where L is the longest of --lengths; what is
+                   left over is not used
+    rows of N      [CLS] and the next N - 1 tokens of a stretch; what does not fill a row at the end
+                   of the stretch is not used
 
 Held-out sentences come in blocks of up to 64 consecutive ones, from all parts of the corpus. For
 English a block has about 2,000 tokens. So nearly every row of 2,048 tokens, and about half of those
 of 1,024, hold passages that do not belong together. Rows also cross the borders of documents.
 
 What is compared. At every length the same tokens are hidden, and the same ones are scored: those
-that are at least 8 places from both ends of their row at every length (scored_positions).
-Otherwise shorter rows, which cut more sentences at their ends, would be at a disadvantage. So the
-losses of one run at two lengths can be compared, and so can those of two runs at one length. Two
-commands can be compared if their --corpus, --lengths and --dtype are the same: a file of --out
-refuses others. The loss is not the held-out loss of pretrain.py, whose rows are pairs of sentences.
+that are at least 8 places from both ends of their row at every length (scored_positions; a quarter
+of the shortest row if it has fewer than 32 tokens). Otherwise shorter rows, which cut more
+sentences at their ends, would be at a disadvantage. So the losses of one run at two lengths can be
+compared, and so can those of two runs at one length. The losses of two commands can be compared if
+--corpus, --vocab_size, --lengths, --divide_end_weights and the precision are the same (--dtype auto
+chooses it by the machine): a file of --out refuses others. The loss is not the held-out loss of
+pretrain.py, whose rows are pairs of sentences.
 
 A model with a vector per position (absolute, convbert) cannot read rows that are longer than its
 table of vectors: these lengths are left out, and one line says so. All other models read every
@@ -34,14 +39,14 @@ length.
 End weights. The end weights of a fixed kernel (--beyond clip) hold for all tokens at k positions
 and farther. A token of a row of N has (N - k)(N - k + 1) / N such tokens on average: with k = 8,
 113 in a row of 128, and 2,033 in a row of 2,048. So, before the softmax divides by the sum, these
-tokens together count 18 times as much. --divide_end_weights divides the end weights by N / 128 (128
-is the longest row of the training), which cancels nearly all of this, and measures again:
+tokens together count 18 times as much. --divide_end_weights divides the end weights by N / S, where
+S is the --seq_len of the training, here 128. This cancels nearly all of it:
 
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --divide_end_weights
 
 The figure shows, for each variant, the mean over its runs and the standard error; a dotted line is
-the longest row of the training. Drawing needs matplotlib. Letters as in attention.py; a batch has M
-scored tokens, and the vocabulary V.
+at the --seq_len of the training. Drawing needs matplotlib. Letters as in attention.py; a batch has
+M scored tokens, and the vocabulary V.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
@@ -61,11 +66,9 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from attention import VARIANTS
-from data import CLS, PAD, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
+from data import CLS, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
 from lab.figures import load_pyplot, save, style_of_line
-from lab.pairs import check_comparable
-from lab.record import add_records, identity_of_run, read_length_records
-from lab.report import losses_of_variants
+from lab.record import add_records, identity_of_run, losses_of_variants, read_length_records
 from model import IGNORED, load_config, load_run
 from support.commands import positive_int, run_command
 from support.devices import autocast, choose_device, dtype_name
@@ -78,7 +81,12 @@ from support.runs import (
     pretraining_settings,
     say_if_unfinished,
 )
-from support.statistics import different_settings, mean_and_standard_error, standard_error
+from support.statistics import (
+    check_comparable,
+    different_settings,
+    mean_and_standard_error,
+    standard_error,
+)
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096
@@ -172,21 +180,20 @@ def scored_positions(width, lengths, margin=MARGIN):
 def rows_of_length(text, N):
     """The text in rows of N tokens: (masked_ids, labels), (rows, N) each.
 
-    Example: a stretch of 5 tokens in rows of N = 4. The last row is filled up with [PAD].
+    Example: a stretch of 8 tokens in rows of N = 4. The last two tokens do not fill a row.
 
-        t0 t1 t2 t3 t4   ->   [CLS] t0 t1 t2
-                              [CLS] t3 t4 [PAD]
+        t0 t1 t2 t3 t4 t5 t6 t7   ->   [CLS] t0 t1 t2
+                                       [CLS] t3 t4 t5
     """
-    rows = []
-    labels = []
-    ids_pieces = text.masked_ids.split(N - 1, dim=1)
-    label_pieces = text.labels.split(N - 1, dim=1)
-    for ids_piece, label_piece in zip(ids_pieces, label_pieces, strict=True):
-        spare = N - 1 - ids_piece.shape[1]
-        piece = F.pad(ids_piece, (1, 0), value=CLS)  # [CLS] in front of every row
-        rows.append(F.pad(piece, (0, spare), value=PAD))
-        labels.append(F.pad(label_piece, (1, spare), value=IGNORED))
-    return torch.cat(rows), torch.cat(labels)
+    # the tokens that fill rows: no other token is scored
+    row_width = N - 1  # tokens of the text in a row, without [CLS]
+    width = text.labels.shape[1]
+    used = width - width % row_width
+    masked_ids = text.masked_ids[:, :used].reshape(-1, row_width)  # (rows, N - 1)
+    labels = text.labels[:, :used].reshape(-1, row_width)  # (rows, N - 1)
+
+    # [CLS] in front of every row
+    return F.pad(masked_ids, (1, 0), value=CLS), F.pad(labels, (1, 0), value=IGNORED)
 
 
 # --- The loss -------------------------------------------------------------------------------------
@@ -204,7 +211,7 @@ def loss_at(model, text, N, device, dtype, bar):
         batch_ids = batch_ids.to(device)  # (B, N)
         batch_labels = batch_labels.to(device)  # (B, N)
         with autocast(device, dtype):
-            hidden = model.bert(batch_ids, batch_ids != PAD)  # (B, N, C)
+            hidden = model.bert(batch_ids)  # (B, N, C)
             logits, targets = model.masked_logits(hidden, batch_labels)  # (M, V), (M,)
         total += F.cross_entropy(logits.float(), targets, reduction="sum").item()
         count += len(targets)
@@ -419,7 +426,7 @@ def draw_losses(records):
             **style_of_line(number),
         )
 
-    # where the training ended
+    # the --seq_len of the training
     trained_at = records[0]["settings"]["seq_len"]
     axis.axvline(trained_at, color="0.4", linewidth=0.8, linestyle=":")
 
@@ -463,12 +470,17 @@ def parse_arguments(arguments=None):
     add(
         "--divide_end_weights",
         action="store_true",
-        help="of fixed kernels: divide the end weights by N / the longest row of the training",
+        help="of fixed kernels: divide the end weights by N / the --seq_len of the training",
     )
     add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
     add("--out", type=Path, metavar="FILE.jsonl", help="also keep the numbers in this file")
-    add("--figure", type=Path, metavar="PATH", help="also draw them; a path without .png and .svg")
+    add(
+        "--figure",
+        type=Path,
+        metavar="PATH",
+        help="also draw them: a path without suffix, or a folder",
+    )
     args = parser.parse_args(arguments)
     if min(args.lengths) < 2:
         parser.error("--lengths: a row has [CLS] and at least one token more")
@@ -514,7 +526,7 @@ def main(arguments=None):
         records = read_length_records(args.out)
     print_table(records, args.lengths)
     if args.figure is not None:
-        save(draw_losses(records), args.figure, args.figure.parent, args.figure.name)
+        save(draw_losses(records), args.figure, Path("docs"), "loss-by-length")
     return 0
 
 

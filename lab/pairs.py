@@ -7,8 +7,9 @@
     python -m lab.pairs RUN ... --compare composite fixed     composite - fixed, by phenomenon
     python -m lab.pairs RUN ... --compare composite fixed none     composite - fixed, fixed - none
 
-RUN is a folder that pretrain.py wrote. The results are written to RUN/pairs/toy.jsonl, one line per
-paradigm (support/pair_results.py). A paradigm that has its line already is not computed again.
+RUN is a folder that pretrain.py wrote. The results are written to RUN/pairs/NAME.jsonl, one line
+per paradigm (support/pair_results.py). NAME is toy, blimp or the name of FOLDER. A paradigm is
+scored again only if its pairs or the model have changed.
 
 A pair is right if the good sentence has the higher score. A tie counts one half. Two scores:
 
@@ -16,8 +17,8 @@ A pair is right if the good sentence has the higher score. A tie counts one half
                   pieces of the sentence. p is what the model predicts for this piece from all
                   others, with this piece masked.
     whole_word    The same, from left to right within a word (Kauf and Ivanova 2023): the pieces to
-                  the right in the same word are masked, too. Otherwise the rest of a rare word
-                  gives each of its pieces away.
+                  the right in the same word are masked, too. Otherwise each piece of a rare
+                  word is easy to predict from its other pieces.
 
 A sentence without a context is read as [CLS] sentence [SEP]. Pre-training never saw such a row: its
 rows have two sentences. All variants have this disadvantage; how much it costs is not measured. If
@@ -48,7 +49,7 @@ import toy.pairs
 from model import load_config, load_run
 from support import blimp
 from support.blimp import Paradigm
-from support.commands import run_command
+from support.commands import command_line, run_command
 from support.devices import choose_device
 from support.glue_table import print_table
 from support.pair_results import (
@@ -63,6 +64,7 @@ from support.pair_results import (
 )
 from support.provenance import made_by
 from support.runs import (
+    added_to_errors,
     each_run_once,
     model_digest,
     pretraining_settings,
@@ -72,8 +74,10 @@ from support.statistics import (
     SETTINGS_OF_VARIANT,
     Comparison,
     chance_note,
+    check_comparable,
+    check_same_settings,
     compare,
-    different_settings,
+    group_by_variant,
     mean_and_standard_error,
 )
 
@@ -91,11 +95,12 @@ RESAMPLES = 2_000  # of the bootstrap
 # Without noise of pairs, the interval of three seeds goes from the smallest to the largest of the
 # three differences: a resample takes the smallest one three times with probability 1 / 27 = 3.7 %,
 # which is more than 2.5 %. All three are on one side of the true difference with probability 2 / 8.
+# The same is true of two seeds, with probabilities of 1 / 4 and 2 / 4.
 COVERAGE = (
-    "The intervals include the choice of the pairs, p does not. But with three seeds, these "
-    "intervals are too short: if most of the noise is between seeds, they hold the true difference "
-    "in about three of four experiments only. So trust a difference only if p is small and 0 is "
-    "outside the interval."
+    "The intervals include the choice of the pairs, p does not. But with few seeds, these "
+    "intervals are too short: if most of the noise is between seeds, they contain the true "
+    "difference in about three of four experiments with three seeds, and in one of two with two "
+    "seeds. So trust a difference only if p is small and 0 is outside the interval."
 )
 
 
@@ -121,8 +126,8 @@ class ModelInput(NamedTuple):
 def make_row(tokenizer, context, sentence):
     """The ModelInput of a sentence; context "" is none.
 
-    A word is what the tokenizer's pre-tokenizer makes: letters, digits or other symbols between
-    spaces. Example of the pieces of a sentence and their words:
+    A word is a sequence of letters, of digits or of other symbols: what the pre-tokenizer of the
+    tokenizer makes. Example of the pieces of a sentence and their words:
 
         the dog's unhappiness.    ▁the  ▁dog  '  s  ▁un  happi  ness  .
                                      0     1  2  3    4      4     4  5
@@ -142,10 +147,7 @@ def check_lengths(rows, longest):
     for (context, sentence), row in rows.items():
         if len(row.ids) > longest:
             text = f"{context} {sentence}".strip()
-            raise ValueError(
-                f"{text!r} has {len(row.ids)} tokens, the model takes {longest}: "
-                "name the other paradigms with --paradigms to leave this one out"
-            )
+            raise ValueError(f"{text!r} has {len(row.ids)} tokens, the model takes {longest}")
 
 
 # --- Copies: rows with a piece masked -------------------------------------------------------------
@@ -222,15 +224,15 @@ def length_of(copy):
     return len(copy.ids)
 
 
-def batches_of(copies, tokens):
+def batches_of(copies, tokens_per_batch):
     """Cut a list of copies, sorted by length, into batches: yields lists.
 
-    All copies of a batch have the same length, so there is no padding. A batch has at most `tokens`
-    tokens, but at least one copy.
+    All copies of a batch have the same length, so there is no padding. A batch has at most
+    tokens_per_batch tokens, but at least one copy.
     """
     for length, group in itertools.groupby(copies, length_of):
         group = list(group)
-        size = max(tokens // length, 1)
+        size = max(tokens_per_batch // length, 1)
         for start in range(0, len(group), size):
             yield group[start : start + size]
 
@@ -265,14 +267,14 @@ def hidden_at(bert, input_ids, positions):
 
 
 @torch.inference_mode()
-def score_rows(model, rows, mask, tokens):
+def score_rows(model, rows, mask, tokens_per_batch):
     """The scores of a list of rows: (rows, 2) float64, in nats; the columns are SCORES.
 
     Args:
         model: a BertForMaskedLM in evaluation mode, in float32.
         rows: list of ModelInput.
         mask: the id of [MASK].
-        tokens: at most in a batch.
+        tokens_per_batch: the largest number of tokens in a batch.
     """
     device = model.bias.device
     copies = []
@@ -281,7 +283,7 @@ def score_rows(model, rows, mask, tokens):
     copies.sort(key=length_of)
 
     sums = np.zeros((len(rows), len(SCORES)))
-    for batch in batches_of(copies, tokens):
+    for batch in batches_of(copies, tokens_per_batch):
         ids = torch.tensor([copy.ids for copy in batch], device=device)  # (M, N)
         positions = torch.tensor([copy.position for copy in batch], device=device)  # (M,)
         targets = torch.tensor([copy.target for copy in batch], device=device)  # (M,)
@@ -297,14 +299,14 @@ def score_rows(model, rows, mask, tokens):
     return sums
 
 
-def score_pairs(model, tokenizer, pairs, tokens):
+def score_pairs(model, tokenizer, pairs, tokens_per_batch):
     """{score: (good, bad)}, two arrays (pairs,) of the scores of the sentences, in nats.
 
     Args:
         model: a BertForMaskedLM in evaluation mode, in float32.
         tokenizer: of the model.
         pairs: list of (context, good, bad).
-        tokens: at most in a batch.
+        tokens_per_batch: the largest number of tokens in a batch.
     """
     # each different sentence once
     sentences = {}
@@ -315,7 +317,8 @@ def score_pairs(model, tokenizer, pairs, tokens):
     check_lengths(sentences, model.config.max_length)
 
     rows = list(sentences.values())
-    sums = score_rows(model, rows, tokenizer.token_to_id("[MASK]"), tokens)  # (rows, 2)
+    mask = tokenizer.token_to_id("[MASK]")
+    sums = score_rows(model, rows, mask, tokens_per_batch)  # (rows, 2)
 
     # back to pairs
     number_of = {key: number for number, key in enumerate(sentences)}
@@ -338,23 +341,25 @@ def judge(good, bad):
 
 
 def read_paradigms(data, cache_dir):
-    """(name of the data, list of Paradigm) of "toy", "blimp" or a folder."""
+    """The list of Paradigm of "toy", "blimp" or a folder."""
     if data == "toy":
         paradigms = []
         for name, (phenomenon, _) in toy.pairs.PARADIGMS.items():
             pairs = toy.pairs.zero_shot_pairs(name)
             paradigms.append(Paradigm(name, phenomenon, pairs))
-        return data, paradigms
+        return paradigms
     if data == "blimp":
-        return data, blimp.read_blimp(cache_dir)
-    return data_name(data), blimp.read_folder(data)
+        return blimp.read_blimp(cache_dir)
+    return blimp.read_folder(data)
 
 
 def data_name(data):
     """The name under which results are kept: "toy", "blimp", or the name of the folder.
 
     A folder may be named "blimp", because it often holds BLiMP. Pairs that differ from those that
-    were scored before are scored again. Raises ValueError for a folder named "toy".
+    were scored before are scored again. Two folders of one name share a file of results: scoring
+    one of them deletes the results of paradigms that only the other one has (main says so). Raises
+    ValueError for a folder named "toy".
     """
     if data in BUILT_IN:
         return data
@@ -406,11 +411,13 @@ def evaluate(folder, data, paradigms, device):
     if missing:
         model, tokenizer = load_run(folder)
         model = model.to(device)
-        tokens = TOKENS_PER_BATCH[device.type]
+        tokens_per_batch = TOKENS_PER_BATCH[device.type]
         origin = made_by(device)
         for paradigm in tqdm(missing, desc=f"{Path(folder).name}", unit="paradigm", disable=None):
             started = time.perf_counter()
-            scores = score_pairs(model, tokenizer, paradigm.pairs, tokens)
+            advice = f"to leave out {paradigm.name}, give the other paradigms to --paradigms"
+            with added_to_errors(advice, ValueError):
+                scores = score_pairs(model, tokenizer, paradigm.pairs, tokens_per_batch)
             record = {
                 "data": data,
                 "paradigm": paradigm.name,
@@ -435,70 +442,26 @@ def read_run(folder, data):
     # its results, of the model that it has now
     say_if_unfinished(folder)
     records = list(read_results(folder, data_name(data)).values())
-    command = f"python -m lab.pairs {folder} --data {data}"
+    command = command_line(["python", "-m", "lab.pairs", folder, "--data", data])
     if not records:
         raise ValueError(f"{folder} has no results on {data} yet: {command} makes them")
-    digest = model_digest(folder)
-    for record in records:
-        if record["model"] != digest:
-            raise ValueError(
-                f"the results of {folder} are of an earlier model: {command} makes new ones"
-            )
+    # read_results returns records of one model only
+    if records[0]["model"] != model_digest(folder):
+        raise ValueError(
+            f"the results of {folder} are of an earlier model: {command} makes new ones"
+        )
 
     # what was trained
     settings = pretraining_settings(folder)
     if "variant" not in settings or "seed" not in settings:
         raise ValueError(f"{folder} has no log.jsonl, so its variant and its seed are unknown")
-    return {"run": Path(folder).name, "settings": settings, "pairs": {data_name(data): records}}
+    return {"run": str(folder), "settings": settings, "pairs": {data_name(data): records}}
 
 
 # --- Tables ---------------------------------------------------------------------------------------
 #
 # These functions take runs as plain dictionaries, as `read_run` returns them:
 # {"run": name, "settings": {"variant", "seed", ...}, "pairs": {data: list of records}}.
-
-
-def group_by_variant(runs):
-    """{variant: {seed: run}}, variants in the order of the runs.
-
-    Raises ValueError if two runs are of one variant and one seed, or if runs of one variant differ
-    in a setting other than the seed: then their mean would mean nothing.
-    """
-    variants = {}
-    for run in runs:
-        settings = run["settings"]
-        seeds = variants.setdefault(settings["variant"], {})
-        for other in seeds.values():
-            check_same_settings(other, run, except_for=("seed",))
-        if settings["seed"] in seeds:
-            other = seeds[settings["seed"]]["run"]
-            raise ValueError(
-                f"{other} and {run['run']} are both {settings['variant']} with seed "
-                f"{settings['seed']}: keep only one of them"
-            )
-        seeds[settings["seed"]] = run
-    return variants
-
-
-def check_comparable(runs):
-    """ValueError if runs cannot stand in one table: other steps, another text, or one run twice."""
-    # all runs have the same settings, except those that belong to the variant
-    for run in runs:
-        check_same_settings(runs[0], run, except_for=("seed", *SETTINGS_OF_VARIANT))
-
-    # the runs of one variant differ in the seed only
-    group_by_variant(runs)
-
-
-def check_same_settings(first, second, except_for):
-    """ValueError if two runs differ in a setting other than those."""
-    differences = different_settings(first["settings"], second["settings"], except_for)
-    if differences:
-        listed = [f"{name} ({one} and {other})" for name, (one, other) in differences.items()]
-        raise ValueError(
-            f"{first['run']} and {second['run']} differ in {', '.join(listed)}: only runs that "
-            "were trained in the same way can be compared"
-        )
 
 
 def records_of(run, data):
@@ -535,6 +498,22 @@ def check_same_pairs(runs, data):
             )
 
 
+def with_paradigms(run, data, paradigms):
+    """The run with its results on these paradigms only; the run itself if none are named.
+
+    Raises ValueError if it has no results on one of them.
+    """
+    if not paradigms:
+        return run
+    records = records_of(run, data)
+    for name in paradigms:
+        if name not in records:
+            raise ValueError(
+                f"{run['run']} has no results on {name!r}; the paradigms are: {', '.join(records)}"
+            )
+    return {**run, "pairs": {data: [records[name] for name in paradigms]}}
+
+
 def groups_of(run, data, paradigms=()):
     """The rows of a table: {name of a row: list of paradigms whose mean it is}.
 
@@ -543,12 +522,6 @@ def groups_of(run, data, paradigms=()):
     """
     records = records_of(run, data)
     if paradigms:
-        for name in paradigms:
-            if name not in records:
-                raise ValueError(
-                    f"{run['run']} has no results on {name!r}; the paradigms are: "
-                    f"{', '.join(records)}"
-                )
         return {name: [name] for name in paradigms}
 
     groups = {}
@@ -583,6 +556,7 @@ def accuracy_table(runs, data, paradigms=()):
         the mean of the paradigms for each score, and how many pairs are ties.
     """
     check_comparable(runs)
+    runs = [with_paradigms(run, data, paradigms) for run in runs]
     check_same_pairs(runs, data)
     variants = group_by_variant(runs)
     groups = groups_of(runs[0], data, paradigms)
@@ -669,8 +643,11 @@ def compare_variants(runs, data, first, second, paradigms=()):
     seeds = [seed for seed in variants[first] if seed in variants[second]]
     if not seeds:
         raise ValueError(f"there is no seed that both {first} and {second} have")
-    first_runs = {seed: variants[first][seed] for seed in seeds}
-    second_runs = {seed: variants[second][seed] for seed in seeds}
+    first_runs = {}
+    second_runs = {}
+    for seed in seeds:
+        first_runs[seed] = with_paradigms(variants[first][seed], data, paradigms)
+        second_runs[seed] = with_paradigms(variants[second][seed], data, paradigms)
     check_same_pairs([*first_runs.values(), *second_runs.values()], data)
 
     # Within a variant all settings except the seed are equal, so one run of each is enough here.
@@ -706,9 +683,9 @@ def pair_differences(first_runs, second_runs, data):
         first = records_of(first_runs[seed], data)
         second = records_of(second_runs[seed], data)
         for name, record in first.items():
-            ours = credit_per_pair(record["scores"]["pll"], record["pairs"])
-            theirs = credit_per_pair(second[name]["scores"]["pll"], record["pairs"])
-            differences.setdefault(name, []).append(100 * (ours - theirs))
+            credit = credit_per_pair(record["scores"]["pll"], record["pairs"])
+            other_credit = credit_per_pair(second[name]["scores"]["pll"], record["pairs"])
+            differences.setdefault(name, []).append(100 * (credit - other_credit))
     return {name: np.stack(rows) for name, rows in differences.items()}
 
 
@@ -906,12 +883,13 @@ def main(arguments=None):
         print_finished(args)
         return 0
 
-    # Everything that can be wrong is checked before the first run is scored.
+    # What can be checked quickly is checked before the first run is scored.
     device, _, _ = choose_device(args.device, "fp32")
     folders = each_run_once(args.runs)
     for folder in folders:
         load_config(folder)
-    data, paradigms = read_paradigms(args.data, args.cache_dir)
+    data = data_name(args.data)
+    paradigms = read_paradigms(args.data, args.cache_dir)
     paradigms = chosen_paradigms(paradigms, args.paradigms)
 
     for folder in folders:
@@ -921,7 +899,10 @@ def main(arguments=None):
 
             # Paradigms that the data do not have any more must not be part of the mean.
             if not args.paradigms:
-                keep_results(folder, data, [paradigm.name for paradigm in paradigms])
+                names = [paradigm.name for paradigm in paradigms]
+                deleted = keep_results(folder, data, names)
+                if deleted:
+                    print(f"{folder}: deleted the results on {', '.join(deleted)}: not in {data}")
     return 0
 
 

@@ -24,7 +24,7 @@ A file of losses by length (lab/lengths.py) has one line per run, too:
                all lines of a file; text_sha256 is that of the text and of its masks
     losses     [[N, loss in nats], ...]; lengths that the model cannot read are left out
 
-No record names a folder of the machine.
+No record has a path: of a folder or a file, only the last part is kept.
 """
 
 import json
@@ -67,7 +67,7 @@ class Record:
     """The results of one benchmark, on the screen and in a JSON file.
 
     The file has the command, when and on what machine it ran, its settings, and what was printed:
-    rows and notes. It names no folders of the machine.
+    rows and notes. Of a path, it has only the last part.
 
     Args:
         arguments: the command line's arguments, as they were typed.
@@ -90,8 +90,8 @@ class Record:
         if out is not None and out.is_dir():
             raise ValueError(f"--out: {out} is a folder, not a file")
 
-        # Write it now, so that a path that cannot be written fails before anything is measured. An
-        # earlier record is kept until the first new row.
+        # Write a new file now, so that a wrong path fails before anything is measured. An existing
+        # file is kept as it is until the first new row.
         if out is None or not out.exists():
             self.write()
 
@@ -230,10 +230,12 @@ def read_log(folder):
         settings = first["settings"]
         check_numbers(settings["steps"], settings["seed"])
         for line in training:
-            check_numbers(line["step"], line["loss"], line["tokens"], 1 / line["seconds"])
+            check_numbers(line["step"], line["loss"], line["tokens"], line["seconds"])
+            if line["seconds"] <= 0:
+                raise ValueError(f"seconds are {line['seconds']}")
         for line in evaluations:
             check_numbers(line["step"], line["held_out_loss"], line["held_out_accuracy"])
-    except (*DAMAGE, ZeroDivisionError) as error:
+    except DAMAGE as error:
         raise ValueError(f"{path} is damaged ({error})") from None
     return first, training, evaluations, continued
 
@@ -314,8 +316,7 @@ def check_is_file(path, program):
 def add_records(path, added, read=read_run_records):
     """Add records of runs to a file. A record of the same run is replaced.
 
-    The lines are sorted by variant, in the order of VARIANTS, then by seed. The file is written
-    atomically.
+    The lines are sorted by `place_of_run`. The file is written atomically.
 
     Args:
         path: of the file.
@@ -343,7 +344,7 @@ def identity_of_run(record):
 
 
 def place_of_run(record):
-    """By what records are sorted: variant, attention layer, seed, and the name of the run."""
+    """By what records are sorted: variant (as in VARIANTS), attention layer, seed, name."""
     settings = record["settings"]
     layer = settings.get("attention_layer") or 0
     return place_of_variant(settings["variant"]), layer, settings["seed"], record["run"]
@@ -391,3 +392,14 @@ def read_length_records(path):
                 f"{path}: {record['run']} was measured in another way than the first run: {repair}"
             )
     return records
+
+
+def losses_of_variants(records):
+    """{variant: {N: {seed: loss}}} from the records of losses by length."""
+    table = {}
+    for record in records:
+        settings = record["settings"]
+        by_length = table.setdefault(settings["variant"], {})
+        for N, loss in record["losses"]:
+            by_length.setdefault(N, {})[settings["seed"]] = loss
+    return table

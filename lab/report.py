@@ -33,7 +33,6 @@ from pathlib import Path
 
 from lab.pairs import (
     accuracy_table,
-    check_comparable,
     check_same_pairs,
     compare_variants,
     mean_accuracy,
@@ -42,6 +41,7 @@ from lab.pairs import (
 from lab.record import (
     add_records,
     identity_of_run,
+    losses_of_variants,
     read_length_records,
     read_run_records,
     record_of_run,
@@ -51,14 +51,14 @@ from support.files import write_text
 from support.glue_table import (
     NOTES,
     Run,
+    differences_on_shared_seeds,
     notes_of,
     phenomenon_cells,
     result_lines,
     task_cells,
 )
-from support.glue_table import compare_variants as compare_on_glue
 from support.runs import each_run_once
-from support.statistics import chance_note, compare, mean_and_standard_error
+from support.statistics import chance_note, check_comparable, compare, mean_and_standard_error
 
 ROOT = Path(__file__).parent.parent
 
@@ -69,17 +69,18 @@ ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
 # per variant, because one table of all variants would be too wide.
 FAMILY = ("t5", "alibi", "fire", "xl", "rotary", "deberta", "canon")
 
-# Differences between variants: each variant minus the one before it in ORDER, and each one of the
-# family, or with a convolution, minus `absolute`.
-STEPS_OF_ORDER = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
-STEPS_OF_FAMILY = [(variant, "absolute") for variant in FAMILY]
+# Comparisons (first, second) of variants: each variant with the one before it in ORDER, and each
+# one of the family, or with a convolution, with `absolute`.
+ORDER_COMPARISONS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
+FAMILY_COMPARISONS = [(variant, "absolute") for variant in FAMILY]
 CONVOLUTIONS = ("depthwise", "convbert", "lightconv", "dynamicconv", "dynamicconv-hybrid")
-STEPS_OF_CONVOLUTIONS = [(variant, "absolute") for variant in CONVOLUTIONS]
+CONVOLUTION_COMPARISONS = [(variant, "absolute") for variant in CONVOLUTIONS]
 
 NOT_MEASURED = "(not measured yet)"
-DIFFERENCES = (
-    "Runs with the same seed are compared. p: paired t-test over seeds. [low, high]: 95 % interval "
-    "of the bootstrap over seeds and pairs; docs/results.md says how far to trust it."
+PAIRED = "Runs with the same seed are compared. p: paired t-test over seeds."
+INTERVALS = (
+    "[low, high]: 95 % interval of the bootstrap over seeds and pairs; docs/results.md says how "
+    "far to trust it."
 )
 
 
@@ -111,7 +112,7 @@ class Measure:
         """The marks of the fine-tuning results behind the number, such as {"*"}."""
         if self.column is None:
             return set()
-        cells = task_cells([finetuned(record)])
+        cells = task_cells([glue_run(record)])
         if self.column not in cells:
             return set()
         return cells[self.column].marks
@@ -140,8 +141,8 @@ def pairs_of(record, data, score="pll"):
     return mean_accuracy(record, data, [line["paradigm"] for line in lines], score)
 
 
-def finetuned(record):
-    """The record of a run as support/glue_table.py takes it."""
+def glue_run(record):
+    """The Run of support/glue_table.py from the record of a run."""
     return Run(record["run"], record["settings"], record["glue"])
 
 
@@ -150,7 +151,7 @@ def glue_score_of(record, column):
 
     None if it was not measured.
     """
-    cells = task_cells([finetuned(record)])
+    cells = task_cells([glue_run(record)])
     if column not in cells:
         return None
     (score,) = cells[column].means().values()  # of one pre-training seed
@@ -194,7 +195,10 @@ def checked(records):
     check_comparable(records)
 
     # the mean of fewer paradigms would be another number
-    for data in dict.fromkeys(name for record in records for name in record["pairs"]):
+    names = {}
+    for record in records:
+        names |= dict.fromkeys(record["pairs"])
+    for data in names:
         check_same_pairs(with_pairs(records, data), data)
     return records
 
@@ -212,6 +216,11 @@ def variants_of(records):
 def runs_of(records, variant):
     """The records of a variant."""
     return [record for record in records if record["settings"]["variant"] == variant]
+
+
+def seeds_of(records, variant):
+    """The set of the pre-training seeds of a variant."""
+    return {record["settings"]["seed"] for record in runs_of(records, variant)}
 
 
 def values_by_seed(records, variant, measure):
@@ -381,20 +390,20 @@ def note_line(note):
     return note
 
 
-def differences_table(records, measures, steps):
-    """Differences between variants: one row per step, one column per measure.
+def differences_table(records, measures, comparisons):
+    """Differences between variants: one row per comparison, one column per measure.
 
     Args:
         records: of runs.
         measures: list of Measure.
-        steps: list of (first, second); the row is first - second.
+        comparisons: list of (first, second); the row is first - second.
     """
     records = checked(records)
 
-    # one row per step, one cell per measure
+    # one row per comparison, one cell per measure
     rows = []
     p_values = 0
-    for first, second in steps:
+    for first, second in comparisons:
         row = [f"{first} - {second}"]
         for measure in measures:
             comparison = comparison_of(records, first, second, measure)
@@ -412,7 +421,12 @@ def differences_table(records, measures, steps):
         if measure.lower_is_better:
             title += ", lower is better"
         header.append(title)
-    return [*markdown(header, rows), "", below_differences(DIFFERENCES, p_values)]
+
+    # what the cells mean; only minimal pairs have intervals
+    note = PAIRED
+    if any(measure.data is not None for measure in measures):
+        note += f" {INTERVALS}"
+    return [*markdown(header, rows), "", below_differences(note, p_values)]
 
 
 def below_differences(text, p_values):
@@ -432,8 +446,8 @@ def comparison_of(records, first, second, measure):
 
     # of GLUE: the fine-tuning seeds that both have, and an error if their settings differ
     if measure.column is not None:
-        runs = [finetuned(record) for record in records]
-        difference = compare_on_glue(runs, first, second).get(measure.column)
+        runs = [glue_run(record) for record in records]
+        difference = differences_on_shared_seeds(runs, first, second).get(measure.column)
         if difference is None:
             return None
         return difference.comparison
@@ -459,7 +473,7 @@ def differences_on_pairs(records, data, first, second):
 
 def interval_text(difference):
     """The 95 % interval of a lab.pairs.PairDifference: "[1.2, 3.4]"."""
-    interval = f"[{difference.low:.1f}, {difference.high:.1f}]"
+    interval = f"[{difference.low:z.1f}, {difference.high:z.1f}]"
     return interval + difference.interval_notice()
 
 
@@ -483,35 +497,34 @@ def phenomena_table(records, data, paradigms=(), of_family=False):
 
 
 def phenomena_order_table(records, data):
-    """The steps of the paper's order on minimal pairs, by phenomenon: one column per step.
+    """The paper's order on minimal pairs, by phenomenon: one column per comparison.
 
-    A step is a variant minus the one before it in ORDER.
+    A comparison is a variant minus the one before it in ORDER.
     """
     runs = with_pairs(checked(records), data)
     if not runs:
         return [NOT_MEASURED]
 
-    # one column for each step that has runs with a common seed
+    # one column for each comparison that has runs with a common seed
     header = ["phenomenon"]
     rows = {}
     p_values = 0
-    measure = measure_of_pairs("", data)
-    for higher, lower in STEPS_OF_ORDER:
-        seeds = values_by_seed(runs, lower, measure).keys()
-        if not seeds & values_by_seed(runs, higher, measure).keys():
+    for higher, lower in ORDER_COMPARISONS:
+        if not seeds_of(runs, higher) & seeds_of(runs, lower):
             continue
         differences = differences_on_pairs(runs, data, higher, lower)
         count = differences[-1].comparison.seeds
         header.append(f"{higher} - {lower} ({counted(count, 'seed')})")
         p_values += p_value_count(differences)
         for row in differences:
-            text = f"{row.comparison.mean:.1f} {interval_text(row)}"
+            text = f"{row.comparison.mean:z.1f} {interval_text(row)}"
             if row.comparison.seeds > 1:
                 text += f", {row.comparison.test_text()}"
             rows.setdefault(row.name, [row.name]).append(text)
     if not rows:
         return [NOT_MEASURED]
-    return [*markdown(header, rows.values()), "", below_differences(DIFFERENCES, p_values)]
+    note = below_differences(f"{PAIRED} {INTERVALS}", p_values)
+    return [*markdown(header, rows.values()), "", note]
 
 
 def glue_lines(records, cells_of=task_cells):
@@ -519,7 +532,7 @@ def glue_lines(records, cells_of=task_cells):
 
     cells_of: task_cells, or phenomenon_cells for the toy CoLA sentences by phenomenon.
     """
-    runs = [finetuned(record) for record in checked(records) if record["glue"]]
+    runs = [glue_run(record) for record in checked(records) if record["glue"]]
     if not runs:
         return [NOT_MEASURED]
     header, *rows = result_lines(runs, cells_of)
@@ -644,12 +657,13 @@ def settings_table(records, english):
     return markdown(header + [measure.title for measure in measures], rows)
 
 
-def summary_table(toy, english=()):
+def summary_table(toy, english):
     """The small table of README.md: a row per measure, a column per variant of the order."""
     # of each text, the measures that at least one of the variants has
-    texts = [("toy language", toy, (LOSS, TOY_PAIRS, TOY_GLUE))]
-    if english:
-        texts.append(("English", english, (LOSS, BLIMP, COLA, SST)))
+    texts = [
+        ("toy language", toy, (LOSS, TOY_PAIRS, TOY_GLUE)),
+        ("English", english, (LOSS, BLIMP, COLA, SST)),
+    ]
     rows = []
     all_marks = set()
     for text, records, measures in texts:
@@ -811,26 +825,18 @@ def lengths_table(record):
 # --- Losses by length -----------------------------------------------------------------------------
 
 
-def losses_of_variants(records):
-    """{variant: {N: {seed: loss}}} from the records of `python -m lab.lengths`."""
-    table = {}
-    for record in records:
-        settings = record["settings"]
-        by_length = table.setdefault(settings["variant"], {})
-        for N, loss in record["losses"]:
-            by_length.setdefault(N, {})[settings["seed"]] = loss
-    return table
-
-
 def length_losses_table(records):
     """The loss of each variant in rows of N tokens, from `python -m lab.lengths`."""
     if not records:
         return [NOT_MEASURED]
     check_comparable(records)
 
-    # how many seeds most cells have
+    # the largest number of seeds; a cell with fewer says so
     losses = losses_of_variants(records)
-    usual = max(len(seeds) for by_length in losses.values() for seeds in by_length.values())
+    usual = 0
+    for by_length in losses.values():
+        for seeds in by_length.values():
+            usual = max(usual, len(seeds))
 
     # one row per variant, one column per length
     measured = records[0]["measured"]
@@ -854,9 +860,9 @@ def length_losses_table(records):
 
 
 def length_changes_table(records):
-    """How much the loss changes from the longest rows of the training to longer ones.
+    """How much the loss changes from rows of the training's --seq_len to longer ones.
 
-    All runs of the records were trained with rows of the same length.
+    All runs of the records have the same --seq_len.
     """
     if not records:
         return [NOT_MEASURED]
@@ -864,7 +870,7 @@ def length_changes_table(records):
     trained_at = records[0]["settings"]["seq_len"]
     lengths = records[0]["measured"]["lengths"]
     if trained_at not in lengths:
-        raise ValueError(f"the loss at {trained_at} tokens, the training's rows, was not measured")
+        raise ValueError(f"the loss at {trained_at} tokens, the training's --seq_len, is missing")
     longer = [N for N in lengths if N > trained_at]
 
     # one row per variant, one column per longer length
@@ -964,9 +970,9 @@ TABLES = {
     # docs/results.md
     "toy-language":            Table(TOY, measure_table, ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE),)),
     "toy-order":               Table(TOY, differences_table,
-                                     ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE), STEPS_OF_ORDER)),
+                                     ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE), ORDER_COMPARISONS)),
     "toy-family":              Table(TOY, differences_table,
-                                     ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE), STEPS_OF_FAMILY)),
+                                     ((LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE), FAMILY_COMPARISONS)),
     "toy-phenomena":           Table(TOY, phenomena_table, ("toy",)),
     "toy-distances":           Table(TOY, phenomena_table, ("toy", DISTANCES)),
     "toy-family-phenomena":    Table(TOY, phenomena_table, ("toy", (), True)),
@@ -976,17 +982,17 @@ TABLES = {
     "toy-cola":                Table(TOY, glue_lines, (phenomenon_cells,)),
     "lesson":                  Table(LESSON, measure_table, ((LOSS, ACCURACY, TOY_PAIRS),)),
     "lesson-order":            Table(LESSON, differences_table,
-                                     ((LOSS, TOY_PAIRS), STEPS_OF_ORDER)),
+                                     ((LOSS, TOY_PAIRS), ORDER_COMPARISONS)),
     "toy-batches":             Table(("toy-sorted.jsonl", "toy-random.jsonl"), batches_table),
     "english-settings":        Table(("english-settings.jsonl", *ENGLISH), settings_table),
     "english":                 Table(ENGLISH, measure_table,
                                      ((LOSS, ACCURACY, BLIMP, BLIMP_WORDS, COLA, SST),)),
     "english-order":           Table(ENGLISH, differences_table,
-                                     ((LOSS, BLIMP, COLA, SST), STEPS_OF_ORDER)),
+                                     ((LOSS, BLIMP, COLA, SST), ORDER_COMPARISONS)),
     "english-convolutions":    Table(ENGLISH, differences_table,
-                                     ((LOSS, BLIMP, COLA, SST), STEPS_OF_CONVOLUTIONS)),
+                                     ((LOSS, BLIMP, COLA, SST), CONVOLUTION_COMPARISONS)),
     "english-family":          Table(ENGLISH, differences_table,
-                                     ((LOSS, BLIMP, COLA, SST), STEPS_OF_FAMILY)),
+                                     ((LOSS, BLIMP, COLA, SST), FAMILY_COMPARISONS)),
     "english-phenomena":       Table(ENGLISH, phenomena_table, ("blimp",)),
     "english-family-phenomena": Table(ENGLISH, phenomena_table, ("blimp", (), True)),
     "english-phenomena-order": Table(ENGLISH, phenomena_order_table, ("blimp",)),

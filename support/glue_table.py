@@ -417,6 +417,20 @@ class Difference(NamedTuple):
 
 
 def compare_variants(runs, first, second):
+    """`differences_on_shared_seeds`, and a ValueError if there is no difference."""
+    differences = differences_on_shared_seeds(runs, first, second)
+    if not differences:
+        first_seeds = listed_seeds(only_group(runs, first))
+        second_seeds = listed_seeds(only_group(runs, second))
+        raise ValueError(
+            f"{first} and {second} cannot be compared pair by pair: no task has results of both "
+            "with the same pre-training seed and the same fine-tuning seed (pre-training seeds "
+            f"{first_seeds} and {second_seeds})"
+        )
+    return differences
+
+
+def differences_on_shared_seeds(runs, first, second):
     """Compare two variants, pair by pair: runs with equal pre-training seed.
 
     In each pair the scores of the fine-tuning seeds that both have are averaged.
@@ -426,11 +440,11 @@ def compare_variants(runs, first, second):
         first, second: names of variants.
 
     Returns:
-        {column: Difference} of first - second.
+        {column: Difference} of first - second, for the columns in which they share seeds.
 
     Raises:
         ValueError: a variant has no runs, or runs of several kinds; the two were not trained in the
-            same way; they have no seed in common.
+            same way.
     """
     first_group = only_group(runs, first)
     second_group = only_group(runs, second)
@@ -447,13 +461,6 @@ def compare_variants(runs, first, second):
             if one.scores:
                 comparison = compare(one.means(), other.means())
                 differences[column] = Difference(one, other, comparison)
-
-    if not differences:
-        raise ValueError(
-            f"{first} and {second} cannot be compared pair by pair: no task has results of both "
-            "with the same pre-training seed and the same fine-tuning seed (pre-training seeds "
-            f"{listed_seeds(first_group)} and {listed_seeds(second_group)})"
-        )
     return differences
 
 

@@ -145,14 +145,17 @@ def keep_results(folder, data, paradigms):
     Only the process that holds the lock of these results may do this.
 
     paradigms: names.
+
+    Returns the names of the paradigms whose records were deleted.
     """
     path = results_path(folder, data)
     remove_parts_of(path)
     records = read_results(folder, data)
-    kept = [record for name, record in records.items() if name in paradigms]
-    if len(kept) < len(records):
-        lines = [json.dumps(record) + "\n" for record in kept]
+    deleted = [name for name in records if name not in paradigms]
+    if deleted:
+        lines = [json.dumps(records[name]) + "\n" for name in records if name in paradigms]
         write_text(path, "".join(lines))
+    return deleted
 
 
 def results_lock(folder, data):

@@ -1,7 +1,7 @@
 """Means with their errors, and paired comparisons: is a difference more than the noise of seeds?
 
 Two variants can be compared if their runs were trained with the same settings, except those that
-belong to the variant: `different_settings`.
+belong to the variant: `check_comparable`.
 """
 
 import math
@@ -11,8 +11,8 @@ import numpy as np
 
 # Settings of pre-training in which two variants may differ and still be compared, because they
 # belong to the variant: `none` has no kernel, the kernels of `convbert` are shorter than those of
-# `composite` by default, and only a hybrid has a layer of attention. `beyond` is what lies beyond a
-# kernel. So two variants are also compared if a user chose different kernels for them.
+# `composite` by default, and only a hybrid has the setting attention_layer. `beyond` is what lies
+# beyond a kernel. So two variants are also compared if a user chose different kernels for them.
 SETTINGS_OF_VARIANT = ("variant", "kernel_size", "attention_layer", "beyond")
 
 # Differences count as equal if their range is at most this share of the largest absolute value:
@@ -31,10 +31,16 @@ def standard_error(values):
 
 def mean_and_standard_error(values, digits=3):
     """Mean and standard error of the mean as text, "5.897 +- 0.009"; of one value, the value."""
-    mean = f"{np.mean(values):.{digits}f}"
+    mean = f"{np.mean(values):z.{digits}f}"  # z: 0.000 in place of -0.000
     if len(values) == 1:
         return mean
     return f"{mean} +- {standard_error(values):.{digits}f}"
+
+
+# --- Runs that may stand in one table -------------------------------------------------------------
+#
+# A run is a plain dictionary, which may have more keys than these:
+# {"run": name, "settings": {"variant", "seed", ...}}.
 
 
 def different_settings(first, second, except_for=()):
@@ -61,6 +67,52 @@ def listed_differences(there, here, except_for=()):
     return "; ".join(listed)
 
 
+def group_by_variant(runs):
+    """{variant: {seed: run}}, variants in the order of the runs.
+
+    Raises ValueError if two runs are of one variant and one seed, or if runs of one variant differ
+    in a setting other than the seed: then their mean would mean nothing.
+    """
+    variants = {}
+    for run in runs:
+        settings = run["settings"]
+        seeds = variants.setdefault(settings["variant"], {})
+        for other in seeds.values():
+            check_same_settings(other, run, except_for=("seed",))
+        if settings["seed"] in seeds:
+            other = seeds[settings["seed"]]["run"]
+            raise ValueError(
+                f"{other} and {run['run']} are both {settings['variant']} with seed "
+                f"{settings['seed']}: keep only one of them"
+            )
+        seeds[settings["seed"]] = run
+    return variants
+
+
+def check_comparable(runs):
+    """ValueError if runs cannot stand in one table: other steps, another text, or one run twice."""
+    # all runs have the same settings, except those that belong to the variant
+    for run in runs:
+        check_same_settings(runs[0], run, except_for=("seed", *SETTINGS_OF_VARIANT))
+
+    # the runs of one variant differ in the seed only
+    group_by_variant(runs)
+
+
+def check_same_settings(first, second, except_for):
+    """ValueError if two runs differ in a setting other than those."""
+    differences = different_settings(first["settings"], second["settings"], except_for)
+    if differences:
+        listed = [f"{name} ({one} and {other})" for name, (one, other) in differences.items()]
+        raise ValueError(
+            f"{first['run']} and {second['run']} differ in {', '.join(listed)}: only runs that "
+            "were trained in the same way can be compared"
+        )
+
+
+# --- The paired t-test ----------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The result of a paired t-test.
@@ -82,7 +134,7 @@ class Comparison:
 
     def text(self, digits=3):
         """The comparison as text: "0.052 +- 0.011 (p = 0.04, 3 seeds)"."""
-        mean = f"{self.mean:.{digits}f}"
+        mean = f"{self.mean:z.{digits}f}"  # z: 0.000 in place of -0.000
         if self.seeds == 1:
             return f"{mean} (one seed)"
         error = f"{self.standard_error:.{digits}f}"
@@ -118,9 +170,9 @@ def compare(first, second):
     seeds = [seed for seed in first if seed in second]
     if not seeds:
         raise ValueError("there is no seed that both have, so they cannot be compared")
-    ours = np.array([first[seed] for seed in seeds], dtype=float)  # (seeds,)
-    theirs = np.array([second[seed] for seed in seeds], dtype=float)  # (seeds,)
-    differences = ours - theirs
+    first_values = np.array([first[seed] for seed in seeds], dtype=float)  # (seeds,)
+    second_values = np.array([second[seed] for seed in seeds], dtype=float)  # (seeds,)
+    differences = first_values - second_values
 
     # one seed has a difference but no error
     n = len(differences)
@@ -129,7 +181,7 @@ def compare(first, second):
         return Comparison(mean, math.nan, math.nan, 1)
 
     # equal differences, except for the rounding of their computation
-    largest = max(np.abs(ours).max(), np.abs(theirs).max())
+    largest = max(np.abs(first_values).max(), np.abs(second_values).max())
     if np.ptp(differences) <= ROUNDING * largest:
         return Comparison(mean, 0.0, math.nan, n)
 
@@ -151,19 +203,19 @@ def chance_note(count):
     )
 
 
-def two_sided_p(t, degrees):
-    """The probability that Student's t with `degrees` degrees of freedom is at least |t| from 0.
+def two_sided_p(t, n):
+    """The probability that Student's t with n degrees of freedom is at least |t| from 0.
 
-    The density of t is proportional to (1 + t^2 / degrees)^(-(degrees + 1) / 2). With the
-    substitution t = sqrt(degrees) * tan(a) the range from -infinity to infinity becomes the range
-    of angles from -pi/2 to pi/2, and the density becomes cos(a)^(degrees - 1). The probability is
-    the share of the area beyond the angle of |t|, here by Simpson's rule.
+    The density of t is proportional to (1 + t^2 / n)^(-(n + 1) / 2). With the substitution
+    t = sqrt(n) * tan(a) the range from -infinity to infinity becomes the range of angles from -pi/2
+    to pi/2, and the density becomes cos(a)^(n - 1). The probability is the share of the area beyond
+    the angle of |t|, here by Simpson's rule.
     """
 
     def area(low, high, intervals=2000):
-        """The area under cos(a)^(degrees - 1) between two angles, by Simpson's rule."""
+        """The area under cos(a)^(n - 1) between two angles, by Simpson's rule."""
         angles = np.linspace(low, high, intervals + 1)
-        heights = np.cos(angles) ** (degrees - 1)
+        heights = np.cos(angles) ** (n - 1)
 
         # Simpson's weights: 1 4 2 4 2 ... 4 1
         weights = np.ones(intervals + 1)
@@ -172,5 +224,5 @@ def two_sided_p(t, degrees):
         return float((weights * heights).sum()) * (high - low) / intervals / 3
 
     # the density is symmetric, so one half of it is enough
-    angle = math.atan(abs(t) / math.sqrt(degrees))
+    angle = math.atan(abs(t) / math.sqrt(n))
     return area(angle, math.pi / 2) / area(0, math.pi / 2)

@@ -16,7 +16,7 @@ def test_every_scheme_has_four_rows_over_all_relative_positions(name):
 
 def test_fixed_and_t5_hold_alibis_slopes_as_far_as_they_reach():
     alibi, fixed, t5 = (family.four_rows(name) for name in ("alibi", "fixed", "t5"))
-    distance = family.R.abs()
+    distance = family.RELATIVE_POSITIONS.abs()
     assert torch.equal(fixed[:, distance <= 8], alibi[:, distance <= 8])
     assert torch.equal(t5[:, distance <= 8], alibi[:, distance <= 8])
     assert (fixed[:, distance > 8] == fixed[:, :1]).all()

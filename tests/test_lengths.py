@@ -1,6 +1,7 @@
 """lab/lengths.py: the same hidden tokens at every length, the loss of the model, its errors."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,22 +109,28 @@ def test_lengths_at_which_no_token_is_scored_are_refused(corpus):
 
 
 def test_the_drawing_of_rows_of_length_is_what_it_makes():
-    ids = torch.tensor([[10, 11, 12, 13, 14]])
-    labels = torch.tensor([[-100, 7, -100, 8, 9]])
+    ids = torch.arange(10, 26).view(2, 8)
+    labels = torch.full((2, 8), -100)
+    labels[0, 1] = 7
+    labels[1, 3] = 9
     rows, row_labels = lengths.rows_of_length(lengths.HeldOutText(ids, labels), 4)
-    assert rows.tolist() == [[CLS, 10, 11, 12], [CLS, 13, 14, PAD]]
-    assert row_labels.tolist() == [[-100, -100, 7, -100], [-100, 8, 9, -100]]
+    first_stretch = [[CLS, 10, 11, 12], [CLS, 13, 14, 15]]
+    second_stretch = [[CLS, 18, 19, 20], [CLS, 21, 22, 23]]
+    assert rows.tolist() == first_stretch + second_stretch
+    first_labels = [[-100, -100, 7, -100], [-100] * 4]
+    second_labels = [[-100] * 4, [-100, 9, -100, -100]]
+    assert row_labels.tolist() == first_labels + second_labels
 
 
 def test_at_every_length_the_same_tokens_are_hidden(corpus):
     text = lengths.held_out_text(corpus, LENGTHS)
     expected = sorted(text.labels[text.labels != -100].tolist())
-    for N in (2, 7, 16, 33, LONGEST):
+    for N in LENGTHS:
         ids, labels = lengths.rows_of_length(text, N)
         assert ids.shape[1] == N
         assert (ids[:, 0] == CLS).all()
         assert sorted(labels[labels != -100].tolist()) == expected
-        assert (ids[labels != -100] != PAD).all()
+        assert (ids != PAD).all()
 
 
 # --- End weights ----------------------------------------------------------------------------------
@@ -192,18 +199,26 @@ def test_a_run_without_end_weights_is_refused_in_one_line(runs, small_text, run_
 # --- The loss -------------------------------------------------------------------------------------
 
 
+def rows_cut_one_by_one(text, N):
+    """Yield (ids, labels) of each row, two lists. The last row of a stretch may be shorter."""
+    for ids, labels in zip(text.masked_ids.tolist(), text.labels.tolist(), strict=True):
+        while ids:
+            yield [CLS, *ids[: N - 1]], [-100, *labels[: N - 1]]
+            ids = ids[N - 1 :]
+            labels = labels[N - 1 :]
+
+
 def test_the_loss_is_the_mean_of_minus_log_p_over_all_hidden_tokens(corpus, runs):
-    """Row by row, without padding: the rows of the program are padded and in batches."""
-    text = lengths.held_out_text(corpus, LENGTHS)
+    """Row by row, cut from the stretches one after the other; the program has batches."""
+    text = lengths.held_out_text(corpus, (20, LONGEST))
     model, _ = load_run(runs["alibi0"])
     with tqdm(disable=True) as bar:
         got = lengths.loss_at(model, text, 20, torch.device("cpu"), torch.float32, bar)
 
     losses = []
-    for ids, labels in zip(*lengths.rows_of_length(text, 20), strict=True):
-        real = ids != PAD
-        log_p = F.log_softmax(model(ids[real][None])[0].double(), dim=-1)  # (n, V)
-        for place, label in enumerate(labels[real].tolist()):
+    for ids, labels in rows_cut_one_by_one(text, 20):
+        log_p = F.log_softmax(model(torch.tensor([ids]))[0].double(), dim=-1)  # (n, V)
+        for place, label in enumerate(labels):
             if label != -100:
                 losses.append(-log_p[place, label].item())
     assert len(losses) == (text.labels != -100).sum()
@@ -283,9 +298,10 @@ def test_runs_that_are_in_the_file_stay_there_and_are_in_the_table_and_in_the_fi
     runs, small_text, run_program, tmp_path, monkeypatch
 ):
     drawn = []
+    places = []
     monkeypatch.setattr(lengths, "load_pyplot", lambda: None)
     monkeypatch.setattr(lengths, "draw_losses", drawn.extend)
-    monkeypatch.setattr(lengths, "save", lambda *arguments: None)
+    monkeypatch.setattr(lengths, "save", lambda figure, *place: places.append(place))
 
     out = tmp_path / "lengths.jsonl"
     text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
@@ -305,6 +321,9 @@ def test_runs_that_are_in_the_file_stay_there_and_are_in_the_table_and_in_the_fi
     assert code == 0, error
     assert [record["losses"] for record in drawn] == [record["losses"] for record in before]
     assert drawn == read_length_records(out)
+
+    # the path of the option; in an existing folder, the figure has the name that it has in docs
+    assert places == [(tmp_path / "figure", Path("docs"), "loss-by-length")]
 
 
 @pytest.mark.parametrize("option", [["--lengths", 8], ["--dtype", "bf16"]])

@@ -132,7 +132,7 @@ def test_scores_are_those_of_the_definition(request, name, variant):
     tokenizer = request.getfixturevalue(name)
     model = random_model(tokenizer, variant)
     tested = some_pairs(2)[::9]
-    scores = pairs.score_pairs(model, tokenizer, tested, tokens=300)
+    scores = pairs.score_pairs(model, tokenizer, tested, tokens_per_batch=300)
 
     expected = []
     for context, good, bad in tested:
@@ -159,7 +159,7 @@ def test_scores_of_500_pairs_of_blimp_are_those_of_the_definition():
     sentences = [sentence for _, good, bad in tested for sentence in (good, bad)]
     tokenizer = data.train_tokenizer(sentences, 500, print)
     model = random_model(tokenizer)
-    scores = pairs.score_pairs(model, tokenizer, tested, tokens=2048)
+    scores = pairs.score_pairs(model, tokenizer, tested, tokens_per_batch=2048)
 
     expected = [score_by_definition(model, tokenizer, "", sentence) for sentence in sentences]
     expected = np.array(expected).reshape(500, 2, 2)  # (pairs, good or bad, score)
@@ -182,7 +182,7 @@ def test_hidden_states_at_one_position_are_those_of_the_encoder(toy_tokenizer):
 def test_batches_of_any_size_give_the_same_scores(piece_tokenizer, tokens):
     model = random_model(piece_tokenizer)
     tested = some_pairs(2)[::5]
-    expected = pairs.score_pairs(model, piece_tokenizer, tested, tokens=1_000)
+    expected = pairs.score_pairs(model, piece_tokenizer, tested, tokens_per_batch=1_000)
     found = pairs.score_pairs(model, piece_tokenizer, tested, tokens)
     for score in expected:
         assert np.abs(np.subtract(expected[score], found[score])).max() < 1e-4
@@ -278,7 +278,7 @@ def test_batches_have_one_length_each_and_no_more_tokens_than_allowed():
     copies = []
     for number, length in enumerate([3, 3, 3, 3, 3, 5, 5, 8]):
         copies.append(pairs.Copy((9,) * length, 1, 9, number, (True, True)))
-    batches = list(pairs.batches_of(copies, tokens=7))
+    batches = list(pairs.batches_of(copies, tokens_per_batch=7))
     # 2 copies of 3 tokens fit into 7; of 5 tokens one; of 8 tokens none, but one must go
     assert [[copy.row for copy in batch] for batch in batches] == [
         [0, 1],
@@ -377,10 +377,10 @@ def test_results_of_paradigms_that_the_data_do_not_have_are_removed(tmp_path):
     # what a killed process left is removed; the number is that of no process
     left = tmp_path / "pairs" / f"toy.jsonl.{10**30}.part"
     left.touch()
-    pair_results.keep_results(tmp_path, "toy", ["c", "a", "d"])
+    assert pair_results.keep_results(tmp_path, "toy", ["c", "a", "d"]) == ["b"]
     assert left.exists() == (os.name == "nt")
     assert list(pair_results.read_results(tmp_path, "toy")) == ["a", "c"]
-    pair_results.keep_results(tmp_path, "blimp", ["a"])
+    assert pair_results.keep_results(tmp_path, "blimp", ["a"]) == []
     assert not pair_results.results_path(tmp_path, "blimp").exists()
 
 
@@ -601,7 +601,7 @@ def test_the_notes_say_what_the_interval_is_worth_and_how_many_p_values_there_ar
     """Of p, q and the mean, p has equal differences and so no p-value."""
     notes = pairs.comparison_notes(pairs.compare_variants(two_variants(), "toy", "x", "y"))
     assert "bootstrap over seeds and pairs" in notes[0]
-    assert "the true difference in about three of four experiments" in notes[1]
+    assert "in about three of four experiments with three seeds" in notes[1]
     assert notes[2:] == [
         "2 comparisons: without any true difference, about 0.1 would have p < 0.05."
     ]
@@ -703,6 +703,8 @@ def test_runs_that_do_not_belong_together_are_refused():
     assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="no results on 'd'; the paradigms are: a, b, c"):
         pairs.accuracy_table(runs, "toy", ["d"])
+    with pytest.raises(ValueError, match="no results on 'd'; the paradigms are: a, b, c"):
+        pairs.compare_variants(runs, "toy", "x", "y", ["d"])
 
     other_pairs = make_run("z", 0, [make_record("a", [1], digest="1" * 12)])
     with pytest.raises(ValueError, match=r"not scored on the same pairs of toy \(a\)"):
@@ -713,6 +715,18 @@ def test_runs_that_do_not_belong_together_are_refused():
     for both in ([runs[0], interrupted], [interrupted, runs[0]]):
         with pytest.raises(ValueError, match="z-0 has no result on c of toy: score it again"):
             pairs.accuracy_table(both, "toy")
+
+
+def test_runs_are_compared_on_the_named_paradigms_even_if_one_lacks_others():
+    runs = two_variants()
+    complete = pairs.accuracy_table(runs, "toy", ["b", "a"])
+    (before,) = pairs.compare_variants(runs, "toy", "x", "y", ["b"])
+
+    # one run has no result on c
+    runs[0]["pairs"]["toy"] = runs[0]["pairs"]["toy"][:-1]
+    assert pairs.accuracy_table(runs, "toy", ["b", "a"]) == complete
+    (after,) = pairs.compare_variants(runs, "toy", "x", "y", ["b"])
+    assert after == before
 
 
 def test_variants_may_differ_in_the_settings_that_belong_to_them():
@@ -791,7 +805,7 @@ def test_runs_are_scored_once_and_then_printed_as_tables(
     outcome = call(run_program, *runs, *options)
     assert outcome.out.startswith("composite - none")
     assert "bootstrap" in outcome.out
-    assert "in about three of four experiments only. So trust a difference" in outcome.out
+    assert "in one of two with two seeds. So trust a difference" in outcome.out
 
 
 def test_another_model_or_other_pairs_are_scored_again(
@@ -836,7 +850,8 @@ def test_a_paradigm_that_the_data_lost_is_not_part_of_the_mean(run_program, runs
     # only if all paradigms are scored, the others can be those of earlier data
     call(run_program, *arguments, "--paradigms", "role_active")
     assert list(pair_results.read_results(run, "mine")) == ["kinds", "role_active"]
-    call(run_program, *arguments)
+    outcome = call(run_program, *arguments)
+    assert "deleted the results on kinds: not in mine" in outcome.out
     assert list(pair_results.read_results(run, "mine")) == ["role_active"]
     assert "mean of 1 paradigm" in call(run_program, *arguments, "--table").out
 
@@ -871,7 +886,7 @@ def test_every_user_error_is_one_line(run_program, runs, folder_of_pairs, tmp_pa
         ((run, "--data", tmp_path / "toy", "--table"), "give the folder another name"),
         ((tmp_path / "absent",), "is not a run"),
         ((run, "--data", tmp_path / "absent"), "has no files"),
-        ((run, "--data", long_folder), "tokens, the model takes 64"),
+        ((run, "--data", long_folder), "tokens, the model takes 64; to leave out u, give"),
         ((run, "--paradigms", "spelling"), "unknown paradigm 'spelling'"),
         ((run, "--table"), f"python -m lab.pairs {run} --data toy"),
         ((run, "--compare", "none", "composite"), "has no results on toy yet"),

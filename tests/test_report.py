@@ -424,7 +424,7 @@ def test_the_differences_of_the_family_are_those_to_absolute():
     for variant, losses in (("absolute", (1.0, 2.0)), ("alibi", (3.0, 5.0)), ("fixed", (4.0, 4.0))):
         for seed, loss in enumerate(losses):
             records.append(run_record(variant, seed, loss=loss))
-    lines = report.differences_table(records, (report.LOSS,), report.STEPS_OF_FAMILY)
+    lines = report.differences_table(records, (report.LOSS,), report.FAMILY_COMPARISONS)
     assert len(lines) == 2 + len(report.FAMILY) + 2
     assert lines[2] == "| t5 - absolute | |"
     assert lines[3].startswith("| alibi - absolute | 2.500 +- 0.500 (p = ")
@@ -454,7 +454,7 @@ def test_differences_on_minimal_pairs_have_the_interval_of_the_bootstrap():
             pairs = {"blimp": pair_lines({("a_b", "a1"): accuracy})}
             records.append(run_record(variant, seed, pairs=pairs))
 
-    lines = report.differences_table(records, (report.BLIMP,), report.STEPS_OF_ORDER)
+    lines = report.differences_table(records, (report.BLIMP,), report.ORDER_COMPARISONS)
     start = "| absolute - none | 10.0 +- 0.0 (all differences are equal, 2 seeds), ["
     assert lines[2].startswith(start)
     low, high = lines[2].removeprefix(start).removesuffix("] |").split(", ")
@@ -467,7 +467,7 @@ def test_differences_on_minimal_pairs_have_the_interval_of_the_bootstrap():
         f"| a_b | 10.0 [{low}, {high}], all differences are equal |",
         f"| mean of 1 paradigm | 10.0 [{low}, {high}], all differences are equal |",
         "",
-        report.DIFFERENCES,
+        f"{report.PAIRED} {report.INTERVALS}",
     ]
 
 
@@ -495,16 +495,16 @@ def test_the_tables_of_differences_say_how_many_p_values_there_are_and_what_one_
             pairs = {"blimp": pair_lines({("a_b", "a1"): accuracy, ("c", "c1"): accuracy + 1})}
             records.append(run_record(variant, seed, loss=seed + accuracy / 50, pairs=pairs))
 
-    lines = report.differences_table(records, (report.LOSS, report.BLIMP), report.STEPS_OF_ORDER)
+    lines = report.differences_table(records, (report.LOSS, report.BLIMP), report.ORDER_COMPARISONS)
     note = "2 comparisons: without any true difference, about 0.1 would have p < 0.05."
-    assert lines[-1] == f"{report.DIFFERENCES} {note}"
+    assert lines[-1] == f"{report.PAIRED} {report.INTERVALS} {note}"
     assert "seeds), [" in lines[2]
     assert "| 20.0 (one seed), [" in lines[3]
     assert lines[3].endswith("] (pairs only) |")
 
     lines = report.phenomena_order_table(records, "blimp")
     note = "3 comparisons: without any true difference, about 0.1 would have p < 0.05."
-    assert lines[-1] == f"{report.DIFFERENCES} {note}"
+    assert lines[-1] == f"{report.PAIRED} {report.INTERVALS} {note}"
     _, name, first, second, _ = lines[2].split("|")
     assert name == " a_b "
     assert "], p = 0." in first
@@ -516,7 +516,7 @@ def test_the_steps_of_the_order_are_paired_differences():
     records = [run_record("none", seed, loss) for seed, loss in enumerate((5.0, 5.5, 6.0))]
     records += [run_record("absolute", seed, loss) for seed, loss in ((0, 4.0), (1, 3.5), (2, 3.0))]
     records += [run_record("fixed", 2, 2.5)]
-    lines = report.differences_table(records, (report.LOSS, report.BLIMP), report.STEPS_OF_ORDER)
+    lines = report.differences_table(records, (report.LOSS, report.BLIMP), report.ORDER_COMPARISONS)
     t = 2 * math.sqrt(3)
     p = 1 - t / math.sqrt(2 + t * t)
     assert lines == [
@@ -527,8 +527,14 @@ def test_the_steps_of_the_order_are_paired_differences():
         "| dynamic - fixed | | |",
         "| composite - dynamic | | |",
         "",
-        report.DIFFERENCES,
+        f"{report.PAIRED} {report.INTERVALS}",
     ]
+
+
+def test_a_table_of_differences_without_minimal_pairs_does_not_explain_intervals():
+    records = [run_record("none", 0, 5.0), run_record("absolute", 0, 4.0)]
+    lines = report.differences_table(records, (report.LOSS,), report.ORDER_COMPARISONS)
+    assert lines[-1] == report.PAIRED
 
 
 def test_runs_that_cannot_be_compared_are_refused():
@@ -678,14 +684,14 @@ def test_a_difference_on_glue_is_that_of_the_finetuning_seeds_that_both_have():
     first = [glue_record("cola", 42, 10.0), glue_record("cola", 97, 30.0)]
     second = [glue_record("cola", 42, 40.0)]
     records = [run_record("none", glue=first), run_record("absolute", glue=second)]
-    lines = report.differences_table(records, (report.COLA,), report.STEPS_OF_ORDER)
+    lines = report.differences_table(records, (report.COLA,), report.ORDER_COMPARISONS)
     assert lines[2] == "| absolute - none | 30.0 (one seed) |"
 
 
 def test_a_measurement_of_lengths_that_is_not_complete_is_said():
     records = records_of_lengths()
     records[0]["measured"]["lengths"] = [256]
-    with pytest.raises(ValueError, match="the loss at 128 tokens, the training's rows, was not"):
+    with pytest.raises(ValueError, match="the loss at 128 tokens, the training.s --seq_len, is"):
         report.length_changes_table(records)
     assert report.length_changes_table([]) == [report.NOT_MEASURED]
     assert report.length_losses_table([]) == [report.NOT_MEASURED]
@@ -741,8 +747,14 @@ def test_an_order_without_a_common_finetuning_seed_has_an_empty_cell():
     for variant, seed in (("none", 42), ("absolute", 97)):
         glue = [glue_record("cola", 42, 10.0), glue_record("sst-2", seed, 20.0)]
         records.append(run_record(variant, 0, glue=glue))
-    lines = report.differences_table(records, (report.COLA, report.SST), report.STEPS_OF_ORDER)
+    lines = report.differences_table(records, (report.COLA, report.SST), report.ORDER_COMPARISONS)
     assert lines[2] == "| absolute - none | 0.0 (one seed) | |"
+
+    # with SST-2 alone, nothing can be compared
+    for run in records:
+        del run["glue"][0]
+    lines = report.differences_table(records, (report.LOSS, report.SST), report.ORDER_COMPARISONS)
+    assert lines[2] == "| absolute - none | 0.000 (one seed) | |"
 
 
 # --- Tables of benchmarks -------------------------------------------------------------------------

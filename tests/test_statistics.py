@@ -16,7 +16,7 @@ from support.statistics import (
 
 
 @pytest.mark.parametrize(
-    ("t", "degrees", "p"),
+    ("t", "n", "p"),
     [
         # two-sided critical values from printed tables
         (12.706, 1, 0.05),
@@ -28,9 +28,9 @@ from support.statistics import (
         (1.960, 100_000, 0.05),
     ],
 )
-def test_p_values_are_those_of_printed_tables(t, degrees, p):
-    assert two_sided_p(t, degrees) == pytest.approx(p, rel=5e-4)
-    assert two_sided_p(-t, degrees) == pytest.approx(p, rel=5e-4)
+def test_p_values_are_those_of_printed_tables(t, n, p):
+    assert two_sided_p(t, n) == pytest.approx(p, rel=5e-4)
+    assert two_sided_p(-t, n) == pytest.approx(p, rel=5e-4)
 
 
 def test_p_of_two_degrees_of_freedom_is_the_closed_form():

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from attention import VARIANTS, Mixer, initialise_linear, make_mixers
 from kernels import BEYOND
-from support.commands import LARGEST_INT, run_command
+from support.commands import LARGEST_INT, run_command, valid_text
 from support.runs import load_weights, read_config, read_tokenizer, read_weights, write_run
 
 # small and base: [C] table 4. tiny is what the CPU of a laptop trains in minutes.
@@ -471,8 +471,7 @@ def fill_in(model, tokenizer, text, best=5):
 
     A text without an end mark gets a full stop: the model was trained on complete sentences.
     """
-    # A terminal may pass bytes that are not text.
-    text = text.encode("utf-8", "replace").decode().rstrip()
+    text = valid_text(text).rstrip()
     if not text.endswith((".", "?", "!", "[SEP]")):
         text += "."
 

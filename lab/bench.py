@@ -25,6 +25,7 @@ import math
 import statistics
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,6 +48,7 @@ from lab.record import Column, Record, without_folder
 from model import SIZES, BertConfig, BertForMaskedLM, masked_lm_loss
 from pretrain import (
     RECIPES,
+    TrainingFailed,
     check_options,
     config_for,
     new_trainer,
@@ -76,7 +78,7 @@ STEP_COLUMNS = (
 
 
 class FullRows(BatchSource):
-    """Random rows with a token at every position: the most work that a batch of a shape can be."""
+    """Random rows without padding: the most work that a batch of this shape can need."""
 
     def __init__(self, vocab_size, seq_len, count=1024):
         self.vocab_size = vocab_size
@@ -89,7 +91,7 @@ class FullRows(BatchSource):
         self.table = random.integers(len(SPECIAL_TOKENS), vocab_size, (count, seq_len))
 
     def rows(self, indices):
-        """(B,) -> (B, N). A row is a function of its index alone, without special tokens."""
+        """(B,) -> (B, N). A row depends on its index alone. It has no special tokens."""
         return self.table[indices]
 
 
@@ -116,8 +118,8 @@ def make_trainer(setup):
         precision = autocast(setup.device, setup.dtype)
         compiled = compile_encoder(trainer.model.bert, input_ids.to(setup.device), precision)
 
-        # compile_encoder lets a width that cannot be compiled later run uncompiled. Such a step
-        # must not be timed as a compiled one, so here the error stops the benchmark.
+        # If a width that occurs later cannot be compiled, compile_encoder lets it run uncompiled.
+        # Such a step must not be timed as a compiled one, so here the error stops the benchmark.
         torch._dynamo.config.suppress_errors = False
     return trainer, compiled
 
@@ -160,7 +162,11 @@ def measure_steps(setups, corpus, rounds):
         )
 
     # Compiling the model of one variant discards what was compiled for the variant before it.
-    # So, after all models are compiled, the steps are run once without being timed.
+    # So, after all models are compiled, the steps are run once without being timed. All variants
+    # share the code of a layer, so its compiled versions are counted together.
+    if any(steps.compiled for steps in measured.values()):
+        torch._dynamo.config.recompile_limit = 10_000
+        torch._dynamo.config.accumulated_recompile_limit = 10_000
     for name, trainer in trainers.items():
         steps = rounds if measured[name].compiled else 1
         warm_up(trainer, sources, steps)
@@ -177,17 +183,20 @@ def measure_steps(setups, corpus, rounds):
                 measured[name].tokens[kind].append(trainer.tokens)
 
     for trainer in trainers.values():
-        trainer.check_finite()
+        check_finite(trainer)
     return measured
+
+
+def check_finite(trainer):
+    """TrainingFailed if a loss or a gradient norm of the steps so far is not finite."""
+    losses, norms = trainer.read_losses()
+    if not all(math.isfinite(number) for number in losses + norms):
+        variant = trainer.settings["variant"]
+        raise TrainingFailed(f"{variant}: a loss or a gradient norm is not finite")
 
 
 def warm_up(trainer, sources, steps):
     """Train on the first batches of each source. torch.compile compiles each new width."""
-    if steps > 1:
-        # All variants share the code of a layer, so its compiled versions are counted together.
-        torch._dynamo.config.recompile_limit = 10_000
-        torch._dynamo.config.accumulated_recompile_limit = 10_000
-
     for source in sources.values():
         for step in range(1, steps + 1):
             trainer.step = step
@@ -228,8 +237,9 @@ def step_note(steps, corpus, batch_size):
     return (
         f"{rounds} rounds, medians. x absolute: the time of a step divided by the time of absolute "
         f"on the same batch. Full rows: {batch_size} x {corpus.seq_len} tokens. A batch of the "
-        f"corpus has {real_tokens:,.0f} real tokens; padded to full rows, absolute would train on "
-        f"{padded_speed:,.0f} real tokens/s. Making a batch takes {100 * share:.2f} % of a step."
+        f"corpus has {real_tokens:,.0f} real tokens on average; padded to full rows, absolute "
+        f"would train on {padded_speed:,.0f} real tokens/s. Making a batch takes "
+        f"{100 * share:.2f} % of a step."
     )
 
 
@@ -240,7 +250,7 @@ def step_peak(setup):
     full_rows = setup.full_rows()
     for _ in range(3):
         train_step(trainer, full_rows)
-    trainer.check_finite()
+    check_finite(trainer)
     return measure.peak_of_process(setup.device)
 
 
@@ -380,7 +390,7 @@ def measure_padding(trainer, sources, rounds):
                 times[name].append(elapsed)
                 tokens[name].append(trainer.tokens)
                 positions[name].append(batch.numel())
-    trainer.check_finite()
+    check_finite(trainer)
 
     # Batches have different numbers of tokens: compare the sums over all rounds.
     speeds = {name: sum(tokens[name]) / sum(times[name]) for name in sources}
@@ -417,6 +427,7 @@ def run_padding(args, arguments):
         "corpus": [without_folder(name) for name in args.corpus],
         "fingerprint": corpus.fingerprint,
         "dtype": dtype_name(dtype),
+        "dropout": recipe.dropout,
         "rounds": args.rounds,
     }
     record = Record(arguments, record_settings, device, args.out)
@@ -468,35 +479,52 @@ def measure_lengths(names, size, device, dtype, lengths, rounds, dropout):
             mixers are measured as `none` and as the variant without "-hybrid".
     """
     tokens = max(lengths)
-    per_thousand = 1000 / tokens
-    for length in lengths:
-        # one mixer of each variant; its FLOPs and memory
+    for N in lengths:
         configs = {}
-        runs = {}
-        flops = {}
-        memory = {}
         for name in names:
-            config = BertConfig.from_size(size, name, max_length=length, dropout=dropout)
-            run = make_mixer_run(config, tokens // length, length, device, dtype)
-            run()  # the first time takes longer
-            configs[name] = config
-            runs[name] = run
-            flops[name] = measure.count_flops(run)
-            _, memory[name] = measure.peak_increase(run, device)
+            configs[name] = BertConfig.from_size(size, name, max_length=N, dropout=dropout)
+        with length_in_errors(N):
+            yield from measure_length(configs, N, tokens // N, device, dtype, rounds)
 
-        # its time, and the memory of a model
-        times = measure.take_turns(runs, device, rounds)
-        for name in names:
-            peak = measure.in_new_process(model_peak, configs[name], device, dtype)
-            yield {
-                "N": length,
-                "variant": name,
-                "ms": 1000 * statistics.median(times[name]) * per_thousand,
-                "ratio": measure.median_ratio(times[name], times[names[0]]),
-                "gflop": flops[name] * per_thousand / 1e9,
-                "kib": 1024 * memory[name] * per_thousand,
-                "model_peak_mib": peak,
-            }
+
+def measure_length(configs, N, B, device, dtype, rounds):
+    """The rows of one length. configs: {variant: BertConfig}; a batch has B sequences."""
+    # one mixer of each variant; its FLOPs and memory
+    runs = {}
+    flops = {}
+    memory = {}
+    for name, config in configs.items():
+        runs[name] = make_mixer_run(config, B, N, device, dtype)
+        runs[name]()  # the first time takes longer
+        flops[name] = measure.count_flops(runs[name])
+        _, memory[name] = measure.peak_increase(runs[name], device)
+
+    # its time, and the memory of a model
+    times = measure.take_turns(runs, device, rounds)
+    baseline = next(iter(configs))
+    per_thousand = 1000 / (B * N)  # tokens
+    for name, config in configs.items():
+        peak = measure.in_new_process(model_peak, config, device, dtype)
+        yield {
+            "N": N,
+            "variant": name,
+            "ms": 1000 * statistics.median(times[name]) * per_thousand,
+            "ratio": measure.median_ratio(times[name], times[baseline]),
+            "gflop": flops[name] * per_thousand / 1e9,
+            "kib": 1024 * memory[name] * per_thousand,
+            "model_peak_mib": peak,
+        }
+
+
+@contextmanager
+def length_in_errors(N):
+    """An error of the device or of torch in the `with` block becomes a ValueError that names N."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        # The first line says enough; a MemoryError has none.
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise ValueError(f"N = {N} cannot be measured here: {lines[0]}") from None
 
 
 def make_mixer_run(config, B, N, device, dtype):
@@ -540,13 +568,13 @@ def model_peak(config, device, dtype):
 
 def crossover(rows, name, baseline):
     """From which length on a variant is faster than the baseline, as a sentence."""
-    times = {(row["variant"], row["N"]): row["ms"] for row in rows}
+    ratios = {(row["variant"], row["N"]): row["ratio"] for row in rows}  # 1 for the baseline
     lengths = sorted({row["N"] for row in rows})
 
     # Go from the longest length to shorter ones, as long as the variant is faster.
     faster_from = None
     for length in reversed(lengths):
-        if times[name, length] >= times[baseline, length]:
+        if ratios[name, length] >= 1:
             break
         faster_from = length
 
@@ -609,12 +637,12 @@ def doubled_lengths(longest):
     return lengths
 
 
-# --- attention: attention alone, in every way of computing it -------------------------------------
+# --- attention: attention alone, by every method --------------------------------------------------
 
 ATTENTION_COLUMNS = (
     Column("N", "N", 5),
     Column("B", "B", 4),
-    Column("path", "path", 9, align="<"),
+    Column("path", "method", 9, align="<"),
     Column("ms", "ms", 10, ",.2f"),
     Column("ratio", "x plain", 8, ".2f"),
     Column("peak_mib", "peak, MiB", 9, ",.0f"),
@@ -629,7 +657,7 @@ KERNEL_SIZE = 17  # K
 
 
 def definition(query, key, value, attention_mask, rows=None, scores_of=None):
-    """Attention term by term. `scores_of` turns the rows into a map; without rows there is none.
+    """Attention term by term. `scores_of` turns the rows into a map; without rows, no map is added.
 
     Args:
         query, key, value: (B, H, N, d).
@@ -682,7 +710,7 @@ def fused(query, key, value, attention_mask, rows):
 
 
 # The first one is what the others are compared with.
-PATHS = {
+METHODS = {
     "plain": plain,
     "gather": gather,
     "reference": reference,
@@ -692,26 +720,22 @@ PATHS = {
 }
 
 
-def measure_attention(paths, lengths, tokens, device, dtype):
-    """Yield a row for each length and each way of computing attention, forward and backward.
+def measure_attention(methods, lengths, tokens, device, dtype):
+    """Yield a row for each length and each method of attention, forward and backward.
 
     Args:
-        paths: {name: function of (query, key, value, attention_mask, rows)}.
+        methods: {name: function of (query, key, value, attention_mask, rows)}.
         tokens: per batch, approximately: there are max(1, tokens // N) sequences of N.
     Raises:
         ValueError: there is not enough memory, or the device cannot compute this, or torch.compile
             does not work.
     """
     for N in lengths:
-        try:
-            yield from measure_attention_at(paths, N, max(1, tokens // N), device, dtype)
-        except (RuntimeError, MemoryError) as error:
-            # The first line says enough; a MemoryError has none.
-            lines = str(error).splitlines() or [type(error).__name__]
-            raise ValueError(f"N = {N} cannot be measured here: {lines[0]}") from None
+        with length_in_errors(N):
+            yield from measure_attention_at(methods, N, max(1, tokens // N), device, dtype)
 
 
-def measure_attention_at(paths, N, B, device, dtype):
+def measure_attention_at(methods, N, B, device, dtype):
     """The rows of one length."""
     inputs, grad_output = make_inputs(B, N, device, dtype)
 
@@ -725,7 +749,7 @@ def measure_attention_at(paths, N, B, device, dtype):
     runs = {}
     memory = {}
     errors = {}
-    for name, function in paths.items():
+    for name, function in methods.items():
         runs[name] = functools.partial(forward_backward, function, inputs, grad_output)
         runs[name]()  # the first time takes longer
         results, memory[name] = measure.peak_increase(runs[name], device)
@@ -736,12 +760,13 @@ def measure_attention_at(paths, N, B, device, dtype):
     # Their times. Those of short sequences vary more, and cost less.
     rounds = 9 if N <= 512 else 3
     times = measure.take_turns(runs, device, rounds)
-    for name in paths:
+    for name in methods:
         value_error, gradient_error = errors[name]
         yield {
             "N": N,
             "B": B,
             "path": name,
+            "rounds": rounds,
             "ms": 1000 * statistics.median(times[name]),
             "ratio": measure.median_ratio(times[name], times["plain"]),
             "peak_mib": memory[name],
@@ -759,7 +784,7 @@ def make_inputs(B, N, device, dtype):
     for x in (query, key, value, rows):
         x.requires_grad_()
 
-    # an eighth of every sentence is padding
+    # an eighth of every sequence is padding
     attention_mask = (torch.arange(N) < N - N // 8).expand(B, N).to(device)  # (B, N)
     return (query, key, value, attention_mask, rows), grad_output
 
@@ -805,10 +830,10 @@ def run_attention(args, arguments):
 
     # what to measure
     lengths = doubled_lengths(args.max_length)
-    paths = dict(PATHS)
+    methods = dict(METHODS)
     if args.compile:
         # Each length is compiled separately.
-        paths["compiled"] = torch.compile(attention, dynamic=False)
+        methods["compiled"] = torch.compile(attention, dynamic=False)
     settings = {
         "heads": HEADS,
         "head_size": HEAD_SIZE,
@@ -824,18 +849,19 @@ def run_attention(args, arguments):
         f"forward and backward of attention, {HEADS} heads of {HEAD_SIZE} channels, "
         f"K = {KERNEL_SIZE}; errors against float64, divided by the largest exact value"
     )
-    rows = measure_attention(paths, lengths, args.tokens, device, dtype)
+    rows = measure_attention(methods, lengths, args.tokens, device, dtype)
     record.add_table(ATTENTION_COLUMNS, rows)
     if max(lengths) > LONGEST_WHOLE:
         record.add_note(
-            f"above {LONGEST_WHOLE:,} tokens band is computed in blocks, too, as in the models"
+            f"above {LONGEST_WHOLE:,} tokens band is computed in blocks, too, as in the models "
+            "(so is compiled, which then runs uncompiled)"
         )
     return 0
 
 
 # --- The command line -----------------------------------------------------------------------------
 
-# recipe_for and config_for of pretrain.py read these options. None means the recipe's own value.
+# recipe_for and config_for of pretrain.py read these options. None means their default there.
 OF_PRETRAINING = {
     "steps": None,
     "lr": None,

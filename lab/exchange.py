@@ -14,8 +14,9 @@ must be new or empty. Neither command needs transformers. Its classes, and our v
 A run of `none` is exported like one of `absolute` whose position vectors are all 0. All other
 variants are refused, because these classes have no place for their parts.
 
-What a checkpoint has and a run cannot have is named in the output. If it changes what the encoder
-computes, the checkpoint is refused. docs/exchange.md has the details.
+Weights that a run has no place for and unknown entries of config.json are named in the output. A
+checkpoint is refused if one of them changes what the encoder computes, as far as this can be seen.
+docs/exchange.md has the details.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
@@ -46,8 +47,8 @@ from support.safetensors import load_safetensors, save_safetensors, unique_keys
 
 # --- Names ----------------------------------------------------------------------------------------
 
-# The kinds of checkpoints: "model_type" in config.json, with which the names of the encoder's
-# weights begin, too. Each has a class for the masked language model.
+# The kinds of checkpoints. A kind is the "model_type" in config.json, and the names of the
+# encoder's weights begin with it. Each has a class for the masked language model.
 CLASSES = {
     "bert": "BertForMaskedLM",
     "electra": "ElectraForMaskedLM",
@@ -566,7 +567,8 @@ def read_published_tokenizer(folder):
 def check_case(path, tokenizer, settings):
     """ValueError if the two files of a tokenizer disagree about capital letters.
 
-    transformers believes tokenizer_config.json, and the tokenizers library tokenizer.json.
+    transformers uses the value in tokenizer_config.json, the tokenizers library that in
+    tokenizer.json.
     """
     lower_case = settings.get("do_lower_case")
     normalizer = json.loads(tokenizer.to_str())["normalizer"] or {}
@@ -599,12 +601,12 @@ def wordpiece_tokenizer(path, settings):
 
     # how text is changed before it is cut into pieces
     notes = []
-    options = {
-        "lowercase": settings.get("do_lower_case", True),
-        "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
+    entries = {
+        "do_lower_case": settings.get("do_lower_case", True),
+        "tokenize_chinese_chars": settings.get("tokenize_chinese_chars", True),
         "strip_accents": settings.get("strip_accents"),
     }
-    for name, value in options.items():
+    for name, value in entries.items():
         is_unset = name == "strip_accents" and value is None
         if type(value) is not bool and not is_unset:
             raise ValueError(f"{path}: tokenizer_config.json has {shown(value)} for {name}")
@@ -614,7 +616,12 @@ def wordpiece_tokenizer(path, settings):
         )
 
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(clean_text=True, **options)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        lowercase=entries["do_lower_case"],
+        handle_chinese_chars=entries["tokenize_chinese_chars"],
+        strip_accents=entries["strip_accents"],
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer, notes
@@ -697,10 +704,12 @@ def renumber(state, tokens):
 
 
 @contextmanager
-def new_folder(folder):
+def new_folder_without_lock(folder):
     """Yield a temporary folder to write to; at the end it becomes `folder`.
 
-    After an error or Ctrl-C, nothing is left. After a kill, at most FOLDER.NUMBER.part is left.
+    support.files.new_folder is for folders with a lock. Here, two processes may write two temporary
+    folders, whose names have their numbers. After an error or Ctrl-C, nothing is left. After a
+    kill, at most FOLDER.NUMBER.part is left.
     """
     folder = folder.resolve()
     temporary = folder.with_name(f"{folder.name}.{os.getpid()}.part")
@@ -743,7 +752,7 @@ def import_checkpoint(folder, run):
         weights[name] = weights[name][old_ids]
 
     # load_run reads it as the programs will
-    with new_folder(run) as temporary:
+    with new_folder_without_lock(run) as temporary:
         write_run(temporary, asdict(config), weights, tokenizer)
         load_run(temporary)
     notes = notes + notes_on_weights + notes_on_file + notes_on_ids
@@ -762,8 +771,10 @@ def kind_of(config):
     # what those models have no place for
     variant = VARIANTS[config.variant]
     reason = None
-    if variant.mixer not in (SelfAttention, ConvBert) or variant.hybrid:
+    if variant.mixer not in (SelfAttention, ConvBert):
         reason = f"a mixer that neither BERT nor ConvBERT has ({variant.mixer.__name__})"
+    elif variant.hybrid:
+        reason = "layers of two kinds"
     elif variant.terms:
         reason = f"terms for relative positions ({', '.join(variant.terms)})"
     elif variant.convolutional:
@@ -849,7 +860,7 @@ def export_run(run, folder):
         weights = separate_convbert(weights)
     tensors = {published_name(name, kind): tensor for name, tensor in weights.items()}
 
-    with new_folder(folder) as temporary:
+    with new_folder_without_lock(folder) as temporary:
         save_safetensors(temporary / "model.safetensors", tensors)
         write_json(temporary / "config.json", published_config(config, kind))
         write_text(temporary / "tokenizer.json", published_tokenizer(tokenizer).to_str())

@@ -29,7 +29,7 @@ import torch
 from attention import TERMS, VARIANTS, ConvBert, Deberta, SelfAttention, split_heads
 from lab.figures import describe, dilation_of, encode, input_of_mixer, is_clipped, mixer_of
 from model import load_run
-from support.commands import run_command
+from support.commands import run_command, valid_text
 from support.files import write_text
 
 TEMPLATE = Path(__file__).with_name("explore.html")
@@ -81,7 +81,6 @@ def describe_run(folder, sentence):
         "equation": VARIANTS[config.variant].equation,
         "content": content_of(VARIANTS[config.variant]),
         "beyond": config.beyond,
-        "clipped": is_clipped(model),
         "tokens": pieces,
         "layers": layers,
     }
@@ -198,7 +197,12 @@ def convolution_heads(mixer, x, attention_mask):
 
 
 def describe_term(name, symbol, belongs_to, rows, clipped):
-    """One term of one head. rows: (N, K), or (1, K) for a fixed kernel, which also gets words."""
+    """One term of one head.
+
+    Args:
+        rows: (N, K), or (1, K) for a fixed kernel, which also gets words.
+        clipped: whether the two end weights also hold for all tokens farther away.
+    """
     words = ""
     if len(rows) == 1:
         p = rows[0].double().softmax(dim=-1).numpy()  # (K,)
@@ -208,6 +212,7 @@ def describe_term(name, symbol, belongs_to, rows, clipped):
         "symbol": symbol,
         "belongs_to": belongs_to,
         "words": words,
+        "clipped": clipped,
         "rows": pack(rows),
     }
 
@@ -223,13 +228,15 @@ def notes_on(model, mixer, layer, heads):
             "content term."
         )
 
-    # what is added to the values, or computed before the queries, keys and values
+    # what is not a term of its own in the score, or computed before the queries, keys and values
     for name, term in getattr(mixer, "terms", {}).items():
         if term.belongs_to == "value":
             notes.append(
                 f"The term {name} adds a vector to the values. It is not part of the score, so the "
                 "page does not show it."
             )
+        if term.belongs_to == "content":
+            notes.append(f"The term {name} changes the content term: positions are part of it.")
     for name in mixer.kernels():
         if name.startswith("depthwise"):
             what = name.removeprefix("depthwise, ")
@@ -257,7 +264,7 @@ def pack(numbers):
 def make_page(sentence, runs):
     """The text of the HTML file."""
     # JSON in a <script> element: without "<" nothing in it can end the element. All characters
-    # that are not ASCII are written as \\u....
+    # that are not ASCII are written as \u....
     data = json.dumps({"sentence": sentence, "runs": runs}, separators=(",", ":"))
     data = data.replace("<", "\\u003c")
     return TEMPLATE.read_text(encoding="utf-8").replace(MARK, data)
@@ -305,9 +312,7 @@ def main(arguments=None):
     check_arguments(args)
     runs = [describe_run(folder, args.sentence) for folder in args.runs]
 
-    # A terminal may pass bytes that are not text.
-    sentence = args.sentence.encode("utf-8", "replace").decode().strip()
-    page = make_page(sentence, runs)
+    page = make_page(valid_text(args.sentence).strip(), runs)
 
     path = args.html
     if path is None:

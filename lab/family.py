@@ -29,7 +29,7 @@ import torch
 
 from attention import T5, frequencies, make_mixer, rotate
 from kernels import widen
-from lab.figures import COLOURS, load_pyplot, save
+from lab.figures import COLOURS, figure_path, load_pyplot, save
 from model import BertConfig
 from support.commands import run_command
 
@@ -120,7 +120,7 @@ def parse_arguments(arguments=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", type=Path, help="path without .png, or a folder")
+    parser.add_argument("--out", type=figure_path, help="path without suffix, or a folder")
     return parser.parse_args(arguments)
 
 

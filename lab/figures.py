@@ -39,8 +39,9 @@ from lab.pairs import groups_of, mean_accuracy
 from lab.record import read_log, read_run_records
 from lab.report import checked, with_pairs
 from model import load_run
-from support.commands import positive_int, run_command
+from support.commands import positive_int, run_command, valid_text
 from support.files import write_atomically
+from support.json_lines import refuse_constant
 from support.statistics import standard_error
 
 # Colours that colour-blind readers can tell apart (Okabe and Ito 2008).
@@ -48,7 +49,7 @@ BLUE = "#0072B2"
 RED = "#D55E00"
 COLOURS = (BLUE, RED, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")  # for more lines than there are colours
-MARKERS = ("o", "s", "^", "D")  # for more dots than there are colours
+MARKERS = ("o", "s", "^", "D", "v")  # for more dots than there are colours
 
 
 # --- What a model contains ------------------------------------------------------------------------
@@ -59,8 +60,7 @@ def encode(model, tokenizer, sentence):
 
     Raises ValueError if the sentence is empty or too long for the model.
     """
-    # A terminal may pass bytes that are not text.
-    text = sentence.encode("utf-8", "replace").decode().strip()
+    text = valid_text(sentence).strip()
     if not text:
         raise ValueError('the sentence is empty; give one after RUN, as in "the dog barks."')
 
@@ -72,7 +72,8 @@ def encode(model, tokenizer, sentence):
             f"the sentence has {len(ids)} tokens, the model takes {model.config.max_length}"
         )
 
-    # In a vocabulary of pieces, the mark "\u2581" stands for the space before a word.
+    # In a vocabulary of pieces, the mark "\u2581" stands for the space before a word. A piece that
+    # is only this mark is shown as "_".
     pieces = [tokenizer.id_to_token(i).replace("\u2581", "") or "_" for i in ids]
     return torch.tensor([ids]), pieces
 
@@ -123,7 +124,8 @@ def attention_maps(model, ids, layer, head):
     q, _, query_rows, key_rows, _, beyond = inputs_of_attention(model, ids, layer)
     if query_rows is None and key_rows is None:
         raise ValueError(
-            f"{model.config.variant} has no position terms in layer {layer}, so no kernel to draw"
+            f"layer {layer} of {model.config.variant} adds no position terms to the content term, "
+            "so there is no kernel to draw"
         )
 
     # the position terms alone
@@ -175,7 +177,7 @@ def fixed_kernels(model):
         if "fixed" in kernels:
             found[layer] = kernels["fixed"].softmax(dim=-1).numpy()  # (H, K)
     if not found:
-        raise ValueError(f"{model.config.variant} has no fixed kernels")
+        raise ValueError(f"{model.config.variant} has no fixed kernels of K weights")
     return found
 
 
@@ -190,7 +192,8 @@ def dynamic_kernels(model, ids, layer):
     logits = mixer.token_kernels(x, attention_mask)  # (1, H, N, K)
     if logits is None:
         raise ValueError(
-            f"layer {layer} of {model.config.variant} has no kernels that its queries make"
+            f"layer {layer} of {model.config.variant} has no dynamic kernels of K weights; "
+            "python -m lab.explore shows all terms of the score"
         )
     return logits.softmax(dim=-1)[0].numpy()
 
@@ -243,7 +246,7 @@ def describe(p, clipped=False):
                                 of the others
         backward / forward      the tokens on that side have two thirds of the excess or more
         near                    the tokens at r = -2 .. 2 have two thirds of the excess or more
-                                (for K = 5 these are all tokens)
+                                (up to K = 5 these are all tokens)
         mixed                   none of these
 
     Args:
@@ -269,8 +272,8 @@ def describe(p, clipped=False):
         neighbours = p[abs(r) <= 1].mean() / max(p[abs(r) > 1].mean(), 1e-300)
 
     numbers = (
-        f"weights {p.min() * K:.2f} to {p.max() * K:.2f} of the mean, the largest at r = "
-        f"{peak:+d}; of the excess {share.max():.0%} there, {backward:.0%} backward, "
+        f"weights {p.min() * K:.2f} to {p.max() * K:.2f} times the mean, the largest at r = "
+        f"{signed(peak)}; of the excess {share.max():.0%} there, {backward:.0%} backward, "
         f"{forward:.0%} forward, {near:.0%} near; neighbours {neighbours:.2f} times the others"
     )
 
@@ -304,6 +307,19 @@ def name_of_position(r, k, clipped):
 def dilation_of(mixer):
     """How many tokens apart the weights of a mixer's kernels are: 1 without dilation."""
     return getattr(mixer, "dilation", 1)
+
+
+def is_clipped(model):
+    """Whether the end weights of the kernels also hold for all tokens farther away.
+
+    This is so for position terms with --beyond clip. A convolution ends with its kernel, and some
+    terms have no end.
+    """
+    variant = VARIANTS[model.config.variant]
+    has_window = any(TERMS[name].uses_kernel_size for name in variant.terms)
+    if issubclass(variant.mixer, Deberta):
+        has_window = True
+    return has_window and model.config.beyond == "clip"
 
 
 def print_descriptions(model, kernels):
@@ -384,18 +400,6 @@ def draw_attention(model, ids, pieces, layer, head):
     axes[0].set_ylabel("query i")
     figure.colorbar(image, ax=axes, label="weight (a row sums to 1)", shrink=0.8)
     return figure
-
-
-def is_clipped(model):
-    """Whether the end weights of the kernels also hold for all tokens farther away.
-
-    This is so for position terms with --beyond clip. A convolution ends with its kernel, and some
-    terms have no end.
-    """
-    variant = VARIANTS[model.config.variant]
-    has_window = any(TERMS[name].uses_kernel_size for name in variant.terms)
-    has_window |= variant.mixer is Deberta
-    return has_window and model.config.beyond == "clip"
 
 
 def relative_axis(axis, K, clipped=False):
@@ -535,7 +539,9 @@ def draw_loss(folders):
         plot_curve(axis, curves["training"], linewidth=0.6, alpha=0.5, **style)
 
         # matplotlib does not show a label that begins with "_"
-        label = folder.lstrip("_")
+        label = folder
+        if folder.startswith("_"):
+            label = f"./{folder}"
         plot_curve(axis, curves["held-out"], marker=".", label=label, **style)
 
     axis.set_xlabel("optimizer steps")
@@ -564,11 +570,12 @@ def read_lengths(path):
     # Memory is null if the system does not say it.
     table = {}
     try:
-        for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        content = path.read_text(encoding="utf-8")
+        for row in json.loads(content, parse_constant=refuse_constant)["rows"]:
             kib = math.nan if row["kib"] is None else float(row["kib"])
             costs = (int(row["N"]), float(row["ms"]), float(row["gflop"]), kib)
             table.setdefault(row["variant"], []).append(costs)
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         raise ValueError(f"{path} is damaged or was not written by {command}") from None
     if not table:
         raise ValueError(f"{path} has no rows yet")
@@ -735,6 +742,14 @@ def run_idea(args):
     save(figure, args.out, Path("docs"), "idea", suffixes=(".png",), dpi=110)
 
 
+def figure_path(text):
+    """argparse type: the path of a figure, without the suffix, which `save` adds."""
+    path = Path(text)
+    if path.suffix.lower() in (".png", ".svg"):
+        raise argparse.ArgumentTypeError(f"leave out {path.suffix}, which is added to the name")
+    return path
+
+
 def save(figure, out, folder, name, suffixes=(".png", ".svg"), dpi=200):
     """Write a figure and print the paths of its files.
 
@@ -817,7 +832,7 @@ def parse_arguments(arguments=None):
     idea.set_defaults(draw=run_idea)
 
     for command in commands.choices.values():
-        command.add_argument("--out", type=Path, help="path without .png and .svg, or a folder")
+        command.add_argument("--out", type=figure_path, help="path without suffix, or a folder")
     return parser.parse_args(arguments)
 
 

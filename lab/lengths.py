@@ -67,7 +67,7 @@ from tqdm import tqdm
 
 from attention import VARIANTS
 from data import CLS, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
-from lab.figures import load_pyplot, save, style_of_line
+from lab.figures import figure_path, load_pyplot, save, style_of_line
 from lab.record import add_records, identity_of_run, losses_of_variants, read_length_records
 from model import IGNORED, load_config, load_run
 from support.commands import positive_int, run_command
@@ -477,7 +477,7 @@ def parse_arguments(arguments=None):
     add("--out", type=Path, metavar="FILE.jsonl", help="also keep the numbers in this file")
     add(
         "--figure",
-        type=Path,
+        type=figure_path,
         metavar="PATH",
         help="also draw them: a path without suffix, or a folder",
     )

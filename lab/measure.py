@@ -81,6 +81,8 @@ def peak_of_process(device):
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / MIB
+    if device.type != "cpu":
+        return math.nan  # torch does not say it
 
     # On Linux, `resource` (below) would include the memory of the parent process.
     if Path("/proc/self/status").exists():
@@ -96,13 +98,13 @@ def peak_of_process(device):
 def in_new_process(function, *arguments):
     """function(*arguments), a number, computed in a fresh process: nothing else uses its memory.
 
-    Returns nan if the system kills the process, which usually means that memory was full.
+    Returns nan if memory is full: the system kills the process, or the GPU has no more.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
             return pool.submit(function, *arguments).result()
-        except BrokenProcessPool:
+        except (BrokenProcessPool, torch.OutOfMemoryError):
             return math.nan
 
 

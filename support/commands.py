@@ -124,6 +124,11 @@ def given_options(args, names):
     return given
 
 
+def valid_text(text):
+    """The text with "?" in place of bytes that are not text, which a terminal may pass."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def positive_int(text):
     """argparse type: a whole number above 0, and at most LARGEST_INT."""
     if not (text.isascii() and text.isdigit() and text.strip("0")):

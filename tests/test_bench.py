@@ -477,6 +477,37 @@ def test_lengths_says_from_which_length_on_a_variant_is_faster(
     assert out.splitlines()[-1] == verdict
 
 
+def test_the_ratio_of_the_rounds_decides_and_not_the_two_medians():
+    """A machine that was busy in a whole round changes the medians, but not the ratio."""
+    rows = [
+        {"N": 8, "variant": "none", "ms": 2.0, "ratio": 1.0},
+        {"N": 8, "variant": "dilated", "ms": 1.9, "ratio": 1.1},
+    ]
+    assert bench.crossover(rows, "dilated", "none") == "dilated: not faster than none"
+
+
+def test_too_little_memory_for_mixers_of_a_length_is_one_line_and_the_rows_before_it_are_kept(
+    benchmark, tmp_path, monkeypatch
+):
+    """RuntimeError is what torch raises if an allocation fails."""
+    make_mixer_run = bench.make_mixer_run
+
+    def run_up_to_64(config, B, N, device, dtype):
+        if N > 64:
+            raise RuntimeError("you tried to allocate too much\nand more")
+        return make_mixer_run(config, B, N, device, dtype)
+
+    monkeypatch.setattr(bench, "make_mixer_run", run_up_to_64)
+    monkeypatch.setattr(measure, "in_new_process", lambda function, *arguments: 0.0)
+    out_path = tmp_path / "lengths.json"
+    arguments = ["--variant", "none", "--max_length", 128, "--rounds", 1, "--out", out_path]
+    code, _, error = benchmark("lengths", *arguments)
+    assert code == 2
+    assert error == "lab.bench: N = 128 cannot be measured here: you tried to allocate too much\n"
+    rows = json.loads(out_path.read_text(encoding="utf-8"))["rows"]
+    assert [row["N"] for row in rows] == [64]
+
+
 def test_a_cost_per_1000_tokens_is_the_median_over_the_rounds_and_its_ratio_that_of_each_round(
     monkeypatch,
 ):
@@ -540,21 +571,21 @@ def test_attention_prints_and_records_a_line_for_each_path(benchmark, tmp_path):
     assert content["settings"]["dtype"] == "float32"
 
 
-def test_the_ratio_of_a_path_is_its_time_by_that_of_plain_attention(monkeypatch):
+def test_the_ratio_of_a_method_is_its_time_by_that_of_plain_attention(monkeypatch):
     """plain takes 1, 2, 4, ... seconds in the nine rounds, gather three times as long."""
     seconds = []
     for number in range(9):
         seconds += [2.0**number, 3 * 2.0**number]
     given = iter(seconds)
     monkeypatch.setattr(measure, "seconds", lambda run, device: next(given))
-    paths = {name: bench.PATHS[name] for name in ("plain", "gather")}
+    paths = {name: bench.METHODS[name] for name in ("plain", "gather")}
     plain, gather = bench.measure_attention(paths, [64], 64, CPU, torch.float32)
     assert (plain["ratio"], gather["ratio"]) == (1, 3)
     assert (plain["ms"], gather["ms"]) == (1000 * 16, 1000 * 48)
 
 
 def test_bf16_has_larger_errors_which_are_measured_against_float64():
-    rows = bench.measure_attention(bench.PATHS, [64], 64, CPU, torch.bfloat16)
+    rows = bench.measure_attention(bench.METHODS, [64], 64, CPU, torch.bfloat16)
     for row in rows:
         assert 1e-4 < row["value_error"] < 0.1
         assert 1e-4 < row["gradient_error"] < 0.1
@@ -615,7 +646,7 @@ def test_too_little_memory_for_a_length_is_one_line_and_the_rows_before_it_are_k
             raise RuntimeError("you tried to allocate too much\nand more")
         return plain(query, *inputs)
 
-    monkeypatch.setattr(bench, "PATHS", {"plain": plain_up_to_64})
+    monkeypatch.setattr(bench, "METHODS", {"plain": plain_up_to_64})
     out_path = tmp_path / "attention.json"
     arguments = ["--max_length", 128, "--tokens", 64, "--out", out_path]
     code, _, error = benchmark("attention", *arguments)

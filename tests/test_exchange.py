@@ -599,7 +599,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(refused, tmp_path):
         ),
         (
             {"vocab.txt": "a", "tokenizer_config.json": '{"do_lower_case": 1}'},
-            "has 1 for lowercase",
+            "has 1 for do_lower_case",
         ),
         ({"vocab.txt": "a", "tokenizer_config.json": "[]"}, "is not a JSON object"),
     ],

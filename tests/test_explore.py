@@ -190,7 +190,9 @@ def test_every_term_in_the_page_is_that_of_the_loop_references(page_of, variant,
     layer = 2
     run = data["runs"][0]
     assert run["beyond"] == beyond
-    assert run["clipped"] == (beyond == "clip")
+    for head in run["layers"][layer - 1]["heads"]:
+        for term in head["terms"]:
+            assert term["clipped"] == (beyond == "clip")
 
     # queries and keys by loops
     x, attention_mask, _ = inputs_of_mixer(model, layer)
@@ -377,6 +379,9 @@ def test_a_combination_of_ones_own_has_the_content_and_the_words_of_its_terms(pa
         assert heads
         for head in heads:
             assert [term["name"] for term in head["terms"]] == ["fixed", "t5"]
+            assert [term["clipped"] for term in head["terms"]] == [True, False]
+        note_on_rotary = "The term rotary changes the content term: positions are part of it."
+        assert note_on_rotary in layer["notes"]
         expected += [True] * len(heads) + [False] * len(heads)
     assert clipped == expected
 

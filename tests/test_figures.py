@@ -433,7 +433,7 @@ def test_a_kernel_in_words_follows_the_rules(words, weights):
     mirrored, _ = figures.describe(p[::-1])
     assert found == words
     assert mirrored == MIRRORED.get(words, words)
-    assert f"{p.max() * 9:.2f} of the mean" in numbers
+    assert f"{p.max() * 9:.2f} times the mean" in numbers
 
 
 def test_the_ends_of_a_clipped_kernel_are_for_all_tokens_farther_away():
@@ -652,11 +652,15 @@ def test_the_idea_shows_each_weight_of_the_kernel_on_its_diagonal(matplotlib):
 @pytest.mark.parametrize(
     "variant, arguments, message",
     [
-        ("none", ["fixed", "RUN"], "none has no fixed kernels"),
-        ("none", ["attention", "RUN", SENTENCE], "no position terms"),
+        ("none", ["fixed", "RUN"], "none has no fixed kernels of K weights"),
+        ("none", ["attention", "RUN", SENTENCE], "adds no position terms to the content term"),
         ("lightconv", ["attention", "RUN", SENTENCE], "is a LightConv, and this figure"),
         ("convbert", ["attention", "RUN", SENTENCE], "needs self-attention in all heads"),
-        ("fixed", ["dynamic", "RUN", SENTENCE], "has no kernels that its queries make"),
+        (
+            "fixed",
+            ["dynamic", "RUN", SENTENCE],
+            "has no dynamic kernels of K weights; python -m lab.explore",
+        ),
         ("composite", ["depthwise", "RUN"], "no depthwise convolution"),
         (
             "composite",
@@ -680,6 +684,7 @@ def test_the_idea_shows_each_weight_of_the_kernel_on_its_diagonal(matplotlib):
         ("composite", ["lengths", "RUN/config.json"], "was not written by python -m lab.bench"),
         ("composite", ["lengths", "RUN/log.jsonl"], "was not written by python -m lab.bench"),
         ("composite", ["lengths", "RUN/absent"], "not a file"),
+        ("composite", ["lengths", "INFINITE"], "was not written by python -m lab.bench"),
         ("composite", ["phenomena", "RUN/absent"], "absent is not there"),
         ("composite", ["phenomena", "RUN/log.jsonl"], "log.jsonl is damaged (line 1: "),
         ("composite", ["phenomena", "NO PAIRS"], "has no minimal pairs yet"),
@@ -702,7 +707,10 @@ def test_an_error_gets_one_line(variant, arguments, message, tmp_path, figure):
     two_kinds = write_runs(tmp_path / "two.jsonl", {("none", 0): {("roles", "a"): 60}})
     write_runs(tmp_path / "other.jsonl", {("none", 1): {("roles", "a"): 60}}, data="blimp")
     two_kinds.write_text(two_kinds.read_text() + (tmp_path / "other.jsonl").read_text())
+    infinite = tmp_path / "infinite.json"
+    infinite.write_text('{"rows": [{"kib": null, "N": Infinity, "ms": 1, "gflop": 1}]}')
     places = {"BROKEN": broken, "NO PAIRS": without_pairs, "TWO KINDS": two_kinds}
+    places["INFINITE"] = infinite
 
     completed = []
     for argument in arguments:
@@ -734,6 +742,7 @@ def test_without_matplotlib_one_line_says_what_to_install(monkeypatch, tmp_path,
         (["fixed", "RUN", "a", "sentence"], "a sentence"),
         (["attention", "RUN", "a", "b"], "unrecognized arguments: b"),
         (["attention", "RUN"], "sentence"),
+        (["fixed", "RUN", "--out", "figure.PNG"], "leave out .PNG, which is added to the name"),
         (["depthwise", "RUN", "--head", "2"], "--head"),
         (["dynamic", "RUN", "a", "--head", "2", "--describe"], "--describe"),
         (["dynamic", "RUN", "a", "--head", "1", "--describe"], "--describe"),

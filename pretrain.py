@@ -471,7 +471,7 @@ def train(trainer, corpus, folder, save_every, eval_every):
 
 
 def train_step(trainer, corpus):
-    """One step: batch, masks, loss, update.
+    """One step: batch, masks, loss, update. trainer.tokens grows by the number of real tokens.
 
     The batch may have several parts, whose gradients add up (own_parts). Usually there is one. The
     forward pass and the loss are computed in the precision of the trainer (autocast).

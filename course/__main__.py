@@ -6,6 +6,9 @@ python -m course check                      apply all known mistakes: is each on
 python -m course attacks                    attack the grader: does any attack earn a point?
 """
 
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+
+# isort: split
 import argparse
 import os
 
@@ -46,8 +49,9 @@ def main(arguments=None):
         "sandbox: use a container, an ordinary user, and no network.",
     )
     command.add_argument("folder", metavar="DIR", help="the student's copy of the project")
-    command.add_argument("--part", type=int, choices=PARTS, help="only this part (default: all)")
-    command.add_argument(
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--part", type=int, choices=PARTS, help="only this part (default: all)")
+    which.add_argument(
         "--function", metavar="NAME", help="only this function, such as kernels.convolve"
     )
     command.add_argument("--out", help="also write results.json, in Gradescope's format")

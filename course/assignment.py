@@ -75,8 +75,9 @@ course/handout.md, if it is there, explains the theory and asks the questions.
 Keep names and arguments. The grader takes each function alone: helper functions, constants and
 imports that you add at the top of a file are not there. Define helpers inside the function. Do not
 import inside a function: use what its file imports. Give your variables other names than those of
-the functions and imports of the file. Loops over heads or over the K weights of a row are fine;
-loops over positions get 0 points, except in part 5.
+the functions and imports of the file. Loops over heads or over the K weights of a row are fine. In
+parts 1 to 4, a function whose number of tensor operations grows with the number of positions gets 0
+points.
 
 When a function is graded, all other functions are the original ones. Each command below runs the
 tests of one function, with stand-ins for the functions of other parts. If these tests need more

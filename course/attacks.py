@@ -200,7 +200,7 @@ def attacks_command(args):
 
             for name, (score, sentence) in pool.map(graded, [*FILES, "a link to the reference"]):
                 print(f"{name}\n    {score:g} points. {sentence}")
-                is_full = score == function().points
+                is_full = score == merge_heads_line().points
                 must_be_full = name in FILES and FILES[name][1]
                 if is_full != must_be_full:
                     effects += 1
@@ -213,7 +213,7 @@ def attacks_command(args):
     return 0 if effects == 0 and unharmed else 1
 
 
-def function():
+def merge_heads_line():
     """The line of merge_heads in the table of parts."""
     return next(line for line in GRADED if line.name == NAME)
 
@@ -253,7 +253,7 @@ def by_the_rules(name, folder, expected):
         (copy / "attention.py").write_text(text, encoding="utf-8")
 
     # what the grader says
-    graded, outputs = grade_function(copy, function(), expected, LIMITS)
+    graded, outputs = grade_function(copy, merge_heads_line(), expected, LIMITS)
     sentences = [*graded.sentences, described(outputs, graded.properties)]
     return graded.score, " ".join(sentences)
 
@@ -261,11 +261,11 @@ def by_the_rules(name, folder, expected):
 def without_rules(name, victim, expected):
     """(score, sentence) of a body that goes straight into a child process."""
     source = replace_body(read_source(NAME), NAME, body_of(name, victim))
-    outputs, end = run_untrusted(NAME, source, LIMITS)
+    outputs, message = run_untrusted(NAME, source, LIMITS)
     if outputs is None:
-        return 0.0, end
+        return 0.0, message
     properties = right_properties(NAME, outputs, expected)
-    return score_of(function(), properties), described(outputs, properties)
+    return score_of(merge_heads_line(), properties), described(outputs, properties)
 
 
 def body_of(name, victim):

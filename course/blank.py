@@ -71,12 +71,16 @@ def blank_command(args):
 def write_blanked_project(out, parts):
     """Copy the project to a new folder and blank the functions of these parts.
 
-    Returns the lines of the table that are blank. Raises ValueError if `out` exists.
+    Returns the lines of the table that are blank. Raises ValueError if `out` exists, or if these
+    parts have no functions.
     """
     if out.exists() or out.is_symlink():
         raise ValueError(f"{out} exists already; choose a folder that does not exist")
     if out.resolve().is_relative_to(ROOT):
         raise ValueError(f"{out} is inside the project; choose a folder outside")
+    blanked = [function for function in GRADED if function.part in parts]
+    if not blanked:
+        raise ValueError("part 6 has no functions to write: give students the project itself")
 
     # copy
     for path in project_files():
@@ -86,7 +90,6 @@ def write_blanked_project(out, parts):
         shutil.copymode(ROOT / path, target)
 
     # blank
-    blanked = [function for function in GRADED if function.part in parts]
     for file in sorted({file_of(function.name) for function in blanked}):
         text = (ROOT / file).read_text(encoding="utf-8")
         for function in blanked:

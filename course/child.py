@@ -6,10 +6,10 @@ FOLDER is a copy of the project in which one file holds the student's function i
 original one. The current folder holds job.json; the outputs are written to outputs.pt there. The
 outputs are compared in another process.
 
-There are three safeguards, in addition to course/rules.py: limits of the operating system on
-memory, time, the size of files and the number of processes; a hook in Python that refuses to open
-files and to start processes; and strict types for what a function returns. Even so, it is not a
-sandbox.
+There are four safeguards, in addition to course/rules.py: limits of the operating system on memory,
+time, the size of files and the number of processes; a hook in Python that refuses to open files and
+to start processes; a torch.save that refuses paths; and strict types for what a function returns.
+Even so, it is not a sandbox.
 """
 
 import contextlib

@@ -6,6 +6,9 @@ Drawing needs matplotlib (pip install matplotlib). The worked example is compute
 project's own functions. The curves are drawn from the records in results/toy.jsonl.
 """
 
+import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
+
+# isort: split
 import math
 from types import SimpleNamespace
 from typing import NamedTuple

@@ -46,8 +46,9 @@ WALL_SECONDS = 120
 MEMORY = 4  # GiB
 
 # How the points of a function are divided among its properties; a property not named here has 2.
-# Those of WITHOUT_POINTS earn none, but if one is wrong, all points are lost: otherwise a student
-# could hand in the references and stand-ins of tests/, which use loops and indices.
+# Those of WITHOUT_POINTS earn none, but if one is wrong, all points are lost. So most of the
+# references and stand-ins of tests/, which use loops and indices, earn nothing. Some earn all
+# points: `drop` and `very_low_at_padding` of tests/science/stand_ins.py.
 WITHOUT_POINTS = ("no loop", "no index")
 WEIGHTS = {"values": 4, SHAPE: 1, "long": 1}
 LARGEST_OUTPUT = 2**25  # bytes
@@ -112,7 +113,7 @@ def check_submission(folder):
 
 
 def function_called(name):
-    """The line of the table: for "attention.Fixed.forward", or an end of it such as "forward".
+    """The line of the table: for "kernels.convolve", or an end of it that is unique: "convolve".
 
     Raises ValueError if no graded function, or more than one, has this name.
     """
@@ -172,9 +173,9 @@ def grade_function(folder, function, expected, limits):
         sentences.append(changed)
 
     # its outputs
-    outputs, end = run_untrusted(function.name, source, limits)
+    outputs, message = run_untrusted(function.name, source, limits)
     if outputs is None:
-        return no_points(function, [*sentences, end]), None
+        return no_points(function, [*sentences, message]), None
 
     # what is right
     properties = right_properties(function.name, outputs, expected)
@@ -199,9 +200,9 @@ def run_untrusted(name, source, limits):
         tree = Path(temporary) / "project"
         copy_project(tree)
         (tree / file_of(name)).write_text(source, encoding="utf-8")  # the original is not there
-        results, end = run_child(tree, [job_of([name], name, source)], limits, trusted=False)
+        results, message = run_child(tree, [job_of([name], name, source)], limits, trusted=False)
     if results is None:
-        return None, end
+        return None, message
 
     # A child may write what it wants: only {case: {"outputs" or "error"}} is used.
     is_one_job = isinstance(results, list) and len(results) == 1 and isinstance(results[0], dict)
@@ -211,15 +212,15 @@ def run_untrusted(name, source, limits):
 
 
 def run_trusted(jobs, with_plain):
-    """The outputs of the instructor's code for a list of jobs. RuntimeError if it fails."""
+    """The outputs of the instructor's code for a list of jobs. ValueError if it fails."""
     with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as temporary:
         tree = Path(temporary) / "project"
         copy_project(tree)
         if with_plain:
             shutil.copyfile(ROOT / "course/plain.py", tree / "course/plain.py")
-        results, end = run_child(tree, jobs, Limits(wall_seconds=900), trusted=True)
+        results, message = run_child(tree, jobs, Limits(wall_seconds=900), trusted=True)
     if results is None:
-        raise RuntimeError(f"the original functions could not be executed: {end}")
+        raise ValueError(f"the original functions could not be executed: {message}")
     return results
 
 
@@ -270,7 +271,7 @@ def run_child(tree, jobs, limits, trusted):
         seconds = limits.wall_seconds
         return None, f"It was stopped after {seconds} seconds: is there an endless loop?"
     if child.returncode != 0:
-        return None, end_of(child.returncode)
+        return None, message_of_exit_code(child.returncode)
     return read_outputs(folder / "outputs.pt", trusted)
 
 
@@ -322,7 +323,7 @@ def kill_group(child):
     child.wait()
 
 
-def end_of(code):
+def message_of_exit_code(code):
     """A sentence about the exit code of a child."""
     # The code is -9 for signal 9. Windows has none of these signals, and 99 is no signal.
     cpu_limit = getattr(signal, "SIGXCPU", 99)
@@ -339,7 +340,7 @@ def expected_outputs(names):
     results = run_trusted([job_of(names, plain=True)], with_plain=True)[0]
     for key, result in results.items():
         if "error" in result:
-            raise RuntimeError(f"the original function fails: {key}: {result['error']}")
+            raise ValueError(f"the original function fails: {key}: {result['error']}")
     return results
 
 

@@ -521,6 +521,8 @@ of("pretrain.make_optimizer",
    ("torch.optim.AdamW(", "torch.optim.Adam(", "it is Adam, whose decay goes into the gradient"))
 
 of("pretrain.Trainer.update",
+   ("loss.backward()", "self.optimizer.zero_grad()\n        loss.backward()",
+    "zero_grad comes before backward: the gradients of the earlier parts of a batch are lost"),
    ("self.optimizer.zero_grad()", "pass",
     "zero_grad is forgotten: each step adds to the gradients of the earlier ones"),
    ("norm = nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)\n        "

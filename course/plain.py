@@ -147,9 +147,9 @@ def copies(model):
     return {name: x.detach().clone().requires_grad_() for name, x in model.named_parameters()}
 
 
-def state(optimizer, losses, tokens):
+def state(optimizer, losses):
     weights = {name: x.detach() for name, x in optimizer.weights.items()}
-    return {"losses": losses, "steps done": STEPS, "tokens": tokens, "weights": weights}
+    return {"losses": losses, "steps done": STEPS, "weights": weights}
 
 
 def few_steps(project):
@@ -160,11 +160,9 @@ def few_steps(project):
     step_seed = project.pretrain.step_seed
 
     losses = []
-    tokens = 0
     for step in range(STEPS):
         # batch and masks: functions of (seed, step)
         ids = corpus.batch(seed, step, SETTINGS["batch_size"])
-        tokens += int((ids != 0).sum())
         generator = torch.Generator().manual_seed(step_seed(seed, step, "masks"))
         masked_ids, labels = project.data.mask_tokens(ids, 40, generator)
 
@@ -177,7 +175,7 @@ def few_steps(project):
 
         losses.append(loss.item())
         optimizer.update(loss)
-    return state(optimizer, losses, tokens)
+    return state(optimizer, losses)
 
 
 def evaluation(project):
@@ -217,5 +215,5 @@ def updates(project):
         "rates": optimizer.rates,
         "gradient norms": optimizer.norms,
         "losses have a graph": False,
-        **state(optimizer, losses, 0),
+        **state(optimizer, losses),
     }

@@ -35,7 +35,8 @@ BUILTINS = {
 
 # Not even as names of variables: a nested function could hide the built-in behind its argument.
 FORBIDDEN_NAMES = {
-    "breakpoint", "classmethod", "compile", "delattr", "eval", "exec", "exit", "getattr", "globals",
+    "breakpoint", "bytearray", "bytes", "callable", "classmethod", "compile", "delattr", "dir",
+    "eval", "exec", "exit", "getattr", "globals", "hasattr", "hash", "input", "issubclass",
     "locals", "memoryview", "object", "open", "property", "quit", "setattr", "staticmethod",
     "super", "type", "vars",
 }
@@ -112,8 +113,8 @@ def cut_out(text, name):
     """Only the lines of one function, with the line `class X:` if it is in a class.
 
     For files that Python cannot parse. The other lines become blank, so that the line numbers stay
-    the same. The function ends before the next definition that is not inside it, before the
-    decorator of that definition, or before a line of the top level.
+    the same. The function begins with its decorators, and ends before the next line that is not
+    inside it. "" if there is no such function.
     """
     *classes, function = name.split(".")[1:]
     depth = 4 * len(classes)
@@ -128,18 +129,30 @@ def cut_out(text, name):
     if start > 0:
         above[-1] = f"class {classes[0]}:"
 
-    # from `def name(` to the end
-    kept = []
-    for line in lines[start:]:
-        indentation = len(line) - len(line.lstrip())
-        begins = indentation <= depth and line.lstrip().startswith(("def ", "class ", "@"))
-        if kept and (begins or (indentation < depth and line.strip())):
-            break
-        if kept or line.startswith(" " * depth + f"def {function}("):
-            kept.append(line)
-        else:
-            above.append("")
-    return "\n".join(above + kept)
+    # from `def name(` to the line before the next one outside
+    begin = start
+    while begin < len(lines) and not lines[begin].startswith(" " * depth + f"def {function}("):
+        begin += 1
+    if begin == len(lines):
+        return ""
+    end = begin + 1
+    while end < len(lines) and not is_outside(lines[end], depth):
+        end += 1
+
+    # with its decorators
+    while begin > start and lines[begin - 1].startswith(" " * depth + "@"):
+        begin -= 1
+    above += [""] * (begin - start)
+    return "\n".join(above + lines[begin:end])
+
+
+def is_outside(line, depth):
+    """Whether a line does not belong to a function whose `def` is indented by `depth` spaces."""
+    text = line.lstrip()
+    indentation = len(line) - len(text)
+
+    # a closing bracket may end the arguments, and a comment may stand anywhere
+    return text != "" and indentation <= depth and not text.startswith((")", "#"))
 
 
 def is_blank(node):

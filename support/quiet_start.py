@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("pretrain.py", "glue.py", "model.py", "toy/__main__.py")  # and all of lab/
+FOLDERS = ("lab", "course")  # every file there may be a program
+PROGRAMS = ("pretrain.py", "glue.py", "model.py", "toy/__main__.py")
 
 
 def is_our_program():
@@ -19,7 +20,9 @@ def is_our_program():
     if file is None:
         return False
     path = Path(file).resolve()
-    return path.parent == ROOT / "lab" or path in [ROOT / name for name in PROGRAMS]
+    if path.parent in [ROOT / name for name in FOLDERS]:
+        return True
+    return path in [ROOT / name for name in PROGRAMS]
 
 
 # A program that runs in the background of a shell ignores Ctrl-C; that must stay so.

@@ -325,6 +325,8 @@ def test_run_command_leaves_an_ignored_ctrl_c_ignored():
         ("project/model.py", True),
         ("project/lab/pairs.py", True),
         ("project/toy/__main__.py", True),
+        ("project/course/__main__.py", True),
+        ("project/course/figures.py", True),
         ("project/mine.py", False),
         ("mine.py", False),
     ],
@@ -333,7 +335,7 @@ def test_ctrl_c_during_the_imports_is_quiet_in_our_programs_only(tmp_path, progr
     # a copy of the project with this module alone
     project = tmp_path / "project"
     (project / "support").mkdir(parents=True)
-    for folder in ("lab", "toy"):
+    for folder in ("lab", "toy", "course"):
         (project / folder).mkdir()
     shutil.copy(ROOT / "support" / "quiet_start.py", project / "support")
 

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import attention
+import data
 import kernels
 import pretrain
 from conftest import ROOT
@@ -187,7 +188,7 @@ def test_a_blanked_project_says_what_to_do(blanked, tmp_path):
     for function in GRADED:
         assert f"`{function.name}`, {function.points} points: {function.title}" in text
         assert assignment.test_command(function.name) in text
-    assert "loops over positions get 0 points" in text
+    assert "grows with the number of positions gets 0" in text
     blank.write_blanked_project(tmp_path / "out", (2,))
     text = (tmp_path / "out/ASSIGNMENT.md").read_text(encoding="utf-8")
     assert "gather_scores" in text and "relative_scores`" not in text
@@ -462,6 +463,12 @@ def test_a_copy_with_a_right_a_wrong_and_a_refused_function(
     assert "It is still blank." in printed and f"{results['score']:.2f} of 100" in printed
 
 
+def test_blanks_of_the_written_part_alone_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="part 6 has no functions to write"):
+        blank.write_blanked_project(tmp_path / "copy", (6,))
+    assert not (tmp_path / "copy").exists()
+
+
 def test_one_function_is_graded_alone(blanked, capsys):
     assert main(["grade", str(blanked), "--function", "convolve"]) == 0
     printed = capsys.readouterr().out
@@ -601,6 +608,7 @@ def test_a_link_to_the_original_is_refused(tmp_path):
         ("kernels.gather_scores", "return add_band(rows, rows)", "add_band"),
         ("kernels.sum_bands_of_strip", "return sum_bands(scores, K)", "sum_bands"),
         ("kernels.convolve", "return rows.__class__", "__class__"),
+        ("kernels.convolve", "return hasattr(rows, 'grad')", "may not use the name `hasattr`"),
     ],
 )
 def test_a_function_may_not_answer_with_another_one(name, body, sentence, tmp_path):
@@ -625,6 +633,72 @@ def test_a_syntax_error_is_shown_with_the_number_of_its_line(name, tmp_path):
     assert f"line {number + 1} of attention.py" in refusal(name, text, tmp_path)
     text = text.replace("def lowest_at_padding(", "def lowest_at_padding((")
     assert f"line {number + 1} of attention.py" in refusal(name, text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "right, wrong",
+    [
+        ("def train(", "def train(("),  # before the function
+        ('if __name__ == "__main__":', "RESULT = (\n"),  # after it, in a line of the top level
+    ],
+)
+def test_a_syntax_error_elsewhere_changes_neither_the_body_nor_the_decorators(
+    right, wrong, tmp_path
+):
+    name = "pretrain.evaluate"
+    text = read_source(name)
+    assert text.count(right) == 1
+    (tmp_path / "pretrain.py").write_text(text.replace(right, wrong), encoding="utf-8")
+    node = rules.students_function(tmp_path, name)
+    assert ast.dump(node) == ast.dump(original(name))
+    assert rules.changed_signature(node, name) is None
+
+
+def test_writing_by_an_index_is_noticed_like_reading_by_one():
+    x = torch.zeros(3)
+    index = torch.tensor([0, 2])
+    with cases.Operations() as sliced:
+        x[1:] = 1.0
+    assert not sliced.indexed
+    with cases.Operations() as put:
+        x[index] = torch.ones(2)
+    assert put.indexed
+    with cases.Operations() as copied:
+        x.index_copy_(0, index, torch.ones(2))
+    assert copied.indexed
+
+
+WRONG_MASKS = {
+    "a smaller probability": "draw * 0.15 / 0.132",
+    "neighbours together": "draw[:, ::2].repeat_interleave(2, dim=1)",
+    "a fixed number per sentence": "draw.argsort(1).argsort(1) / draw.shape[1]",
+}
+
+
+@pytest.mark.parametrize("change", [None, *WRONG_MASKS.values()], ids=["none", *WRONG_MASKS])
+def test_masks_with_other_random_numbers_are_right_and_other_distributions_are_not(
+    change, monkeypatch
+):
+    """The distribution counts, not the numbers that come from the generator."""
+    case = next(case for case in cases.cases_of(["data.mask_tokens"]) if case.property == "values")
+    project = SimpleNamespace(data=data)
+    expected = case.compute(project)
+
+    # other random numbers: those of another seed
+    rand = torch.rand
+
+    def other_rand(*shape, generator, **options):
+        other = torch.Generator().manual_seed(generator.initial_seed() + 1_000)
+        draw = rand(*shape, generator=other, **options)
+        if change is None:
+            return draw
+        return eval(change, {"draw": draw})
+
+    monkeypatch.setattr(torch, "rand", other_rand)
+    found = case.compute(project)
+    plain_found = {"outputs": {name: float(value) for name, value in found.items()}}
+    plain_expected = {"outputs": {name: float(value) for name, value in expected.items()}}
+    assert bool(grade.differences(case, plain_found, plain_expected)) == (change is not None)
 
 
 def test_a_changed_first_line_is_mentioned_and_ignored():
@@ -652,12 +726,12 @@ def test_the_restrictions_hold_without_the_rules(outputs, tmp_path):
         jobs.append(grade.job_of([attacks.NAME], attacks.NAME, source))
     tree = tmp_path / "work/project"
     grade.copy_project(tree)
-    results, end = grade.run_child(tree, jobs, grade.Limits(), trusted=False)
+    results, message = grade.run_child(tree, jobs, grade.Limits(), trusted=False)
 
     # no points, and nothing changed
-    assert end is None
+    assert message is None
     for name, found in zip(names, results, strict=True):
         properties = grade.right_properties(attacks.NAME, found, expected)
-        assert grade.score_of(attacks.function(), properties) == 0, name
+        assert grade.score_of(attacks.merge_heads_line(), properties) == 0, name
     assert attacks.digest(victim) == before
     assert attention.merge_heads(torch.zeros(1, 2, 3, 4)).shape == (1, 3, 8)

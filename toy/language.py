@@ -1,6 +1,6 @@
 """A toy language in which position and word order carry meaning.
 
-It is small enough that a tiny BERT learns it in minutes. Two documents:
+It is small enough that a tiny BERT learns most of its grammar in minutes. Two documents:
 
     the dog chased the cats . they were afraid .
     did the fox sleep ? no , it did not .
@@ -1198,7 +1198,7 @@ def question_scene(story):
     form = story.random()
     asked = story.active_or_passive(event, 0.3)
 
-    # 25 %: who did it? 15 %: to whom?
+    # 25 %: about the subject (of a passive, that is to whom it was done); 15 %: about the object
     if form < 0.25:
         return ask_for_subject(story, asked, event)
     if form < 0.4:
@@ -1213,7 +1213,7 @@ def question_scene(story):
 
 
 def ask_for_subject(story, asked, event):
-    """Who did it? The answer is short, or it is the event.
+    """A question about the subject. The answer is short, or it is the event.
 
     who chased the cats ?           the dog did .
     who was chased by the dog ?     the dog chased the cat .

@@ -955,11 +955,11 @@ def finetune_command(args):
     # load_run are not used here: they are called for their errors.
     named_tasks(args.task)
     folders = each_run_once(args.runs)
+    device, dtype, description = choose_device(args.device, args.dtype)
     for folder in folders:
         load_run(folder)
     formats = formats_of(args.data_dir)
     data_dir = prepare_data_folder(args)
-    device, dtype, description = choose_device(args.device, args.dtype)
     print(description)
     tasks = read_tasks(formats, data_dir, args)
 

@@ -52,6 +52,7 @@ from support.glue_table import (
     NOTES,
     Run,
     differences_on_shared_seeds,
+    note_line,
     notes_of,
     phenomenon_cells,
     result_lines,
@@ -381,13 +382,6 @@ def notes_of_marks(marks):
     for mark in sorted(marks):
         lines += ["", note_line(f"{mark} {NOTES[mark]}")]
     return lines
-
-
-def note_line(note):
-    """A note as a line of Markdown, where a line that begins with "* " would be a list."""
-    if note.startswith("* "):
-        return "\\" + note
-    return note
 
 
 def differences_table(records, measures, comparisons):

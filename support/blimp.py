@@ -61,7 +61,11 @@ def read_folder(folder):
     Raises:
         ValueError: there are no such files, or a line is damaged.
     """
-    texts = {str(path): path.read_bytes() for path in sorted(Path(folder).glob("*.jsonl"))}
+    texts = {}
+    for path in sorted(Path(folder).glob("*.jsonl")):
+        # macOS writes a second file ._NAME beside each file on the disk of another system
+        if not path.name.startswith("._"):
+            texts[str(path)] = path.read_bytes()
     if not texts:
         raise ValueError(
             f"{str(folder)!r} has no files *.jsonl: --data is toy, blimp, or a folder of files in "

@@ -12,6 +12,7 @@ import math
 import torch
 
 from support.files import damaged, load_checkpoint
+from support.json_lines import reason_of
 
 # what Trainer.save writes at any time, and what an unfinished run needs in addition
 KEYS = ("settings", "step", "losses", "tokens", "seconds", "records", "result")
@@ -36,7 +37,7 @@ def read_state(path):
     try:
         check_state(state)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
-        raise damaged(path, error) from None
+        raise damaged(path, reason_of(error)) from None
     return state
 
 

@@ -25,6 +25,7 @@ def run_command(program, function, *arguments):
         1      the training failed, or the memory is full
         2      wrong input, a file that cannot be read or written, or a failed download
         130    Ctrl-C
+        143    SIGTERM, without a line
     """
     # A console that cannot show a character prints "?" instead.
     # A stream that was closed before the start is None.
@@ -142,7 +143,7 @@ def positive_int(text):
 
 
 def fraction(text):
-    """argparse type: a number from 0 to below 1."""
+    """argparse type: a number that is at least 0 and below 1."""
     value = float(text)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not in [0, 1)")

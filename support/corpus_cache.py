@@ -225,8 +225,8 @@ class PreparedCorpus(NamedTuple):
 def load_if_intact(folder, log):
     """The PreparedCorpus of a folder. None if there is no folder, or if it was damaged.
 
-    Before it returns None, it deletes a damaged folder, with a line of text for log(). It also
-    deletes what killed processes left in the cache.
+    Before it returns None, it deletes a damaged folder, with a line of text for log(), and what
+    killed processes left in the cache.
     """
     # A broken link is damaged, too.
     if os.path.lexists(folder):

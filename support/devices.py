@@ -15,6 +15,8 @@ def choose_device(device="auto", precision="auto"):
 
     It also prepares the device. With several processes, it sets the GPU of this process. On a CPU,
     numbers that are almost 0 (subnormal numbers) become 0, because a CPU is very slow with them.
+    This setting holds for this thread and for the threads that it starts afterwards, so call this
+    function before any work of torch.
 
     Args:
         device: "cpu", "cuda", "cuda:1", "mps"; "auto" chooses the first of CUDA, MPS, CPU.
@@ -43,7 +45,7 @@ def choose_device(device="auto", precision="auto"):
     if chosen.type == "cpu":
         torch.set_flush_denormal(True)
 
-    # On many GPUs, cuDNN may compute float32 convolutions with 10 bits of precision (TF32).
+    # On many GPUs, cuDNN may compute float32 convolutions with 11 bits of precision (TF32).
     if chosen.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False
 
@@ -55,7 +57,7 @@ def choose_device(device="auto", precision="auto"):
         reason = "its hardware multiplies bf16"
     else:
         precision = "fp32"
-        reason = "it has no fast bf16"
+        reason = "no fast bf16 is known for it"
 
     if chosen.type == "cuda":
         name = torch.cuda.get_device_name(chosen)
@@ -135,7 +137,7 @@ def device_of_process(device):
 
 
 def has_fast_bf16(device):
-    """Whether the device has instructions for bf16, which make it about twice as fast as fp32."""
+    """Whether the device has instructions that multiply bf16 matrices faster than float32."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device.type != "cpu":

@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from datetime import timedelta
 
 import torch
@@ -160,8 +160,10 @@ def run_first(function, *arguments):
         return result
     finally:
         # It may end before let_others_begin(), for example after --help: then the others end, too.
-        if not _store.check([OTHERS]):
-            _store.set(OTHERS, END)
+        # If the store has ended, so have the others, and an error of `function` is what counts.
+        with suppress(RuntimeError):
+            if not _store.check([OTHERS]):
+                _store.set(OTHERS, END)
 
 
 def run_after_first(function, *arguments):

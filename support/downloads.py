@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from support.files import rename, sha256_of, write_to_disk
+from support.files import flush_to_disk, rename, sha256_of
 
 USER_AGENT = "bert-convolution/1.0"  # some servers refuse the name that Python sends by default
 CHUNK = 1 << 18  # bytes that are read at a time
@@ -31,7 +31,7 @@ def download(urls, path, size, sha256, timeout=30):
         path: where the file is put. Its folder is made if needed.
         size: the published size in bytes.
         sha256: the published SHA-256, as a hexadecimal string.
-        timeout: seconds without a single byte after which a connection is given up.
+        timeout: seconds without a single byte after which the connection is closed.
 
     Returns:
         The Path of the file.
@@ -59,7 +59,7 @@ def download(urls, path, size, sha256, timeout=30):
     for url in urls:
         failure = download_from_mirror(url, part, size, sha256, timeout)
         if failure is None:
-            write_to_disk(part)
+            flush_to_disk(part)
             rename(part, path)
             return path
         failures.append(f"{url}: {failure}")
@@ -101,7 +101,7 @@ def download_from_mirror(url, part, size, sha256, timeout):
         except (OSError, http.client.HTTPException) as error:
             # No network, no such file, a timeout, a full disk, ...
             failure = error
-            # Only an attempt that brought some bytes makes another one promising.
+            # Try again only if this attempt received some bytes.
             if size_so_far(part) > before:
                 continue
             return failure

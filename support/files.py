@@ -16,6 +16,7 @@ from support.memory import is_out_of_memory
 from support.signals import delayed_signals
 
 PART = ".part"  # how the temporary names end
+DESKTOP_FILES = (".DS_Store", "desktop.ini")  # what macOS and Windows add to folders they show
 OWN_PART = re.compile(r"(.+)\.([0-9]+)\.part")  # "model.pt.4711.part": 4711 is the process ID
 
 # Windows refuses to rename a file while another program reads it, such as a virus scanner.
@@ -36,9 +37,9 @@ def write_atomically(path, write):
         remove_parts_of(path)
         try:
             write(temporary)
-            write_to_disk(temporary)
+            flush_to_disk(temporary)
             rename(temporary, path)
-            write_folder_to_disk(path.parent)
+            flush_folder_to_disk(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -62,12 +63,12 @@ def new_folder(folder):
         # The content must be on the disk before the name is: a power failure could come between.
         for path in temporary.rglob("*"):
             if path.is_dir():
-                write_folder_to_disk(path)
+                flush_folder_to_disk(path)
             else:
-                write_to_disk(path)
-        write_folder_to_disk(temporary)
+                flush_to_disk(path)
+        flush_folder_to_disk(temporary)
         rename(temporary, folder)
-        write_folder_to_disk(folder.parent)
+        flush_folder_to_disk(folder.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -120,22 +121,22 @@ def is_running(number):
     return True
 
 
-def write_to_disk(path):
-    """Wait until the content of a file is on the disk, so that a power failure cannot take it."""
+def flush_to_disk(path):
+    """Wait until the content of a file is on the disk, so that a power failure cannot lose it."""
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
 
 
-def write_folder_to_disk(folder):
+def flush_folder_to_disk(folder):
     """Wait until the names in a folder are on the disk, the new name of a file among them."""
     # Windows and some network file systems cannot do this with a folder. The file has its new name
-    # all the same.
+    # anyway, but a power failure may undo this.
     with suppress(OSError):
-        number = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(number)
+            os.fsync(descriptor)
         finally:
-            os.close(number)
+            os.close(descriptor)
 
 
 def remove_parts(folder):
@@ -229,9 +230,9 @@ def damaged(path, reason):
 def check_archive(file):
     """Raise zipfile.BadZipFile if a part of an open zip archive is not what was written."""
     with zipfile.ZipFile(file) as archive:
-        damaged = archive.testzip()
-        if damaged is not None:
-            raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
+        wrong_part = archive.testzip()
+        if wrong_part is not None:
+            raise zipfile.BadZipFile(f"wrong checksum of {wrong_part}")
 
         # torch.save writes plain parts. If damage turns one into a "folder", torch.load does not
         # fill its tensor, which then holds whatever was in that memory before.

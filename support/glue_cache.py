@@ -3,7 +3,7 @@
 import json
 import os
 
-from support.files import delete, make_folder, new_folder, sha256_of
+from support.files import DESKTOP_FILES, delete, make_folder, new_folder, sha256_of
 from support.locks import lock
 
 DIGESTS = "sha256.json"  # {file of the folder: its SHA-256}
@@ -51,10 +51,10 @@ def is_intact(folder):
 
 
 def digests_of_files(folder):
-    """{file: its SHA-256} of all files below a folder, except the file of the digests itself."""
+    """{file: its SHA-256} of all files below a folder, except the digests and DESKTOP_FILES."""
     digests = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.is_file() and name != DIGESTS:
+        if path.is_file() and name != DIGESTS and path.name not in DESKTOP_FILES:
             digests[name] = sha256_of(path)
     return digests

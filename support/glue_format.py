@@ -1,6 +1,6 @@
 """GLUE's files: which columns each of them has, how they are read and how they are written.
 
-The table FORMATS states every column once, for the reader and for the writer. The files are UTF-8
+The table FORMATS states every column that is used, once for both. The files are UTF-8
 text, one row per line, with a tab between two columns. There is no quoting: a quotation mark is an
 ordinary character.
 
@@ -163,6 +163,7 @@ FORMATS = {
             "test_mismatched": 9847,
             "diagnostic": 1104,
         },
+        # The published dev files also have label2 to label5. The reader finds columns by name.
         columns=MNLI_COLUMNS + ("label1", "gold_label"),
         test_columns=MNLI_COLUMNS,
         texts=("sentence1", "sentence2"),

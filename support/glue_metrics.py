@@ -1,14 +1,15 @@
 """GLUE's metrics: accuracy, F1, Matthews correlation, Pearson's r and Spearman's rho.
 
 Every metric takes predictions and labels, both (n,) class ids or numbers, and returns a float.
-A metric returns 0 where it is not defined: f1, if no prediction of class 1 is right; matthews,
-pearson and spearman, if all predictions or all labels are equal.
+A metric returns 0 where it is not defined: f1, if class 1 is in neither
+the predictions nor the labels; matthews, pearson and spearman, if all predictions or all labels are
+equal.
 """
 
 import numpy as np
 
 
-def check_pairs(predictions, labels):
+def checked_arrays(predictions, labels):
     """Both as float64 arrays (n,). ValueError: unequal numbers, none at all, or not finite."""
     x = np.asarray(predictions, dtype=np.float64)
     y = np.asarray(labels, dtype=np.float64)
@@ -23,13 +24,13 @@ def check_pairs(predictions, labels):
 
 def accuracy(predictions, labels):
     """The share of predictions that are equal to their label."""
-    x, y = check_pairs(predictions, labels)
+    x, y = checked_arrays(predictions, labels)
     return float(np.mean(x == y))
 
 
 def f1(predictions, labels):
     """Harmonic mean of precision and recall of class 1: 2 TP / (2 TP + FP + FN)."""
-    x, y = check_pairs(predictions, labels)
+    x, y = checked_arrays(predictions, labels)
     predicted = x == 1  # TP + FP
     actual = y == 1  # TP + FN
     true_positives = np.sum(predicted & actual)
@@ -44,13 +45,13 @@ def matthews(predictions, labels):
     (TP TN - FP FN) / sqrt((TP + FP) (TP + FN) (TN + FP) (TN + FN)). This is Pearson's r of two
     variables that are 1 for class 1 and 0 for the other.
     """
-    x, y = check_pairs(predictions, labels)
+    x, y = checked_arrays(predictions, labels)
     return pearson(x == 1, y == 1)
 
 
 def pearson(predictions, labels):
     """Pearson's r: cov(x, y) / (sd(x) sd(y))."""
-    x, y = check_pairs(predictions, labels)
+    x, y = checked_arrays(predictions, labels)
 
     # a constant has no deviation to divide by
     if np.ptp(x) == 0 or np.ptp(y) == 0:
@@ -60,7 +61,7 @@ def pearson(predictions, labels):
 
 def spearman(predictions, labels):
     """Spearman's rho: Pearson's r of the ranks."""
-    x, y = check_pairs(predictions, labels)
+    x, y = checked_arrays(predictions, labels)
     return pearson(ranks(x), ranks(y))
 
 

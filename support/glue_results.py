@@ -14,7 +14,7 @@ the last one counts:
                  and, for CoLA, "by_phenomenon": {phenomenon: accuracy}
     settings     all that the result depends on; "changed" lists the names of those that are not
                  the published ones, if there are any
-    made_by      the machine, the versions and the code that made it (support/provenance.py)
+    made_by      the machine, the version of torch and the code that made it (support/provenance.py)
     seconds      how long the training steps took, without scoring and saving
 
 A file of weights holds task, seed, settings and result, too. So weights that do not belong to their
@@ -118,7 +118,7 @@ def check_settings_of(record):
     if not isinstance(changed, list) or not all(isinstance(name, str) for name in changed):
         raise ValueError(f"changed is {short(changed)}")
 
-    # the run is named twice
+    # task and seed are in the record and again in its settings
     for name in ("task", "seed"):
         if settings.get(name, record[name]) != record[name]:
             raise ValueError(f"{name} is {short(record[name])}, and {settings[name]} in settings")

@@ -112,7 +112,7 @@ def read_zip(path):
 
     Raises ValueError if it is not a zip, or if a file is far too large to be a submission's.
     """
-    # a pipe would wait for ever
+    # reading a pipe would never end
     if Path(path).exists() and not Path(path).is_file():
         raise ValueError(f"{path} is not a file")
 

@@ -284,19 +284,24 @@ class Cell:
 
     Attributes:
         scores: {pre-training seed: {fine-tuning seed: score}}.
+        marks_of_scores: {(pre-training seed, fine-tuning seed): set of marks, keys of NOTES}.
         one_model: whether the row has one pre-trained model, so that the error is over its
             fine-tuning seeds.
-        marks: of the results behind it, keys of NOTES.
     """
 
     scores: dict = field(default_factory=dict)
+    marks_of_scores: dict = field(default_factory=dict)
     one_model: bool = False
-    marks: set = field(default_factory=set)
 
-    def add(self, run, record, score):
-        """Add the score of a record."""
-        self.scores.setdefault(run.seed, {})[record["seed"]] = score
-        self.marks |= marks_of(record, run.records)
+    def add(self, seed, finetuning_seed, score, marks):
+        """Add the score of one pair of seeds."""
+        self.scores.setdefault(seed, {})[finetuning_seed] = score
+        self.marks_of_scores[seed, finetuning_seed] = marks
+
+    @property
+    def marks(self):
+        """The set of the marks of all scores."""
+        return set().union(*self.marks_of_scores.values())
 
     def means(self):
         """{pre-training seed: the mean over its fine-tuning seeds}."""
@@ -362,21 +367,20 @@ def add_task_scores(cells, group, columns):
             for record in run.records:
                 if record["task"] == task:
                     cell = cells.setdefault(column, Cell(one_model=len(group) == 1))
-                    cell.add(run, record, record["result"]["scores"][split]["score"])
+                    score = record["result"]["scores"][split]["score"]
+                    cell.add(run.seed, record["seed"], score, marks_of(record, run.records))
 
 
 def glue_cell(cells):
     """The GLUE score as a Cell: for each pair of seeds that has all columns, their mean."""
     first = next(iter(cells.values()))
     overall = Cell(one_model=first.one_model)
-    for cell in cells.values():
-        overall.marks |= cell.marks
-
     for seed, scores in first.scores.items():
         for finetuning_seed in scores:
             row = [cell.scores.get(seed, {}).get(finetuning_seed) for cell in cells.values()]
             if None not in row:
-                overall.scores.setdefault(seed, {})[finetuning_seed] = float(np.mean(row))
+                marks = [cell.marks_of_scores[seed, finetuning_seed] for cell in cells.values()]
+                overall.add(seed, finetuning_seed, float(np.mean(row)), set().union(*marks))
     return overall
 
 
@@ -387,7 +391,7 @@ def phenomenon_cells(group):
         for record in run.records:
             for phenomenon, accuracy in record["result"].get("by_phenomenon", {}).items():
                 cell = cells.setdefault(phenomenon, Cell(one_model=len(group) == 1))
-                cell.add(run, record, accuracy)
+                cell.add(run.seed, record["seed"], accuracy, marks_of(record, run.records))
     return cells
 
 
@@ -492,15 +496,17 @@ def check_same_training(run, other):
 
 def on_shared_seeds(cell, other):
     """Two Cells with the seeds, of pre-training and of fine-tuning, that both have."""
-    pair = (Cell(marks=cell.marks), Cell(marks=other.marks))
-    for seed, scores in cell.scores.items():
+    shared = Cell()
+    other_shared = Cell()
+    for seed, finetuning_seed in cell.marks_of_scores:
         # a run of unknown pre-training seed has no partner
-        other_scores = other.scores.get(seed, {})
-        shared = [each for each in scores if each in other_scores]
-        if seed is not None and shared:
-            pair[0].scores[seed] = {each: scores[each] for each in shared}
-            pair[1].scores[seed] = {each: other_scores[each] for each in shared}
-    return pair
+        if seed is None or (seed, finetuning_seed) not in other.marks_of_scores:
+            continue
+        for source, target in ((cell, shared), (other, other_shared)):
+            score = source.scores[seed][finetuning_seed]
+            marks = source.marks_of_scores[seed, finetuning_seed]
+            target.add(seed, finetuning_seed, score, marks)
+    return shared, other_shared
 
 
 def listed_seeds(group):
@@ -528,10 +534,12 @@ def result_lines(runs, cells_of=task_cells, published=False):
     if published:
         rows |= published_rows(dict.fromkeys(run.variant for run in runs))
 
-    # the columns that a row has, in their order
-    columns = {}
+    # the columns that a row has: those of GLUE in its order, then all others
+    found = {}
     for row in rows.values():
-        columns |= dict.fromkeys(row)
+        found |= dict.fromkeys(row)
+    columns = [name for name in ("runs", "seeds", *COLUMNS, "GLUE", *OUTSIDE) if name in found]
+    columns += [name for name in found if name not in columns]
     lines = [["variant", *columns]]
     for label, row in rows.items():
         lines.append([label, *[row.get(column, "") for column in columns]])
@@ -665,6 +673,13 @@ def aligned(lines):
     return padded
 
 
+def note_line(note):
+    """A note as a line of Markdown, where a line that begins with "* " would be a list."""
+    if note.startswith("* "):
+        return "\\" + note
+    return note
+
+
 def print_table(lines, notes, table_format):
     """Print a table, and the notes below it.
 
@@ -686,8 +701,9 @@ def print_table(lines, notes, table_format):
         for line in aligned(lines):
             print("  ".join(line).rstrip())
 
-    # in Markdown, an empty line ends the table
-    if notes and table_format == "markdown":
-        print()
+    # in Markdown, an empty line ends the table, and every note is a paragraph
     for note in notes:
+        if table_format == "markdown":
+            print()
+            note = note_line(note)
         print(note)

@@ -98,9 +98,17 @@ def read_json_lines(path, check, advice):
             record = json.loads(line, parse_constant=refuse_constant)
             check(record)
         except DAMAGE as error:
-            raise ValueError(f"{path} is damaged (line {number}: {error}): {advice}") from None
+            reason = reason_of(error)
+            raise ValueError(f"{path} is damaged (line {number}: {reason}): {advice}") from None
         records.append(record)
     return records
+
+
+def reason_of(error):
+    """What is wrong with a record, as text. The text of a KeyError is only the key."""
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return str(error)
 
 
 def refuse_constant(text):

@@ -10,8 +10,9 @@ a time. From the second step on, it needs at least
 and, at the end of the forward pass of a part, what the backward pass cannot do without. For every
 token of the part, in each layer:
 
-    C numbers    that enter the feed-forward network, for the gradient of its first weights
-    F numbers    that leave these weights, for the gradient of GELU
+    C numbers    the input of the first linear layer of the feed-forward network, for the gradient
+                 of its weights
+    F numbers    the output of this layer, for the gradient of GELU
 
 in the precision of the matrix products, 4 bytes or 2. And for every masked token, in float32:
 
@@ -27,6 +28,7 @@ batch itself needs 24 bytes per token: its ids, the masked ids and the labels, 8
 """
 
 import os
+from pathlib import Path
 
 import torch
 
@@ -38,6 +40,7 @@ GIB = 2**30
 BYTES_TO_UPDATE = 16  # per parameter
 BYTES_TO_COMPUTE = 12  # per parameter
 BYTES_OF_IDS = 24  # per token of a batch
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")  # bytes, or "max"; only Linux has it
 
 
 def memory_of(device):
@@ -46,9 +49,15 @@ def memory_of(device):
         return torch.cuda.get_device_properties(device).total_memory
     # Apple's GPU has the memory of the machine. Windows has no sysconf.
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return None
+
+    # a container on Linux may have less; without a limit, the file says "max"
+    try:
+        return min(memory, int(CONTAINER_LIMIT.read_text()))
+    except (OSError, ValueError):
+        return memory
 
 
 def memory_of_process(device):
@@ -151,7 +160,7 @@ def check_memory(
     """ValueError if a training step cannot fit into the memory of a device.
 
     Args:
-        make_model: BertForMaskedLM.
+        make_model: the class BertForMaskedLM. It is an argument, because model.py imports support/.
         config: its BertConfig.
         batch_size: B, pairs per step.
         lengths: (training pairs,) the tokens of each pair.
@@ -174,13 +183,13 @@ def check_memory(
     to_compute = BYTES_TO_COMPUTE * parameters
     if pairs < batch_size:
         to_compute = to_update
-    ids = BYTES_OF_IDS * float(lengths.mean())
-    pair = bytes_per_pair(config, lengths.mean(), masked_share, dtype)
-    needed = max(to_update, to_compute + batch_size * ids + pairs * pair)
+    id_bytes = BYTES_OF_IDS * float(lengths.mean())
+    pair_bytes = bytes_per_pair(config, lengths.mean(), masked_share, dtype)
+    needed = max(to_update, to_compute + batch_size * id_bytes + pairs * pair_bytes)
     if needed <= memory:
         return
 
-    advice = advice_on_pairs(memory - to_update, batch_size, ids, pair)
+    advice = advice_on_pairs(memory - to_update, batch_size, id_bytes, pair_bytes)
     raise ValueError(
         f"{config.variant} with {parameters:,} parameters and --batch_size {batch_size:,}, "
         f"{pairs:,} pairs at a time, needs more than {gib(needed)} of memory, and there are "
@@ -188,22 +197,22 @@ def check_memory(
     )
 
 
-def advice_on_pairs(room, batch_size, ids, pair):
+def advice_on_pairs(room, batch_size, id_bytes, pair_bytes):
     """What a user can do if a step does not fit: fewer pairs at a time, in a batch, or neither.
 
     Args:
         room: bytes for the pairs: the memory without the parameters, gradients and so on.
         batch_size: pairs per step.
-        ids: bytes of the token ids of a pair; those of all pairs are in memory.
-        pair: bytes of a pair that is being computed.
+        id_bytes: of the token ids of a pair; those of all pairs are in memory.
+        pair_bytes: of a pair that is being computed.
     """
     # the whole batch, but fewer pairs at a time
-    micro_batch = int((room - batch_size * ids) / pair)
+    micro_batch = int((room - batch_size * id_bytes) / pair_bytes)
     if micro_batch >= 1:
         return f"--micro_batch {micro_batch:,} is the largest that could fit"
 
     # a smaller batch, one pair at a time
-    batch_size = int((room - pair) / ids)
+    batch_size = int((room - pair_bytes) / id_bytes)
     if batch_size >= 1:
         return f"--batch_size {batch_size:,} is the largest that could fit, with --micro_batch 1"
 

@@ -5,10 +5,10 @@
 
 A lock is a file that the operating system has locked for this process. It is free again as soon as
 the process ends, even if it was killed: then only the file is left, and the next process uses it.
-The file says who holds it: the number of the process and the name of its machine.
+The file says who holds it: the process ID and the name of the machine.
 
 Some network file systems have no locks. There the block runs without protection, and a line says
-so.
+so, once for each folder.
 """
 
 import errno
@@ -24,7 +24,7 @@ try:
 except ImportError:  # Windows
     import msvcrt
 
-# Windows locks a byte of the file. This one is far behind the text, so that the text can be read.
+# Windows locks a byte of the file. This one is far after the text, so that the text can be read.
 LOCKED_BYTE = 1 << 30
 
 # Error numbers if another process holds the lock, and if the file system does not support locks.
@@ -34,6 +34,8 @@ UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 OWNER = b"process "  # how the text of a lock begins
 
 POLL_SECONDS = 0.2  # between two attempts to get a lock
+
+WITHOUT_LOCKS = set()  # folders for which the line has been printed
 
 
 class InUse(ValueError):
@@ -134,10 +136,12 @@ def try_to_lock(file, path):
             raise OSError(f"cannot lock {path} ({error.strerror})") from None
 
         # without locks, work as if this were the only process
-        print(
-            f"{path}: this file system has no locks, so start no second process here",
-            file=sys.stderr,
-        )
+        if path.parent not in WITHOUT_LOCKS:
+            print(
+                f"{path}: this file system has no locks, so start no second process here",
+                file=sys.stderr,
+            )
+        WITHOUT_LOCKS.add(path.parent)
     return True
 
 

@@ -11,7 +11,7 @@ A line is a JSON object, the record:
                         ties        how many ties
                         wins        which pairs are right, in hexadecimal digits
                         tied        the indices of the ties
-    made_by         the machine, the versions and the code that made it (support/provenance.py)
+    made_by         the machine, the version of torch and the code (support/provenance.py)
     seconds         how long it took
 
 Example of "wins": of six pairs, the pairs 0, 2, 3 and 5 are right. As bits, with zeros at the end

@@ -1,4 +1,4 @@
-"""Where a result comes from: the machine, the versions and the code that made it."""
+"""Where a result comes from: the machine, the version of torch and the code that made it."""
 
 import datetime
 import hashlib

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from support.checkpoints import check_tensor, damaged
 from support.files import (
+    DESKTOP_FILES,
     OWN_PART,
     load_checkpoint,
     make_folder,
@@ -74,7 +75,7 @@ def matching_folders(name):
     if os.path.lexists(name):
         return [name]
 
-    found = [Path(path) for path in sorted(glob.glob(str(name)))]
+    found = [Path(path) for path in sorted(glob.glob(str(name))) if os.path.isdir(path)]
     return found or [name]
 
 
@@ -105,7 +106,7 @@ def holds_files(folder):
     """
     if not folder.exists():
         return False
-    names = {path.name for path in folder.iterdir()} - {LOCK, ".DS_Store", "desktop.ini"}
+    names = {path.name for path in folder.iterdir()} - {LOCK, *DESKTOP_FILES}
     return any(not OWN_PART.fullmatch(name) for name in names)
 
 
@@ -192,7 +193,8 @@ def read_tokenizer(folder, vocab_size):
     """The tokenizer of a run. Raises ValueError if it does not fit a model of `vocab_size`."""
     path = existing_file(folder, "tokenizer.json")
 
-    # it must be the file with which the model was trained; looked at before the library reads it
+    # It must be the file with which the model was trained. This is checked before the library reads
+    # it.
     digest = read_config_file(folder).get(TOKENIZER)
     if digest is not None and sha256_of(path) != digest:
         raise ValueError(

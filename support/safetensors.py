@@ -91,7 +91,7 @@ def read_header(file):
 def unique_keys(pairs):
     """A JSON object as a dictionary. ValueError if it has two entries of one name.
 
-    Python would keep the last of the two in silence.
+    Python would keep the last of the two silently.
     """
     found = {}
     for key, value in pairs:
@@ -164,7 +164,7 @@ def read_tensor(file, start, entry):
     if len(content) != end - begin:
         raise ValueError("it was cut while it was read")
 
-    # The tensor takes the bytes as they are: lowest byte first, as on all machines of today.
+    # The tensor takes the bytes as they are: lowest byte first, as on almost all machines.
     tensor = torch.frombuffer(content, dtype=DTYPES[entry["dtype"]])
     return tensor.reshape(entry["shape"])
 

@@ -76,7 +76,7 @@ def without_repetitions(sources, log):
         # All paths and links to a file have the same file number.
         key = source
         if source not in BUILT_IN:
-            key = file_number(source)
+            key = file_identity(source)
 
         if key not in kept:
             kept[key] = source
@@ -87,7 +87,7 @@ def without_repetitions(sources, log):
     return list(kept.values())
 
 
-def file_number(path):
+def file_identity(path):
     """What is equal for two paths if they lead to the same file or folder."""
     status = path.stat()
 
@@ -146,7 +146,7 @@ def text_files_in_folder(folder, log):
         try:
             if not is_new_folder(subfolder, folder, seen, log):
                 continue
-            seen[file_number(subfolder)] = subfolder
+            seen[file_identity(subfolder)] = subfolder
             subfolders, links, texts = look_into(subfolder, log)
         except OSError as error:
             if subfolder == folder:
@@ -188,15 +188,16 @@ def is_new_folder(subfolder, folder, seen, log):
     Args:
         subfolder: the folder that the user named, one of its subfolders, or a link to a folder.
         folder: the folder that the user named. It may be a link.
-        seen: {file_number: path} of the folders that were read before.
+        seen: {file_identity: path} of the folders that were read before.
     """
-    first_path = seen.get(file_number(subfolder))
+    first_path = seen.get(file_identity(subfolder))
     if first_path is not None:
         log(f"{subfolder} is the same folder as {first_path}: it is read once")
         return False
 
     if subfolder != folder and subfolder.is_symlink():
-        # A link to a folder around the corpus would end where it began, or read the entire disk.
+        # A link to a folder that contains the corpus would lead back to the corpus, or to all other
+        # files of the disk.
         target = subfolder.resolve()
         if folder.resolve().is_relative_to(target):
             log(f"{subfolder} is a link to {target}, which contains the corpus: it is left out")
@@ -291,6 +292,7 @@ def checked_lines(lines, path, log):
     """
     line_number = 1
     damaged_lines = 0
+    is_cut = False  # whether the last piece was not the end of its line
     for line in lines:
         # A zero byte never occurs in text.
         if "\0" in line:
@@ -305,10 +307,14 @@ def checked_lines(lines, path, log):
             damaged_lines += 1
             line = NOT_UTF8.sub("\ufffd", line)
 
-        # A line without an end is a piece of a very long line, or the last line of the file.
-        if line.endswith("\n"):
+        # A line without an end is a piece of a very long line, or the last line of the file. If
+        # only the end of a long line is left, this is not an empty line.
+        is_only_end = is_cut and line == "\n"
+        is_cut = not line.endswith("\n")
+        if not is_cut:
             line_number += 1
-        yield line.rstrip("\n")
+        if not is_only_end:
+            yield line.rstrip("\n")
 
     if damaged_lines > 0:
         log(f"{path}: lines with bytes that are not UTF-8: {damaged_lines:,}")

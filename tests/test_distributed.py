@@ -698,3 +698,18 @@ def test_a_model_of_shared_parameters_lists_each_once():
     optimizer = pretrain.make_optimizer(model, 0.1)
     listed = [id(x) for group in optimizer.param_groups for x in group["params"]]
     assert sorted(listed) == sorted(id(x) for x in model.parameters())
+
+
+def test_an_error_of_the_first_process_is_not_hidden_by_one_of_the_store(monkeypatch):
+    """If torchrun has ended, the store has ended, too."""
+
+    class EndedStore:
+        def check(self, keys):
+            raise RuntimeError("the connection is closed")
+
+    def fail():
+        raise ValueError("the error that counts")
+
+    monkeypatch.setattr(together_file, "_store", EndedStore())
+    with pytest.raises(ValueError, match="the error that counts"):
+        together_file.run_first(fail)

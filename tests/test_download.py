@@ -141,10 +141,10 @@ def test_a_file_is_downloaded_once_and_its_folder_made(server, path):
 
 def test_a_file_is_on_the_disk_before_it_gets_its_name(server, path, monkeypatch):
     events = []
-    write_to_disk = downloads.write_to_disk
+    flush_to_disk = downloads.flush_to_disk
     rename = downloads.rename
     monkeypatch.setattr(
-        downloads, "write_to_disk", lambda part: (events.append("disk"), write_to_disk(part))
+        downloads, "flush_to_disk", lambda part: (events.append("disk"), flush_to_disk(part))
     )
     monkeypatch.setattr(downloads, "rename", lambda *paths: (events.append("name"), rename(*paths)))
     requests_of_download(server, path, "good")

@@ -34,6 +34,16 @@ def test_a_folder_is_made_once_and_nothing_else_is_left(tmp_path):
     assert (folder / "CoLA" / "dev.tsv").read_text(encoding="utf-8") == "row\n"
 
 
+@pytest.mark.parametrize("name", [".DS_Store", "CoLA/.DS_Store", "CoLA/desktop.ini"])
+def test_what_a_desktop_adds_to_a_folder_does_not_damage_it(tmp_path, name):
+    folder = tmp_path / "cache" / "toy"
+    build = Builder()
+    build_once(folder, build, no_line)
+    (folder / name).write_text("icons", encoding="utf-8")
+    build_once(folder, build, no_line)
+    assert build.count == 1
+
+
 @pytest.mark.parametrize(
     "name, content",
     [

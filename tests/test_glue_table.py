@@ -415,6 +415,23 @@ def test_equal_finetuning_seeds_are_averaged_in_each_pair():
     assert np.isnan(comparison.p)
 
 
+def test_a_comparison_and_the_glue_mean_have_only_the_marks_of_the_scores_in_them():
+    # a second fine-tuning seed of composite, which `none` does not have, saw part of the data
+    runs = [made_run("composite", 0, {"cola": [10, 20]}), made_run("none", 0, {"cola": [1]})]
+    runs[0].records[1]["result"]["partial"] = True
+    difference = compare_variants(runs, "composite", "none")["CoLA"]
+    assert (difference.first.text(), difference.second.text()) == ("10.0", "1.0")
+    assert pooled_rows(runs)["composite"]["CoLA"].text().endswith("~")
+
+    # a score of a seed that has no other task
+    run = made_run("composite", 0, {name: scores[:1] for name, scores in ALL.items()})
+    run.records.extend(made_records({"cola": [10, 20]})[1:])
+    run.records[-1]["result"]["partial"] = True
+    cells = pooled_rows([run])["composite"]
+    assert cells["CoLA"].text().endswith("~")
+    assert not cells["GLUE"].text().endswith("~")
+
+
 def test_the_glue_scores_are_compared_too_and_columns_of_one_variant_left_out():
     without = {name: scores for name, scores in ALL.items() if name != "wnli"}
     runs = [made_run("composite", seed, ALL | {"cola": [20 + seed]}) for seed in (0, 1)]
@@ -516,6 +533,26 @@ def test_variants_may_differ_in_their_kernels():
 
 
 # --- Forms of the table ---------------------------------------------------------------------------
+
+
+def test_the_columns_are_in_the_order_of_the_paper_whatever_the_first_row_has(
+    tmp_path, run_program
+):
+    few = make_run(tmp_path / "few", {"wnli": [50], "rte": [60]}, "none")
+    more = make_run(tmp_path / "more", {"mnli": [70], "cola": [10]}, "composite")
+    header = table(run_program, few, more).splitlines()[0]
+    assert header.split() == "variant runs seeds CoLA MNLI-m MNLI-mm RTE WNLI".split()
+
+
+def test_a_note_of_a_markdown_table_is_a_paragraph_that_keeps_its_mark(tmp_path, run_program):
+    """A line that begins with "* " would be an item of a list."""
+    changes = {"constant_prediction": True, "partial": True}
+    folder = make_run(tmp_path / "a", {"cola": [1]}, cola=changes)
+    lines = table(run_program, folder, "--format", "markdown").splitlines()
+    _, *notes = "\n".join(lines).split("\n\n")
+    assert len(notes) == 2
+    assert notes[0].startswith("~ ") or notes[1].startswith("~ ")
+    assert notes[0].startswith("\\* ") or notes[1].startswith("\\* ")
 
 
 def test_markdown_and_csv_hold_the_same_cells(tmp_path, run_program):

@@ -36,6 +36,13 @@ def test_a_damaged_line_is_named_in_one_line(tmp_path, line):
     assert "\n" not in message
 
 
+def test_what_a_record_does_not_have_is_named(tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_text("{}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"is damaged \(line 1: it has no 'name'\): delete it"):
+        read_json_lines(path, check_has_a_name, "delete it")
+
+
 @pytest.mark.parametrize(
     "text, line", [('\n{"name": "a"}\n', 1), ('{"name": "a"}\n  \n{"name": "b"}\n', 2)]
 )

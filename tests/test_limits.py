@@ -171,6 +171,18 @@ def test_the_memory_of_this_machine_is_more_than_a_quarter_gibibyte_or_unknown(m
     assert limits.memory_of(CPU) is None
 
 
+def test_the_memory_of_a_container_is_its_limit(monkeypatch, tmp_path):
+    machine = limits.memory_of(CPU)
+    if machine is None:
+        pytest.skip("the memory of this machine is unknown")
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(limits, "CONTAINER_LIMIT", limit)
+    for text, expected in (("1048576\n", 2**20), ("max\n", None), (f"{10**18}\n", None)):
+        limit.write_text(text)
+        memory = limits.memory_of(CPU)
+        assert memory >= machine if expected is None else memory == expected
+
+
 def test_the_memory_of_a_gpu_is_its_own(monkeypatch):
     class Properties:
         total_memory = 5 * GIB

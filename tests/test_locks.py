@@ -122,6 +122,10 @@ def test_a_file_system_without_locks_is_named_and_the_block_runs(
         error = capsys.readouterr().err
     assert error.count("\n") == 1 and "this file system has no locks" in error
 
+    # once for each folder
+    with lock(tmp_path / "other.lock", "RUN"):
+        assert capsys.readouterr().err == ""
+
 
 @needs_kill
 def test_any_other_error_of_a_lock_names_its_file(tmp_path, monkeypatch):

@@ -856,6 +856,13 @@ def test_a_paradigm_that_the_data_lost_is_not_part_of_the_mean(run_program, runs
     assert "mean of 1 paradigm" in call(run_program, *arguments, "--table").out
 
 
+def test_what_macos_writes_beside_a_file_is_no_paradigm(folder_of_pairs):
+    names = [paradigm.name for paradigm in pairs.read_paradigms(str(folder_of_pairs), None)]
+    (folder_of_pairs / "._kinds.jsonl").write_bytes(b"\x00\x05\x16\x07")
+    paradigms = pairs.read_paradigms(str(folder_of_pairs), None)
+    assert [paradigm.name for paradigm in paradigms] == names
+
+
 def test_the_toy_pairs_need_no_files(run_program, runs):
     outcome = call(run_program, runs[3], "--paradigms", "role_active", "transfer")
     assert outcome.code == 0

@@ -306,6 +306,14 @@ def test_a_line_longer_than_the_limit_is_read_in_pieces(tmp_path, monkeypatch):
     assert paragraphs_of([path]) == ["\u00e9" * 10, "\u00e9" * 10, "\u00e9" * 5, "short", ""]
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_line_as_long_as_the_limit_is_not_followed_by_an_empty_line(tmp_path, monkeypatch, end):
+    """An empty line would end the document."""
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 10)
+    path = write(tmp_path / "t.txt", b"x" * 20 + end + b"short" + end + end + b"other" + end)
+    assert paragraphs_of([path]) == ["x" * 10, "x" * 10, "short", "", "other", ""]
+
+
 def test_a_line_longer_than_the_limit_is_counted_as_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "LONGEST_LINE", 10)
     path = write(tmp_path / "t.txt", b"x" * 25 + b"\n\xff\n")

@@ -202,7 +202,7 @@ def merge_heads(x):
 # --- Position terms: each makes rows of weights, one per relative position ------------------------
 
 
-BELONGS_TO = ("query", "key", "value", "content")  # what the rows of a term can belong to
+BELONGS_TO = ("query", "key", "value", "content")  # what a term can belong to
 
 
 class Term(nn.Module):
@@ -887,7 +887,8 @@ def check_rows(name, term, rows, x):
     have fewer or more columns than K, as long as their number is odd.
     """
     if not isinstance(rows, torch.Tensor):
-        raise ValueError(f"forward of the term {name} must return rows, not {rows!r}")
+        kind = type(rows).__name__
+        raise ValueError(f"forward of the term {name} must return a tensor, not a {kind}")
     B, H, N, _ = x.shape
 
     # one row per token, or for queries one row that they share

@@ -48,7 +48,8 @@ MEMORY = 4  # GiB
 # How the points of a function are divided among its properties; a property not named here has 2.
 # Those of WITHOUT_POINTS earn none, but if one is wrong, all points are lost. So most of the
 # references and stand-ins of tests/, which use loops and indices, earn nothing. Some earn all
-# points: `drop` and `very_low_at_padding` of tests/science/stand_ins.py.
+# points, for example `drop`, `very_low_at_padding`, `map_of_rows` (as gather_scores) and
+# `gate_of_convolution` of tests/science/stand_ins.py, with their helper functions inside.
 WITHOUT_POINTS = ("no loop", "no index")
 WEIGHTS = {"values": 4, SHAPE: 1, "long": 1}
 LARGEST_OUTPUT = 2**25  # bytes

@@ -32,7 +32,7 @@ class Function(NamedTuple):
     points: int  # 0: not blanked and not graded, but its known mistakes must be noticed
     title: str = ""  # what the blank says: "part 2: the dynamic term"
     may_not: tuple[str, ...] = ()  # names that the body may not use
-    vectorised: bool = False  # a Python loop over the positions costs all points (case "no loop")
+    vectorised: bool = False  # more tensor operations for a larger N cost all points ("no loop")
     may: tuple[str, ...] = ()  # functions that it may call in addition to the original's
 
 

@@ -36,7 +36,7 @@ BUILTINS = {
 # Not even as names of variables: a nested function could hide the built-in behind its argument.
 FORBIDDEN_NAMES = {
     "breakpoint", "bytearray", "bytes", "callable", "classmethod", "compile", "delattr", "dir",
-    "eval", "exec", "exit", "getattr", "globals", "hasattr", "hash", "input", "issubclass",
+    "eval", "exec", "exit", "getattr", "globals", "hasattr", "issubclass",
     "locals", "memoryview", "object", "open", "property", "quit", "setattr", "staticmethod",
     "super", "type", "vars",
 }
@@ -114,7 +114,8 @@ def cut_out(text, name):
 
     For files that Python cannot parse. The other lines become blank, so that the line numbers stay
     the same. The function begins with its decorators, and ends before the next line that is not
-    inside it. "" if there is no such function.
+    inside it; a line at the left edge in a text in triple quotes is taken for such a line. "" if
+    there is no such function.
     """
     *classes, function = name.split(".")[1:]
     depth = 4 * len(classes)
@@ -129,11 +130,16 @@ def cut_out(text, name):
     if start > 0:
         above[-1] = f"class {classes[0]}:"
 
+    # the end of the class, or of the file
+    stop = start
+    while stop < len(lines) and (depth == 0 or not is_outside(lines[stop], 0)):
+        stop += 1
+
     # from `def name(` to the line before the next one outside
     begin = start
-    while begin < len(lines) and not lines[begin].startswith(" " * depth + f"def {function}("):
+    while begin < stop and not lines[begin].startswith(" " * depth + f"def {function}("):
         begin += 1
-    if begin == len(lines):
+    if begin == stop:
         return ""
     end = begin + 1
     while end < len(lines) and not is_outside(lines[end], depth):
@@ -151,8 +157,8 @@ def is_outside(line, depth):
     text = line.lstrip()
     indentation = len(line) - len(text)
 
-    # a closing bracket may end the arguments, and a comment may stand anywhere
-    return text != "" and indentation <= depth and not text.startswith((")", "#"))
+    # a closing bracket may end the arguments or an expression, and a comment may stand anywhere
+    return text != "" and indentation <= depth and not text.startswith((")", "]", "}", "#"))
 
 
 def is_blank(node):

@@ -642,7 +642,7 @@ def doubled_lengths(longest):
 ATTENTION_COLUMNS = (
     Column("N", "N", 5),
     Column("B", "B", 4),
-    Column("path", "method", 9, align="<"),
+    Column("path", "method", 9, align="<"),  # the records in results/ have this key
     Column("ms", "ms", 10, ",.2f"),
     Column("ratio", "x plain", 8, ".2f"),
     Column("peak_mib", "peak, MiB", 9, ",.0f"),
@@ -852,10 +852,10 @@ def run_attention(args, arguments):
     rows = measure_attention(methods, lengths, args.tokens, device, dtype)
     record.add_table(ATTENTION_COLUMNS, rows)
     if max(lengths) > LONGEST_WHOLE:
-        record.add_note(
-            f"above {LONGEST_WHOLE:,} tokens band is computed in blocks, too, as in the models "
-            "(so is compiled, which then runs uncompiled)"
-        )
+        note = f"above {LONGEST_WHOLE:,} tokens band is computed in blocks, too, as in the models"
+        if args.compile:
+            note += "; so is compiled, whose blocks are not compiled"
+        record.add_note(note)
     return 0
 
 

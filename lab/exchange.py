@@ -707,9 +707,9 @@ def renumber(state, tokens):
 def new_folder_without_lock(folder):
     """Yield a temporary folder to write to; at the end it becomes `folder`.
 
-    support.files.new_folder is for folders with a lock. Here, two processes may write two temporary
-    folders, whose names have their numbers. After an error or Ctrl-C, nothing is left. After a
-    kill, at most FOLDER.NUMBER.part is left.
+    support.files.new_folder is for folders with a lock. Without a lock, two processes may write at
+    the same time: the name of a temporary folder has the process ID. After an error or Ctrl-C,
+    nothing is left. After a kill, at most FOLDER.ID.part is left.
     """
     folder = folder.resolve()
     temporary = folder.with_name(f"{folder.name}.{os.getpid()}.part")

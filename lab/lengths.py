@@ -39,8 +39,9 @@ length.
 End weights. The end weights of a fixed kernel (--beyond clip) hold for all tokens at k positions
 and farther. A token of a row of N has (N - k)(N - k + 1) / N such tokens on average: with k = 8,
 113 in a row of 128, and 2,033 in a row of 2,048. So, before the softmax divides by the sum, these
-tokens together count 18 times as much. --divide_end_weights divides the end weights by N / S, where
-S is the --seq_len of the training, here 128. This cancels nearly all of it:
+tokens together count 18 times as much. In rows of N > S tokens, where S is the --seq_len of the
+training (here 128), --divide_end_weights divides the end weights by N / S. This cancels nearly all
+of it:
 
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --divide_end_weights
 
@@ -470,7 +471,8 @@ def parse_arguments(arguments=None):
     add(
         "--divide_end_weights",
         action="store_true",
-        help="of fixed kernels: divide the end weights by N / the --seq_len of the training",
+        help="of fixed kernels, in rows longer than the --seq_len of the training: divide the end "
+        "weights by N / --seq_len",
     )
     add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")

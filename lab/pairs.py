@@ -17,8 +17,8 @@ A pair is right if the good sentence has the higher score. A tie counts one half
                   pieces of the sentence. p is what the model predicts for this piece from all
                   others, with this piece masked.
     whole_word    The same, from left to right within a word (Kauf and Ivanova 2023): the pieces to
-                  the right in the same word are masked, too. Otherwise each piece of a rare
-                  word is easy to predict from its other pieces.
+                  the right in the same word are masked, too. Otherwise each piece of a rare word
+                  is easy to predict from its other pieces.
 
 A sentence without a context is read as [CLS] sentence [SEP]. Pre-training never saw such a row: its
 rows have two sentences. All variants have this disadvantage; how much it costs is not measured. If
@@ -358,8 +358,8 @@ def data_name(data):
 
     A folder may be named "blimp", because it often holds BLiMP. Pairs that differ from those that
     were scored before are scored again. Two folders of one name share a file of results: scoring
-    one of them deletes the results of paradigms that only the other one has (main says so). Raises
-    ValueError for a folder named "toy".
+    one of them without --paradigms deletes the results of paradigms that only the other one has,
+    and main prints their names. Raises ValueError for a folder named "toy".
     """
     if data in BUILT_IN:
         return data
@@ -461,7 +461,7 @@ def read_run(folder, data):
 # --- Tables ---------------------------------------------------------------------------------------
 #
 # These functions take runs as plain dictionaries, as `read_run` returns them:
-# {"run": name, "settings": {"variant", "seed", ...}, "pairs": {data: list of records}}.
+# {"run": name or path, "settings": {"variant", "seed", ...}, "pairs": {data: list of records}}.
 
 
 def records_of(run, data):
@@ -739,11 +739,11 @@ def comparison_table(title, differences):
     table = [header]
     for difference in differences:
         comparison = difference.comparison
-        interval = f"{difference.low:+.1f} to {difference.high:+.1f}"
+        interval = f"{difference.low:+z.1f} to {difference.high:+z.1f}"  # z: +0.0, never -0.0
         table.append(
             [
                 difference.name,
-                f"{comparison.mean:+.1f}",
+                f"{comparison.mean:+z.1f}",
                 interval + difference.interval_notice(),
                 comparison.p_cell(),
                 str(comparison.seeds),
@@ -902,7 +902,8 @@ def main(arguments=None):
                 names = [paradigm.name for paradigm in paradigms]
                 deleted = keep_results(folder, data, names)
                 if deleted:
-                    print(f"{folder}: deleted the results on {', '.join(deleted)}: not in {data}")
+                    names = ", ".join(deleted)
+                    print(f"{folder}: deleted the results on {names}, which {data} does not have")
     return 0
 
 

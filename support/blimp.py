@@ -63,7 +63,7 @@ def read_folder(folder):
     """
     texts = {}
     for path in sorted(Path(folder).glob("*.jsonl")):
-        # macOS writes a second file ._NAME beside each file on the disk of another system
+        # On a disk in the format of another system, macOS writes a file ._NAME beside each file.
         if not path.name.startswith("._"):
             texts[str(path)] = path.read_bytes()
     if not texts:

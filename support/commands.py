@@ -14,7 +14,7 @@ LARGEST_INT = 2**31 - 1  # of a number on the command line
 
 
 class TrainingFailed(Exception):
-    """The loss or the weights are no longer finite numbers. The message names the step."""
+    """The loss or the weights are no longer finite. In training, the message names the step."""
 
 
 def run_command(program, function, *arguments):
@@ -25,7 +25,8 @@ def run_command(program, function, *arguments):
         1      the training failed, or the memory is full
         2      wrong input, a file that cannot be read or written, or a failed download
         130    Ctrl-C
-        143    SIGTERM, without a line
+
+    SIGTERM ends the program with 143, without such a line.
     """
     # A console that cannot show a character prints "?" instead.
     # A stream that was closed before the start is None.

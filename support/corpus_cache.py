@@ -315,7 +315,7 @@ def read_corpus(folder, meta, token_file):
 
 def check_consistency(corpus):
     """Raise an exception if the parts of a prepared corpus do not fit together."""
-    tokens = corpus.token_file.array()
+    token_count, largest_token = size_and_largest(corpus.token_file)
     sentence_starts = corpus.sentence_starts
     document_starts = corpus.document_starts
 
@@ -323,21 +323,30 @@ def check_consistency(corpus):
     sizes = {
         "documents": len(document_starts) - 1,
         "sentences": len(sentence_starts) - 1,
-        "tokens": len(tokens),
+        "tokens": token_count,
         "pairs": int((np.diff(document_starts) // 2).sum()),
     }
     for name, size in sizes.items():
         if size != corpus.counts[name]:
             raise ValueError(f"{name}: {size}, not {corpus.counts[name]}")
 
-    # Each sentence begins after the one before it, the last one ends with the last token. The same
-    # is true of documents and sentences.
-    check_starts("sentence", sentence_starts, len(tokens))
+    # Each sentence begins after the one before it, and the last one ends with the last token. The
+    # same is true of documents and sentences.
+    check_starts("sentence", sentence_starts, token_count)
     check_starts("document", document_starts, sizes["sentences"])
 
     # Every id is one of the tokenizer's.
-    if tokens.max() >= corpus.tokenizer.get_vocab_size():
+    if largest_token >= corpus.tokenizer.get_vocab_size():
         raise ValueError("a token id is not in the vocabulary")
+
+
+def size_and_largest(token_file):
+    """How many token ids there are, and the largest one.
+
+    A function of its own, so that no variable of an error's traceback keeps the file open.
+    """
+    tokens = token_file.array()
+    return len(tokens), int(tokens.max())
 
 
 def check_starts(name, starts, end):

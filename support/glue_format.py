@@ -1,8 +1,8 @@
 """GLUE's files: which columns each of them has, how they are read and how they are written.
 
-The table FORMATS states every column that is used, once for both. The files are UTF-8
-text, one row per line, with a tab between two columns. There is no quoting: a quotation mark is an
-ordinary character.
+The table FORMATS states every column that is used once, for the reader and for the writer. The
+files are UTF-8 text, one row per line, with a tab between two columns. There is no quoting: a
+quotation mark is an ordinary character.
 
     task = FORMATS["rte"]
     examples = read_task(task, "glue_data", "dev")

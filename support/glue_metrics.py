@@ -1,9 +1,8 @@
 """GLUE's metrics: accuracy, F1, Matthews correlation, Pearson's r and Spearman's rho.
 
 Every metric takes predictions and labels, both (n,) class ids or numbers, and returns a float.
-A metric returns 0 where it is not defined: f1, if class 1 is in neither
-the predictions nor the labels; matthews, pearson and spearman, if all predictions or all labels are
-equal.
+A metric returns 0 where it is not defined: f1, if class 1 is in neither the predictions nor the
+labels; matthews, pearson and spearman, if all predictions or all labels are equal.
 """
 
 import numpy as np

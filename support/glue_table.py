@@ -421,7 +421,7 @@ class Difference(NamedTuple):
 
 
 def compare_variants(runs, first, second):
-    """`differences_on_shared_seeds`, and a ValueError if there is no difference."""
+    """`differences_on_shared_seeds`; a ValueError if the two share no seeds in any column."""
     differences = differences_on_shared_seeds(runs, first, second)
     if not differences:
         first_seeds = listed_seeds(only_group(runs, first))
@@ -599,7 +599,7 @@ def comparison_lines(runs, first, second):
         comparison = difference.comparison
 
         # one seed has a difference, but neither error nor p
-        text = f"{comparison.mean:.1f}"
+        text = f"{comparison.mean:z.1f}"  # z: 0.0 in place of -0.0
         if comparison.seeds > 1:
             text += f"+-{comparison.standard_error:.1f}"
 

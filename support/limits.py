@@ -44,7 +44,7 @@ CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")  # bytes, or "max"; only Lin
 
 
 def memory_of(device):
-    """The memory in bytes that a device has in all; None if it cannot be found out."""
+    """The memory of a device in bytes, in a container at most its limit; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     # Apple's GPU has the memory of the machine. Windows has no sysconf.

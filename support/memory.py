@@ -7,9 +7,8 @@ import ctypes
 def keep_freed_memory():
     """On Linux, keep the memory that one step frees for the next step: 10 to 20 % faster on a CPU.
 
-    By default glibc returns large blocks to the system and gets them back page by page, filled
-    with zeros.
-    Other systems and other C libraries are left as they are.
+    By default glibc returns large blocks to the system and gets them back page by page, filled with
+    zeros. Other systems and other C libraries are left as they are.
     """
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # names and numbers from malloc.h
     with contextlib.suppress(OSError, AttributeError, TypeError):

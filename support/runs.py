@@ -69,7 +69,7 @@ def matching_folders(name):
     """The folders that a name with wildcards, such as runs/*-seed?, matches, in alphabetical order.
 
     Most shells replace such a name before the program sees it, but those of Windows do not. A name
-    without wildcards, or one that matches nothing, is returned as it is: [name].
+    without wildcards, or one that matches no folder, is returned as it is: [name].
     """
     # a folder may really have such a name
     if os.path.lexists(name):

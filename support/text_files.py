@@ -308,8 +308,8 @@ def checked_lines(lines, path, log):
             line = NOT_UTF8.sub("\ufffd", line)
 
         # A line without an end is a piece of a very long line, or the last line of the file. If
-        # only the end of a long line is left, this is not an empty line.
-        is_only_end = is_cut and line == "\n"
+        # only the end of a long line is left, or spaces before it, this is not an empty line.
+        is_only_end = is_cut and not line.strip()
         is_cut = not line.endswith("\n")
         if not is_cut:
             line_number += 1

@@ -546,7 +546,7 @@ def test_the_baseline_is_measured_first_and_nothing_twice(names, chosen):
 # --- attention ------------------------------------------------------------------------------------
 
 
-def test_attention_prints_and_records_a_line_for_each_path(benchmark, tmp_path):
+def test_attention_prints_and_records_a_line_for_each_method(benchmark, tmp_path):
     out_path = tmp_path / "attention.json"
     code, out, error = benchmark(
         "attention", "--max_length", 128, "--tokens", 128, "--out", out_path
@@ -578,8 +578,8 @@ def test_the_ratio_of_a_method_is_its_time_by_that_of_plain_attention(monkeypatc
         seconds += [2.0**number, 3 * 2.0**number]
     given = iter(seconds)
     monkeypatch.setattr(measure, "seconds", lambda run, device: next(given))
-    paths = {name: bench.METHODS[name] for name in ("plain", "gather")}
-    plain, gather = bench.measure_attention(paths, [64], 64, CPU, torch.float32)
+    methods = {name: bench.METHODS[name] for name in ("plain", "gather")}
+    plain, gather = bench.measure_attention(methods, [64], 64, CPU, torch.float32)
     assert (plain["ratio"], gather["ratio"]) == (1, 3)
     assert (plain["ms"], gather["ms"]) == (1000 * 16, 1000 * 48)
 

@@ -654,6 +654,21 @@ def test_a_syntax_error_elsewhere_changes_neither_the_body_nor_the_decorators(
     assert rules.changed_signature(node, name) is None
 
 
+def test_a_method_is_not_taken_from_another_class():
+    text = (
+        "class A:\n    def f(self):\n        return (\n\nclass B:\n    def g(self):\n        pass\n"
+    )
+    assert rules.cut_out(text, "m.A.g") == ""
+    assert "def g" in rules.cut_out(text, "m.B.g")
+
+
+@pytest.mark.parametrize("bracket", ["[]", "()", "{}"])
+def test_a_closing_bracket_at_the_left_edge_does_not_end_a_function(bracket):
+    text = f"def f(x):\n    y = {bracket[0]}\n1,\n{bracket[1]}\n    return y\nz = 1\n"
+    text = text.replace("\n1,", "\n        1,")
+    assert rules.cut_out(text, "m.f").endswith("    return y")
+
+
 def test_writing_by_an_index_is_noticed_like_reading_by_one():
     x = torch.zeros(3)
     index = torch.tensor([0, 2])

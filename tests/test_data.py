@@ -542,7 +542,7 @@ def test_a_damaged_tokenizer_is_not_given_to_the_library_which_could_panic(tmp_p
 
 
 def edited_meta(folder, name, value):
-    """Change a count in meta.json, or the fingerprint."""
+    """The content of meta.json, with another count or another fingerprint."""
     meta = json.loads((folder / "meta.json").read_text())
     if name == "fingerprint":
         meta[name] = value

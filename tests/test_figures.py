@@ -708,7 +708,9 @@ def test_an_error_gets_one_line(variant, arguments, message, tmp_path, figure):
     write_runs(tmp_path / "other.jsonl", {("none", 1): {("roles", "a"): 60}}, data="blimp")
     two_kinds.write_text(two_kinds.read_text() + (tmp_path / "other.jsonl").read_text())
     infinite = tmp_path / "infinite.json"
-    infinite.write_text('{"rows": [{"kib": null, "N": Infinity, "ms": 1, "gflop": 1}]}')
+    infinite.write_text(
+        '{"rows": [{"variant": "none", "kib": null, "N": 64, "ms": Infinity, "gflop": 1}]}'
+    )
     places = {"BROKEN": broken, "NO PAIRS": without_pairs, "TWO KINDS": two_kinds}
     places["INFINITE"] = infinite
 

@@ -541,7 +541,8 @@ def test_the_columns_are_in_the_order_of_the_paper_whatever_the_first_row_has(
     few = make_run(tmp_path / "few", {"wnli": [50], "rte": [60]}, "none")
     more = make_run(tmp_path / "more", {"mnli": [70], "cola": [10]}, "composite")
     header = table(run_program, few, more).splitlines()[0]
-    assert header.split() == "variant runs seeds CoLA MNLI-m MNLI-mm RTE WNLI".split()
+    names = ["variant", "runs", "seeds", "CoLA", "MNLI-m", "MNLI-mm", "RTE", "WNLI"]
+    assert header.split() == names
 
 
 def test_a_note_of_a_markdown_table_is_a_paragraph_that_keeps_its_mark(tmp_path, run_program):

@@ -125,6 +125,9 @@ def test_a_file_system_without_locks_is_named_and_the_block_runs(
     # once for each folder
     with lock(tmp_path / "other.lock", "RUN"):
         assert capsys.readouterr().err == ""
+    (tmp_path / "another").mkdir()
+    with lock(tmp_path / "another" / "run.lock", "RUN"):
+        assert "this file system has no locks" in capsys.readouterr().err
 
 
 @needs_kill

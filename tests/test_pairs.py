@@ -851,7 +851,7 @@ def test_a_paradigm_that_the_data_lost_is_not_part_of_the_mean(run_program, runs
     call(run_program, *arguments, "--paradigms", "role_active")
     assert list(pair_results.read_results(run, "mine")) == ["kinds", "role_active"]
     outcome = call(run_program, *arguments)
-    assert "deleted the results on kinds: not in mine" in outcome.out
+    assert "deleted the results on kinds, which mine does not have" in outcome.out
     assert list(pair_results.read_results(run, "mine")) == ["role_active"]
     assert "mean of 1 paradigm" in call(run_program, *arguments, "--table").out
 

@@ -306,7 +306,7 @@ def test_a_line_longer_than_the_limit_is_read_in_pieces(tmp_path, monkeypatch):
     assert paragraphs_of([path]) == ["\u00e9" * 10, "\u00e9" * 10, "\u00e9" * 5, "short", ""]
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"  \n"])
 def test_a_line_as_long_as_the_limit_is_not_followed_by_an_empty_line(tmp_path, monkeypatch, end):
     """An empty line would end the document."""
     monkeypatch.setattr(text_files, "LONGEST_LINE", 10)

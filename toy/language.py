@@ -1198,7 +1198,7 @@ def question_scene(story):
     form = story.random()
     asked = story.active_or_passive(event, 0.3)
 
-    # 25 %: about the subject (of a passive, that is to whom it was done); 15 %: about the object
+    # 25 %: about the subject (in a passive, the one to whom it was done); 15 %: about the object
     if form < 0.25:
         return ask_for_subject(story, asked, event)
     if form < 0.4:

@@ -489,7 +489,8 @@ def test_mixer_equals_its_loops_in_blocks(monkeypatch, variant, beyond):
         ("query", True, (B, H, 1, K), "the term odd has made rows of shape"),
         ("query", True, (1, B, H, 6, K), "the term odd has made rows of shape"),
         ("query", True, (), "the term odd has made rows of shape"),
-        ("query", True, None, "forward of the term odd must return rows, not None"),
+        ("query", True, None, "forward of the term odd must return a tensor, not a NoneType"),
+        ("query", True, "pair", "forward of the term odd must return a tensor, not a tuple"),
         ("query", True, (H, 1, 8), "the rows of odd have 8 columns, which is not an odd number"),
         ("query", False, (H, 1, 6), "the rows of odd have 6 columns, not 2N - 1 = 11"),
         ("query", False, (H, 1, 12), "the rows of odd have 12 columns, not 2N - 1 = 11"),
@@ -500,7 +501,11 @@ def test_a_term_with_rows_of_a_wrong_shape_is_refused_in_one_line(
 ):
     class Odd(Term):
         def forward(self, x):
-            return None if shape is None else torch.zeros(shape, dtype=x.dtype)
+            if shape is None:
+                return None
+            if shape == "pair":
+                return x, x
+            return torch.zeros(shape, dtype=x.dtype)
 
     Odd.belongs_to = belongs_to
     Odd.uses_kernel_size = uses_kernel_size

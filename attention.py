@@ -9,7 +9,7 @@ Letters (the same in all files):
     q_i, k_j, v_j   query, key and value of a head: vectors of d numbers
     a_ij, p_ij      the score of query i and key j, and its softmax over j
     z_i             sum_j p_ij v_j, the output of a head
-    beta, w, u      learned, for each r: beta_r is a scalar per head, w_r and u_r have d numbers
+    beta, w, u, s   learned, for each r: beta_r is a scalar per head; w_r, u_r, s_r have d numbers
 
 In pre-training, a sequence is a pair of sentences. The reach k is the number of tokens that a
 kernel covers on each side of the token itself. In the code of this file, q, k and v are the
@@ -17,8 +17,8 @@ queries, keys and values, so the reach is written K // 2. In an equation, [+ ...
 only some variants have.
 
 [C] is Chang, Xu, Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions
-in Pre-trained Language Models". It writes alpha_ij for a_ij, d_h for d, d for C, and n for N. The
-other papers are linked in README.md, in the table of variants.
+in Pre-trained Language Models". It writes alpha_ij for a_ij, W^C_(j-i) for w_(j-i), d_h for d,
+d for C, and n for N. The other papers are linked in README.md, in the table of variants.
 
 The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
 
@@ -33,8 +33,8 @@ Transformer-XL does both.
 
 The mixer of a layer is the module that lets the tokens of a sequence see each other. Usually it is
 self-attention with these terms. ConvBERT, DeBERTa and Canon layers have mixers of their own, and so
-have the convolutions in place of attention (Wu et al. 2019; Tay et al. 2021). docs/family.md
-compares the relative positions.
+do the convolutions in place of attention (Wu et al. 2019; Tay et al. 2021). docs/family.md compares
+the relative positions.
 
 Why relative positions are convolutions: take the fixed term alone, and only the keys within k
 positions. Then z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values v whose kernel
@@ -107,7 +107,8 @@ def attention(
             if all sequences have the same rows; (H, 1, K) if all queries have the same row, too;
             None for no such term.
         key_rows: (B, H, N, K) or (H, N, K), what key j adds to the scores of the queries around it;
-            None for no such term.
+            None for no such term. Not (H, 1, K): if all keys have the same row, give it in reverse
+            order as query_rows.
         relative_value: (d, K), what is added to a value at each relative position.
         beyond: what is added to the score of a key farther away than k: the end number of the row
             ("clip") or 0 ("zero"). The same is true of relative_value, which is added to the value.
@@ -585,7 +586,7 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
         6 7 -        with dilation 3 sees from token 3
 
     Args:
-        x: (B, N, C). weight: (C, K). bias: (C,) or None.
+        x: (B, N, C). weight: (C, K), K odd. bias: (C,) or None.
     Returns:
         (B, N, C).
     """
@@ -668,7 +669,9 @@ class Mixer(nn.Module):
     constructor takes the model's config, the Variant and the number of the layer, counted from 0.
     """
 
-    uses = ()  # the optional fields of Variant that this mixer reads; giving others is an error
+    # Which of terms, convolutional, depthwise and dilations this mixer reads. A Variant that gives
+    # another one of these four is refused.
+    uses = ()
     uses_kernel_size = True
 
     def initialise(self):
@@ -696,8 +699,8 @@ class Mixer(nn.Module):
     def token_kernels(self, x, attention_mask):
         """(B, H, N, K): logits of the kernel that each token makes as a query; None without any.
 
-        H counts only the heads that make kernels. Not included: the rows of the keys (key_dynamic),
-        rows without a window, and DeBERTa's rows.
+        H counts only the heads that make kernels. The rows of the keys (key_dynamic), rows without
+        a window, and DeBERTa's rows are not included.
         """
         return None
 
@@ -876,7 +879,7 @@ class SelfAttention(Mixer):
             is_fixed = term.fixed_kernel() is not None
             if term.belongs_to == "query" and term.uses_kernel_size and not is_fixed:
                 rows = term(q)  # (B, H, N, K)
-                total = rows if total is None else total + rows
+                total = rows if total is None else add_rows(total, rows, self.beyond)
         return total
 
 
@@ -1148,6 +1151,8 @@ class DynamicConv(GatedConvolution):
 
     p_i = softmax over r of kernel(g_i)          K weights per token and head
     z_i = sum_r p_i,r g_(i+r)
+
+    In training, each weight p_i,r is dropped with the config's probability.
     """
 
     def __init__(self, config, variant, layer):
@@ -1194,10 +1199,7 @@ class Variant:
                 )
         check_names("projection", self.convolutional, ("query", "key", "value"))
         self.check_mixer()
-        if self.kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size must be odd, not {self.kernel_size}")
-        if not self.dilations or any(type(D) is not int or D < 1 for D in self.dilations):
-            raise ValueError(f"dilations are whole numbers above 0, not {self.dilations}")
+        self.check_numbers()
 
     def check_mixer(self):
         """ValueError if the mixer is not a Mixer, or would silently ignore a field."""
@@ -1215,6 +1217,21 @@ class Variant:
             if is_given and field not in self.mixer.uses:
                 raise ValueError(f"{self.mixer.__name__} does not use {field}")
 
+    def check_numbers(self):
+        """ValueError if kernel_size or dilations are no numbers that a convolution can use."""
+        if type(self.kernel_size) is not int or self.kernel_size < 1:
+            raise ValueError(f"kernel_size must be a whole number, not {self.kernel_size!r}")
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size must be odd, not {self.kernel_size}")
+
+        # (2) is a number, (2,) is a tuple
+        is_tuple = isinstance(self.dilations, tuple) and self.dilations != ()
+        if not is_tuple or any(type(D) is not int or D < 1 for D in self.dilations):
+            raise ValueError(
+                "dilations are whole numbers above 0 in a tuple, such as (1, 2) or (2,), "
+                f"not {self.dilations!r}"
+            )
+
     @property
     def has_kernel(self):
         """Whether the kernel size K means anything for this variant."""
@@ -1229,6 +1246,8 @@ def check_names(kind, names, known):
     """ValueError if a tuple holds anything but known names, each at most once."""
     if isinstance(names, str):  # ("fixed") is a string, ("fixed",) is a tuple
         raise ValueError(f"the {kind}s of a variant are a tuple: write ({names!r},) with a comma")
+    if not isinstance(names, tuple):
+        raise ValueError(f"the {kind}s of a variant are a tuple, not {names!r}")
     for name in names:
         if name not in known:
             raise ValueError(f"unknown {kind} {name!r}; the {kind}s are: {', '.join(known)}")
@@ -1311,8 +1330,8 @@ def make_mixer(config, layer):
     """Make the mixer of one layer of a model. `layer` is counted from 0.
 
     config needs .variant, .hidden_size (C), .heads (H), .kernel_size (K), .beyond, .dropout and
-    .attention_layer. A hybrid has plain self-attention in the layer `attention_layer`, which users
-    give and which is counted from 1.
+    .attention_layer. In a hybrid, the layer of the number attention_layer is plain self-attention.
+    It is counted from 1, because users give it on the command line.
     """
     variant = VARIANTS[config.variant]
     if variant.hybrid and layer == config.attention_layer - 1:

@@ -5,6 +5,8 @@ score of a key at each relative position from -k to k, so it has K = 2k + 1 colu
 
     rows[b, h, i, r + k]        r = -k .. k
 
+Letters: B sequences, H heads, N keys, n queries, d channels per head, k reach, K kernel size.
+
 The map of scores reads the row at every key j:
 
     scores[b, h, i, j] = rows[b, h, i, clip(j - i, -k, k) + k]        beyond = "clip"
@@ -52,8 +54,6 @@ again for each block, with the same dropout. So memory grows with N and not with
 my_attention, write the first line as add_band(scores, rows, beyond, first), where `first` is the
 position of the block's first query. Without `first`, all blocks except the first one would read
 wrong weights, and no error would be raised. docs/exchange.md has a complete my_attention.
-
-Letters: B sequences, H heads, N keys, n queries, d channels per head, k reach, K kernel size.
 """
 
 import torch
@@ -133,7 +133,8 @@ def relative_scores(rows, length, beyond="clip", first=0):
         length: N, the number of keys.
         beyond: "clip" or "zero", what lies beyond k positions.
         first: position of the first query; the queries are first .. first + n - 1. Below 0 if they
-            begin before key 0, as in `key_scores`.
+            begin before key 0, as in `key_scores`. The last query must be at least -(k + 1), and
+            the first one at most N + k.
     Returns:
         (B, H, n, N) scores; [b, h, i, j] belongs to query first + i and key j.
     """
@@ -208,8 +209,20 @@ def scores_of_covering_rows(rows, length, first=0):
     return flat.unfold(-1, length, K - 1)[..., :n, :]  # (B, H, n, N)
 
 
+def check_window(K, beyond):
+    """ValueError if rows of K columns have no middle column, or `beyond` is unknown.
+
+    Without this check, both would give wrong scores or gradients and no error.
+    """
+    if K % 2 == 0:
+        raise ValueError(f"a row must have an odd number of columns, not {K}")
+    if beyond not in BEYOND:
+        raise ValueError(f"beyond must be one of {', '.join(BEYOND)}, not {beyond!r}")
+
+
 def band_scores(rows, length, beyond="clip", first=0):
     """Same arguments and result as `relative_scores`, with the backward pass `sum_bands`."""
+    check_window(rows.shape[-1], beyond)
     return BandScores.apply(rows, length, beyond, first)
 
 
@@ -239,7 +252,11 @@ def add_band(scores, rows, beyond="clip", first=0):
         beyond, first: as in `relative_scores`.
     Returns:
         (B, H, n, N).
+    Raises:
+        ValueError: K is even, or `beyond` is unknown. band_scores and band_sums raise it, too.
     """
+    check_window(rows.shape[-1], beyond)
+
     # one row for all queries becomes n rows, by a view
     n = scores.shape[-2]
     rows = rows.expand(*rows.shape[:-2], n, -1)  # (..., 1 or n, K) -> (..., n, K)
@@ -418,6 +435,7 @@ def sum_bands_of_strip(scores, K, beyond, first):
 
 def band_sums(scores, K, beyond="clip", first=0):
     """`sum_bands` with a gradient."""
+    check_window(K, beyond)
     return BandSums.apply(scores, K, beyond, first)
 
 

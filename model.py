@@ -73,6 +73,7 @@ class BertConfig:
         self.fill_in_defaults()
         self.check_numbers()
         self.check_kernel()
+        self.check_attention_layer()
 
     def fill_in_defaults(self):
         """Replace None by the variant's own value."""
@@ -105,13 +106,12 @@ class BertConfig:
             raise ValueError(f"dropout must be in [0, 1), not {self.dropout!r}")
 
     def check_kernel(self):
-        """ValueError if kernel_size, beyond or attention_layer cannot be used.
+        """ValueError if kernel_size or beyond cannot be used.
 
         A variant without rows of K weights ignores beyond.
         """
         variant = VARIANTS[self.variant]
 
-        # the kernel
         if self.kernel_size is not None and not variant.has_kernel:
             raise ValueError(f"{self.variant} has no kernel, so it takes no kernel_size")
         if self.kernel_size is not None and self.kernel_size % 2 == 0:
@@ -125,24 +125,32 @@ class BertConfig:
         longest = max(2 * self.max_length - 1, variant.kernel_size)
         if self.kernel_size is not None and self.kernel_size > longest:
             raise ValueError(
-                f"kernel_size {self.kernel_size} is too large: {longest} reach every token"
+                f"kernel_size {self.kernel_size} is too large: with {longest}, a kernel reaches "
+                "every token"
             )
         if self.beyond not in BEYOND:
             raise ValueError(f"beyond must be one of {', '.join(BEYOND)}, not {self.beyond!r}")
 
-        # the attention layer of a hybrid
-        if self.attention_layer is not None and not variant.hybrid:
+    def check_attention_layer(self):
+        """ValueError if the variant is not a hybrid, or if the model has no such layer."""
+        if self.attention_layer is None:
+            return
+
+        if not VARIANTS[self.variant].hybrid:
             raise ValueError(
                 f"attention_layer is for the hybrid variants; {self.variant} is not one of them"
             )
-        if self.attention_layer is not None and self.attention_layer > self.layers:
+        if self.attention_layer > self.layers:
             raise ValueError(
                 f"attention_layer {self.attention_layer} is beyond the model's {self.layers} layers"
             )
 
     @classmethod
     def from_size(cls, size, variant="composite", vocab_size=30004, **overrides):
-        """The config of "tiny", "small" or "base"; overrides are any other fields."""
+        """The config of "tiny", "small" or "base".
+
+        overrides: further fields. They also replace those that the size sets, such as layers=2.
+        """
         if size not in SIZES:
             raise ValueError(f"unknown size {size!r}; the sizes are: {', '.join(SIZES)}")
         known = {field.name for field in fields(cls)}
@@ -230,6 +238,9 @@ class Layer(nn.Module):
 
 class Bert(nn.Module):
     """The encoder: token ids (B, N) to hidden states (B, N, C).
+
+    The two models below, which contain it, initialise its weights. For an encoder on its own, call
+    initialise(bert).
 
     Args:
         input_ids: (B, N) int64.
@@ -469,6 +480,7 @@ def load_run(folder):
 def fill_in(model, tokenizer, text, best=5):
     """The `best` most likely pieces for each [MASK] in `text`, as lists of (piece, probability).
 
+    The model must be on the CPU and in evaluation mode, as load_run returns it.
     A text without an end mark gets a full stop: the model was trained on complete sentences.
     """
     text = valid_text(text).rstrip()

@@ -1568,7 +1568,7 @@ def test_a_checkpoint_with_weights_or_optimizer_of_another_model_is_refused(
         (["--lr", "1e-400"], "--lr"),
         (["--dropout", "nan"], "dropout"),
         (["--dropout", "1e400"], "dropout"),
-        (["--kernel_size", "65"], "kernel_size 65 is too large: 63 reach every token"),
+        (["--kernel_size", "65"], "kernel_size 65 is too large: with 63, a kernel reaches every"),
         (["--steps", str(10**30)], "--steps"),
         (["--size", "huge"], "tiny"),
         (["--beyond", "wrap"], "clip"),

@@ -442,7 +442,7 @@ def tokenizer_with_other_numbers_of_special_tokens(run):
         (config_of_100_000_layers, f"layers must be a whole number, 1 to {MOST_LAYERS}, not"),
         (config_of_a_number_that_no_machine_has, "ffn_size must be a whole number"),
         (config_of_a_larger_number_than_a_size_may_be, "hidden_size must be a whole number"),
-        (config_of_a_kernel_beyond_the_sequence, "kernel_size 49 is too large: 47 reach every"),
+        (config_of_a_kernel_beyond_the_sequence, "kernel_size 49 is too large: with 47, a kernel"),
         (config_of_a_giant, "another model"),
         (config_of_a_model_beyond_all_bounds, "config.json describes a model that is too large"),
         (config_nested_too_deep, "config.json is damaged"),

@@ -1326,6 +1326,26 @@ def test_kernels_and_tables_of_two_terms_are_added(monkeypatch):
     assert_near(mixer.sum_of_tables(), s, 1e-12)
 
 
+@alone()
+def test_token_kernels_of_two_terms_of_different_widths_are_added(monkeypatch):
+    """The narrower one, with 3 columns, adds its end weights beyond r = -1 and r = 1."""
+
+    class Narrow(attention.Dynamic):
+        def forward(self, q):
+            return super().forward(q)[..., K // 2 - 1 : K // 2 + 2]  # (B, H, N, 3)
+
+    monkeypatch.setitem(TERMS, "narrow", Narrow)
+    monkeypatch.setitem(VARIANTS, "two", Variant("", terms=("dynamic", "narrow")))
+    mixer = random_mixer("two")
+    x, mask = padded_batch(6)
+    q = attention.split_heads(mixer.project(x, mask)[0], H)
+
+    near = mixer.terms["narrow"](q)  # columns r = -1, 0, 1
+    columns = [max(0, min(2, t - K // 2 + 1)) for t in range(K)]
+    expected = mixer.terms["dynamic"](q) + near[..., columns]
+    assert_near(mixer.token_kernels(x, mask), expected, 1e-12)
+
+
 @alone("attention")
 def test_attention_in_blocks_takes_more_queries_than_keys(monkeypatch):
     """The result has a row per query, in the dtype of the values, however many keys there are."""
@@ -1628,9 +1648,17 @@ def test_a_variant_without_kernel_refuses_a_kernel_size(variant):
         (dict(terms="fixed"), r"write \('fixed',\) with a comma"),
         (dict(convolutional="value"), r"write \('value',\) with a comma"),
         (dict(terms=("fixed", "dynamic", "fixed")), "'fixed' is named more than once"),
+        (dict(terms=None), "the terms of a variant are a tuple, not None"),
         (dict(kernel_size=4), "kernel_size must be odd, not 4"),
+        (dict(kernel_size="17"), "kernel_size must be a whole number, not '17'"),
+        (dict(kernel_size=None), "kernel_size must be a whole number, not None"),
+        (dict(kernel_size=-3), "kernel_size must be a whole number, not -3"),
         (dict(mixer=attention.LightConv, dilations=()), "dilations are whole numbers above 0"),
         (dict(mixer=attention.LightConv, dilations=(1, 0)), "dilations are whole numbers above 0"),
+        (
+            dict(mixer=attention.LightConv, dilations=(2)),
+            r"in a tuple, such as .* or \(2,\), not 2",
+        ),
     ],
 )
 def test_a_variant_whose_parts_do_not_go_together_is_refused_when_it_is_made(fields, message):

@@ -146,6 +146,29 @@ def test_wide_rows_say_the_same_at_every_relative_position(beyond):
             assert_near(got, torch.autograd.grad(expected, rows, upstream), 1e-12)
 
 
+@pytest.mark.parametrize(
+    "K, beyond, message",
+    [
+        (4, "clip", "a row must have an odd number of columns, not 4"),
+        (3, "Zero", "beyond must be one of clip, zero, not 'Zero'"),
+    ],
+)
+def test_rows_without_a_middle_and_an_unknown_beyond_are_refused_in_one_line(K, beyond, message):
+    rows, scores = draw(1, 2, 5, K), draw(1, 2, 5, 5)
+    for refused in (
+        lambda: kernels.band_scores(rows, 5, beyond),
+        lambda: kernels.key_scores(rows, 5, beyond),
+        lambda: kernels.add_band(scores, rows, beyond),
+        lambda: kernels.band_sums(scores, K, beyond),
+    ):
+        with pytest.raises(ValueError) as error:
+            refused()
+        assert str(error.value) == message
+    if K % 2 == 0:
+        with pytest.raises(ValueError, match=message):
+            kernels.convolve(rows, draw(1, 2, 5, 3))
+
+
 @pytest.mark.parametrize("K", KERNEL_SIZES)
 @pytest.mark.parametrize("beyond", BEYOND)
 def test_all_paths_equal_the_loops_in_values_and_gradients_at_every_length(beyond, K):

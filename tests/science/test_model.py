@@ -558,7 +558,7 @@ def test_parameter_count_leaves_out_what_is_not_trained_and_counts_shared_ones_o
         (dict(ffn_size=2**31), "ffn_size must be a whole number, 1 to 2147483647, not"),
         (dict(dropout=float("nan")), "dropout"),
         (dict(dropout=False), "dropout"),
-        (dict(max_length=24, kernel_size=49), "kernel_size 49 is too large: 47 reach every token"),
+        (dict(max_length=24, kernel_size=49), "too large: with 47, a kernel reaches every token"),
         (dict(vocab_size=0), "vocab_size"),
         (dict(depth=3), "depth"),
         (dict(attention_layer=2), "hybrid"),

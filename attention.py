@@ -1241,6 +1241,13 @@ class Variant:
             return True
         return any(TERMS[name].uses_kernel_size for name in self.terms)
 
+    @property
+    def has_window(self):
+        """Whether a row of K weights is added to scores, so that the config's `beyond` is used."""
+        if issubclass(self.mixer, Deberta):
+            return True
+        return any(TERMS[name].uses_kernel_size for name in self.terms)
+
 
 def check_names(kind, names, known):
     """ValueError if a tuple holds anything but known names, each at most once."""

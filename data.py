@@ -48,7 +48,7 @@ VOCABULARY_SIZE = 30_004  # 30,000 pieces of words, [UNK] among them, and 4 more
 SMALL_LANGUAGE = 1_000  # with at most this many word forms, each word form is one token
 SAMPLE_SIZE = 32_000_000  # characters of text, at most, on which a tokenizer is trained
 LONGEST_WORD = 100  # characters; longer words do not train the tokenizer and are not remembered
-LONG_WORDS_WARNING = 0.01  # with a larger share of the text in longer words, a line says so
+LONG_WORDS_WARNING = 0.01  # a line is printed if a larger share of the text is in longer words
 REMEMBERED_WORDS = 1 << 20  # words for which the token ids are kept in memory
 
 # Pairs and batches
@@ -80,7 +80,8 @@ def toy_paragraphs():
 
 # The end of a sentence: . ! or ?, closing quotes and brackets, spaces, opening quotes and brackets.
 # Group 1 is the first letter or digit of the next sentence. A match begins only at the first mark
-# of a run of marks: to begin at each mark of "....." would take quadratic time.
+# of a run of marks: to begin at each mark of "....." would take quadratic time. The part in (?=...)
+# is only looked at: it belongs to the next sentence.
 SENTENCE_END = re.compile(r"""(?<![.!?])[.!?]+["'”’)\]]*\s+(?=["'“‘(\[]*(\w))""")
 
 # A full stop after one of these does not end a sentence.
@@ -120,7 +121,7 @@ def split_sentences(paragraph):
             continue
 
         # A full stop may belong to an abbreviation. Look at the word before it; 12 characters are
-        # enough for every abbreviation.
+        # enough for every word of the lists, and for six initials.
         if end[0].startswith("."):
             before = paragraph[max(0, end.start() - 12) : end.start()]
             word = before.split(" ")[-1].lstrip("\"'“‘([")
@@ -199,7 +200,8 @@ def untrained_tokenizer():
         ]
     )
 
-    # 2. Split into forms. A piece never contains parts of two forms (as in SentencePiece):
+    # 2. Split into forms (the library calls them pre-tokens). A piece never contains parts of two
+    #    forms (as in SentencePiece):
     #    "the dog's 2 km." -> "▁the" "▁dog" "'" "s" "▁2" "▁km" "."
     #    A space becomes "▁" and belongs to the word after it. A form is a sequence of letters, of
     #    digits or of other symbols: \p{L} is any letter, \p{M} an accent, \p{N} a digit.
@@ -267,9 +269,10 @@ def train_pieces(forms, max_pieces):
         A list of (piece, score), where the score is the log-probability of the piece: first all
         single characters, then the most likely pieces. The same forms always give the same list.
     """
-    # Ask for 10 % more pieces than needed, because step 2 removes some.
+    # Ask for 10 % more pieces than needed, because step 2 removes some. Ask for at least one more:
+    # with exactly as many pieces as there are characters, the trainer may never end.
     trainer = trainers.UnigramTrainer(
-        vocab_size=max_pieces + max_pieces // 10, show_progress=False, unk_token="[UNK]"
+        vocab_size=max_pieces + max(1, max_pieces // 10), show_progress=False, unk_token="[UNK]"
     )
 
     # Step 1: train. The forms are already split, so the trainer only splits at spaces.
@@ -416,7 +419,7 @@ def train_tokenizer(sample, vocab_size, log):
         pieces = train_pieces(forms, max_pieces)
         if len(pieces) < max_pieces:
             size = len(pieces) + len(SPECIAL_TOKENS)
-            log(f"vocabulary: {size:,} tokens, not {vocab_size:,}: the text has no more")
+            log(f"vocabulary: {size:,} tokens, not {vocab_size:,}: no more pieces were found")
 
     # The special tokens come first, so that their ids are 0 to 4.
     special = [(token, 0.0) for token in SPECIAL_TOKENS]
@@ -770,10 +773,10 @@ def pad_pairs(pairs, seq_len):
 def draw_epoch(train, seed, epoch, batch_size):
     """Draw the batches of one epoch at random.
 
-    The rows are shuffled and cut into batches. Each row of `train` occurs at most once per epoch:
-    rows that are left over, because they do not fill a last batch, are not used. Every epoch has a
-    new order, so other rows are left over. If there are fewer rows than one batch needs, they are
-    repeated.
+    The rows are shuffled and cut into batches. Rows that are left over, because they do not fill a
+    last batch, are not used. Every epoch has a new order, so other rows are left over. Each row of
+    `train` occurs at most once per epoch, with one exception: if there are fewer rows than one
+    batch needs, they are repeated to fill it.
 
     Args:
         train: (training rows,) the indices of the rows to draw from.
@@ -1002,9 +1005,11 @@ class Corpus(BatchSource):
 
     @cached_property
     def held_out_rows(self):
-        """All held-out pairs, masked and sorted by length: (masked_ids, labels), (held-out, N).
+        """All held-out pairs, masked and sorted by length.
 
-        The masks are the same for all models, seeds and batch sizes.
+        The masks are the same for all models, seeds and batch sizes. They depend on seq_len.
+
+        Returns (masked_ids, labels), both (held-out pairs, N).
         """
         by_length = np.argsort(self.lengths[self.held_out], kind="stable")
         input_ids = torch.from_numpy(self.rows(self.held_out[by_length]))  # (held-out pairs, N)

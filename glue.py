@@ -9,7 +9,7 @@
     python glue.py data --data_dir glue_data                           count the rows of every file
 
 RUN is a folder that pretrain.py wrote. `--data_dir toy` means the toy tasks: they are built in and
-need no download. Without the word "finetune", a RUN is fine-tuned.
+need no download. The word finetune may be left out: "glue.py RUN" means "glue.py finetune RUN".
 
 Each finished pair of task and seed is one line of RUN/glue/results.jsonl. If you start the same
 command again, it does only the pairs that are missing there. If you start it twice at the same
@@ -63,7 +63,14 @@ from data import PAD, SEP, BatchSource, batches_per_epoch, pad_pairs
 from model import SIZES, BertForClassification, load_config, load_run
 from pretrain import ADAM_BETAS, ADAM_EPS, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
-from support.commands import command_line, fraction, given_options, positive_int, run_command
+from support.commands import (
+    command_line,
+    fraction,
+    given_options,
+    positive_int,
+    refuse_double_dash,
+    run_command,
+)
 from support.devices import autocast, choose_device, dtype_name, to_device
 from support.distributed import let_others_begin, print_from_any, run_together
 from support.files import remove_parts, sha256_of, write_text
@@ -291,7 +298,10 @@ def predict(model, data, device, dtype, batch_size=128):
 
 
 def make_classifier(config, num_labels, encoder, settings):
-    """A classifier on an encoder. Its own weights are drawn from the seed.
+    """A pre-trained encoder with a new classifier.
+
+    The weights that `encoder` does not have are drawn from the seed: those of the last layer and,
+    unless it has them, of the pooler.
 
     Args:
         config: the BertConfig of the pre-trained model.
@@ -400,7 +410,7 @@ def evaluate(model, dev, metrics, device, dtype):
     Returns a dictionary:
         score: the mean of the scores of all splits.
         scores: {split: {metric: ..., "score": ...}}.
-        constant_prediction: whether all rows of a split got the same answer.
+        constant_prediction: whether all rows of one of the splits got the same answer.
         partial: whether rows of a split are missing.
         by_phenomenon: {phenomenon: accuracy}, for CoLA only. In GLUE's own files the sentences have
             a source in place of a phenomenon.
@@ -414,7 +424,8 @@ def evaluate(model, dev, metrics, device, dtype):
         result["scores"][split] = scores(predictions, examples, metrics)
         result["score"] += result["scores"][split]["score"] / len(dev)
 
-        # what a reader of the score must know
+        # What a reader of the score must know: the answers are all equal (for STS-B, numbers within
+        # 0.001 of each other, the precision of a submission), or rows are missing.
         if np.ptp(predictions) < 1e-3:
             result["constant_prediction"] = True
         if examples.partial:
@@ -973,9 +984,10 @@ def finetune_command(args):
     for folder in folders:
         prepare_folder(folder / args.name, ENCODER_TASKS)
     progress = Progress(missing_jobs(jobs), len(jobs))
+    seeds = " ".join(map(str, chosen_seeds(args.seeds)))
     tqdm.write(
         f"{progress.total} jobs (one task and one seed of one run), {progress.done} of them done "
-        f"before; results go to RUN/{results_path(args.name)}"
+        f"before; seeds {seeds}; results go to RUN/{results_path(args.name)}"
     )
 
     # under torchrun: the first process has checked everything, so the others may begin
@@ -1004,6 +1016,8 @@ def table_command(args):
         lines = comparison_lines(runs, *args.compare)
         runs = [run for run in runs if run.variant in args.compare]  # the notes are about these
     elif args.by_phenomenon:
+        if not any("by_phenomenon" in record["result"] for run in runs for record in run.records):
+            raise ValueError("--by_phenomenon is about cola, which has no results in these runs")
         lines = result_lines(runs, phenomenon_cells)
     else:
         lines = result_lines(runs, task_cells, args.published)
@@ -1106,10 +1120,7 @@ def parse_arguments(arguments):
     if arguments[0] not in (*COMMANDS, "-h", "--help"):
         arguments = ["finetune", *arguments]
 
-    # argparse turns "--option=--" into an empty list, whatever the type of the option is
-    for text in arguments:
-        if text.startswith("--") and text.endswith("=--"):
-            parser.error(f"{text}: -- is not a value")
+    refuse_double_dash(parser, arguments)
     return parser.parse_args(arguments)
 
 

@@ -25,7 +25,8 @@ batch (docs/distributed.md). With one process, max_over_processes, sum_over_proc
 value_of_first return their argument, own_share gives all values, and let_others_begin and
 wait_for_all do nothing.
 
-[C] is Chang, Xu, Xu, Tu 2021. The letters of the shapes are those of model.py.
+[C] is Chang, Xu, Xu, Tu 2021. The letters of the shapes are those of model.py; b is the number of
+rows of a part of a batch.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
@@ -36,6 +37,7 @@ import json
 import math
 import os
 import signal
+import sys
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -69,6 +71,7 @@ from support.commands import (
     TrainingFailed,
     given_options,
     positive_int,
+    refuse_double_dash,
     run_command,
 )
 from support.devices import (
@@ -184,7 +187,10 @@ def step_seed(seed, step, stream):
 
 
 def make_optimizer(model, weight_decay):
-    """AdamW. Biases and LayerNorm weights do not decay; all other parameters do."""
+    """AdamW. Parameters named "bias" and LayerNorm weights do not decay. All others do.
+
+    The position biases decay, too: beta of fixed and t5, u and v of xl.
+    """
     decayed = []
     not_decayed = []
     seen = set()
@@ -228,7 +234,7 @@ class Trainer:
         self.model = model.to(device).train()
         self.settings = settings
         self.path = Path(path)
-        self.folder_option = None  # the option that chooses another folder (resume)
+        self.folder_option = None  # for messages: the option that chooses another folder (resume)
         self.micro_batch = None  # rows that are computed at once, at most; None: all
         self.parallel = None  # with several processes: averages gradients (share_gradients)
         self.device = device
@@ -680,8 +686,8 @@ def predictions_at_most(tokens):
 def evaluate(model, corpus, batch_size, device, dtype):
     """(loss in nats, accuracy) over the masked tokens of the held-out pairs, without dropout.
 
-    Every run sees the same pairs under the same masks. The forward pass is computed in `dtype`
-    (autocast). Afterwards the model is in training mode.
+    All runs on one corpus with one seq_len see the same pairs under the same masks. The forward
+    pass is computed in `dtype` (autocast). Afterwards the model is in training mode.
     """
     model.eval()
     loss = 0.0
@@ -712,7 +718,8 @@ def record_evaluation(trainer, corpus):
     settings = trainer.settings
 
     # As many pairs at a time as a training step computes on average. An evaluation keeps no
-    # gradients, so it needs less memory than training.
+    # gradients. But it computes the longest held-out pairs together, so with a large vocabulary it
+    # may need more memory than a training step.
     batch_size = rows_at_once(settings["batch_size"], trainer.micro_batch)
     loss, accuracy = evaluate(trainer.model, corpus, batch_size, trainer.device, trainer.dtype)
     if not math.isfinite(loss):
@@ -963,11 +970,13 @@ def recipe_for(args):
 def config_for(args, recipe, name):
     """The BertConfig of one of the variants in args.variant. The vocabulary is filled in later."""
     variant = VARIANTS[name]
-    options = {"max_length": recipe.seq_len, "beyond": args.beyond, "dropout": recipe.dropout}
+    options = {"max_length": recipe.seq_len, "dropout": recipe.dropout}
 
-    # --kernel_size and --attention_layer are passed only to the variants that can use them.
+    # These options are passed only to the variants that can use them.
     if variant.has_kernel:
         options["kernel_size"] = args.kernel_size
+    if variant.has_window:
+        options["beyond"] = args.beyond
     if variant.hybrid:
         options["attention_layer"] = args.attention_layer
     return BertConfig.from_size(args.size, name, **options)
@@ -977,7 +986,7 @@ def check_options(args):
     """ValueError if --kernel_size or --attention_layer is given and no variant can use it."""
     variants = [VARIANTS[name] for name in args.variant]
     if args.kernel_size is not None and not any(variant.has_kernel for variant in variants):
-        raise ValueError(f"--kernel_size: {', '.join(args.variant)} has no kernel")
+        raise ValueError(f"--kernel_size: no kernel in {', '.join(args.variant)}")
 
     if args.attention_layer is not None and not any(variant.hybrid for variant in variants):
         hybrids = [name for name, variant in VARIANTS.items() if variant.hybrid]
@@ -1034,13 +1043,18 @@ def run_folders(args):
 
 
 def check_folders(folders, resume):
-    """ValueError, before any work, if a folder is a file, or in use although resume is "never"."""
+    """ValueError, before any work, if a folder cannot be that of a run.
+
+    It may be a file, or used by another process, or hold files although resume is "never".
+    """
     for folder in folders:
         for path in (folder, *folder.parents):
             if os.path.lexists(path) and not path.is_dir():
                 raise ValueError(f"--out_dir: {path} is a file, not a folder")
         if resume == "never" and holds_files(folder):
-            raise ValueError(f"{folder} is in use and --resume is never; choose another --out_dir")
+            raise ValueError(
+                f"{folder} is not empty and --resume is never; choose another --out_dir"
+            )
         check_not_in_use(folder)
 
 
@@ -1069,7 +1083,10 @@ def check_memory_of(configs, batch_size, corpus, device, dtype, micro_batch):
 
 
 def print_start(trainer, config, folder, guess_accuracy):
-    """Print what this run is, the loss of an untrained model, and the accuracy of guessing."""
+    """Print what this run is, and what guessing would give.
+
+    A guess that gives all tokens the same probability has a loss of ln(V).
+    """
     print(f"\n{config.variant}: {VARIANTS[config.variant].equation}")
     facts = [f"{parameter_count(trainer.model):,} parameters", f"seed {trainer.settings['seed']}"]
     if config.kernel_size is not None:
@@ -1078,10 +1095,11 @@ def print_start(trainer, config, folder, guess_accuracy):
         facts.append(f"self-attention in layer {config.attention_layer}")
     print(f"  {', '.join(facts)}, folder {folder}")
 
-    untrained = math.log(config.vocab_size)
+    uniform = math.log(config.vocab_size)
     print(
-        f"  untrained, the held-out loss would be ln({config.vocab_size:,}) = {untrained:.3f}; "
-        f"always guessing the most frequent token is right {100 * guess_accuracy:.1f} % of the time"
+        f"  if all tokens were equally likely, the loss would be ln({config.vocab_size:,}) = "
+        f"{uniform:.3f}; always guessing the most frequent token is right "
+        f"{100 * guess_accuracy:.1f} % of the time"
     )
 
 
@@ -1232,9 +1250,14 @@ def parse_arguments(arguments=None):
         "--beyond",
         choices=BEYOND,
         default="clip",
-        help="beyond the kernel: its end weight, or 0 (default: clip); others ignore it",
+        help="what is added to scores of tokens beyond the kernel: its end weight (clip) or 0 "
+        "(zero); variants without such kernels ignore it (default: clip)",
     )
-    add("--attention_layer", type=positive_int, help="of hybrids, from 1 (default: the last layer)")
+    add(
+        "--attention_layer",
+        type=positive_int,
+        help="which layer of a hybrid is self-attention, counted from 1 (default: the last layer)",
+    )
 
     # on which text
     add(
@@ -1289,6 +1312,9 @@ def parse_arguments(arguments=None):
     add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile (default: on CUDA)")
     add("--dry_run", action="store_true", help="memory and time of some steps; write no run")
 
+    if arguments is None:
+        arguments = sys.argv[1:]
+    refuse_double_dash(parser, arguments)
     args = parser.parse_args(arguments)
     for name in args.variant:
         if name not in VARIANTS and name != "all":

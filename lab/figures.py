@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attention import TERMS, VARIANTS, Deberta, SelfAttention, attention, split_heads
+from attention import VARIANTS, SelfAttention, attention, split_heads
 from kernels import key_scores, relative_scores
 from lab.idea import draw_idea
 from lab.pairs import groups_of, mean_accuracy
@@ -315,11 +315,7 @@ def is_clipped(model):
     This is so for position terms with --beyond clip. A convolution ends with its kernel, and some
     terms have no end.
     """
-    variant = VARIANTS[model.config.variant]
-    has_window = any(TERMS[name].uses_kernel_size for name in variant.terms)
-    if issubclass(variant.mixer, Deberta):
-        has_window = True
-    return has_window and model.config.beyond == "clip"
+    return VARIANTS[model.config.variant].has_window and model.config.beyond == "clip"
 
 
 def print_descriptions(model, kernels):

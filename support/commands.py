@@ -126,6 +126,13 @@ def given_options(args, names):
     return given
 
 
+def refuse_double_dash(parser, arguments):
+    """Parser error for "--option=--": argparse makes an empty list of it, whatever the type is."""
+    for text in arguments:
+        if text.startswith("--") and text.endswith("=--"):
+            parser.error(f"{text}: -- is not a value")
+
+
 def valid_text(text):
     """The text with "?" in place of bytes that are not text, which a terminal may pass."""
     return text.encode("utf-8", "replace").decode()

@@ -174,6 +174,14 @@ def test_forms_are_counted_in_small_letters_and_with_their_spaces():
     assert forms == {"\u2581the": 2, "\u2581dog": 1, ",": 1, "\u2581dogs": 1}
 
 
+def test_as_many_pieces_as_characters_are_found_in_finite_time():
+    """Asked for exactly these, the trainer would not return: hence a process and a time limit."""
+    code = "import data; print(len(data.train_pieces({'\u2581no': 1, '\u2581on': 1}, 3)))"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "3\n", done.stderr
+
+
 def test_the_last_copy_of_a_repeated_form_gets_a_mark_at_its_end():
     lines = list(data.training_lines({"\u2581cat": 3, "\u2581zoo": 1}))
     assert lines == ["\u2581cat \u2581cat \u2581cat\u2581", "\u2581zoo"]

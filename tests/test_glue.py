@@ -948,7 +948,7 @@ def test_progress_counts_the_tasks_and_seeds_of_all_runs(run, small_toy, run_pro
     monkeypatch.setattr(progress_file, "PROGRESS_EVERY", 0)
     options = ["--task", "cola", "wnli", "--seeds", 1, "--epochs", 1, "--batch_size", 8]
     output = run_glue(run_program, run, other, *toy_options(run), *options).out
-    assert "4 jobs (one task and one seed of one run), 1 of them done before" in output
+    assert "4 jobs (one task and one seed of one run), 1 of them done before; seeds 42;" in output
     lines = [line for line in output.splitlines() if "; all: " in line]
     assert len(lines) == 9  # 3 jobs of 3 steps
     assert lines[0].startswith("composite cola seed 42: step 1 of 3; all: 1 of 4 done, ETA ")

@@ -578,6 +578,13 @@ def test_by_phenomenon_prints_the_accuracy_on_each_phenomenon(tmp_path, run_prog
     assert row.split()[-2:] == ["75.0+-0.0", "50.0+-0.0"]
 
 
+def test_by_phenomenon_without_results_of_cola_is_refused(tmp_path, run_program):
+    folder = make_run(tmp_path / "a", {"sst-2": [1]})
+    assert "--by_phenomenon is about cola" in failure(
+        run_program, "table", folder, "--by_phenomenon"
+    )
+
+
 def test_a_table_without_results_names_the_command_that_makes_them(tmp_path, run_program):
     folder = make_run(tmp_path / "a", ALL)
     (folder / "glue" / "results.jsonl").unlink()

@@ -1161,10 +1161,10 @@ def test_a_folder_of_another_run_is_refused_with_what_differs(main, tmp_path, ot
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_resume_never_refuses_a_folder_in_use_before_any_work(main, tmp_path):
+def test_resume_never_refuses_a_folder_with_files_before_any_work(main, tmp_path):
     main("--out_dir", tmp_path, "--steps", 3)
     code, out, error = main("--out_dir", tmp_path, "--steps", 3, "--resume", "never")
-    assert code == 2 and is_one_line(error) and "in use" in error and "--out_dir" in error
+    assert code == 2 and is_one_line(error) and "is not empty" in error and "--out_dir" in error
     assert "corpus" not in out
 
 
@@ -1581,6 +1581,8 @@ def test_a_checkpoint_with_weights_or_optimizer_of_another_model_is_refused(
         (["--variant", "none", "fixed", "--attention_layer", "2"], "hybrid"),
         (["--variant", "none", "absolute", "--kernel_size", "9"], "kernel"),
         (["--variant", "dilated-hybrid", "--attention_layer", "5"], "4 layers"),
+        (["--steps=--"], "--steps=--: -- is not a value"),
+        (["--corpus=--"], "--corpus=--: -- is not a value"),
         (["--window", "zero"], "--window"),
         (["--benchmark"], "--benchmark"),
         (["--lengths"], "--lengths"),
@@ -1592,6 +1594,15 @@ def test_wrong_arguments_are_answered_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     code, _, error = main(*arguments)
     assert code == 2 and words in error.splitlines()[-1] and not list(tmp_path.iterdir())
+
+
+def test_beyond_is_that_of_the_variants_that_use_it():
+    args = pretrain.parse_arguments(["--beyond", "zero"])
+    recipe = pretrain.recipe_for(args)
+    used = {name for name in VARIANTS if pretrain.config_for(args, recipe, name).beyond == "zero"}
+    assert used >= {"fixed", "composite", "composite-key", "shaw", "deberta"}
+    unused = {"none", "absolute", "depthwise", "convbert", "lightconv", "t5", "rotary", "canon"}
+    assert not used & unused
 
 
 def test_compilation_that_fails_falls_back_with_one_line(main, tmp_path, monkeypatch):

@@ -4,12 +4,12 @@ Import paths: the project's modules and the helpers next to this file can be imp
 test, wherever pytest is started. One thread: the models of the tests are so small that several
 threads only wait for each other, most of all on a busy machine.
 
-The attacks of lab/attacks.py take 16 seconds of one core and need nothing from any test. They are
-started when all tests have been collected, and run beside the first tests.
+When all tests are run, the files BESIDE run in a second pytest process beside the others: two cores
+take less time than one. tests/test_beside.py waits for it and fails if one of its tests failed.
 
 Fixtures:
 
-    short_form     what the short form of all attacks prints
+    beside         how the second process ended
     small_text     a text of 80 short documents, and a folder for its token ids
     run_program    calls a main() in this process: (exit code, standard output, standard error)
     start_program  starts a program in another process, without importing torch again
@@ -44,53 +44,80 @@ sys.path.insert(0, str(TESTS))
 sys.path.insert(0, str(ROOT))
 
 
-# --- The attacks, beside the other tests ----------------------------------------------------------
+# --- A second process for some of the tests -------------------------------------------------------
+
+# These files of this folder take about half of the time of all tests.
+BESIDE = (
+    "test_attacks.py",
+    "test_course.py",
+    "test_distributed.py",
+    "test_exchange.py",
+    "test_glue.py",
+    "test_pairs.py",
+    "test_readme.py",
+    "test_report.py",
+    "test_toy_glue.py",
+)
 
 
-class Attacks(NamedTuple):
-    """`python -m lab.attacks --short`, which is running."""
+class Second(NamedTuple):
+    """The second pytest process, which is running."""
 
-    program: subprocess.Popen
+    process: subprocess.Popen
     printed: Path  # the file that it writes to
 
 
-ATTACKS = pytest.StashKey[Attacks]()
+SECOND = pytest.StashKey[Second]()
 
 
-def pytest_collection_finish(session):
-    """Start the attacks if a test of this session needs them. They need forks."""
-    fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    if "short_form" not in fixtures or session.config.option.collectonly:
+@pytest.hookimpl(trylast=True)  # after pytest's own choice, by -k for example
+def pytest_collection_modifyitems(config, items):
+    """Start the second process if test_beside.py was chosen, and leave its tests out here."""
+
+    def waits(item):
+        return item.path == TESTS / "test_beside.py"
+
+    def is_beside(item):
+        return item.path.parent == TESTS and item.path.name in BESIDE
+
+    if config.option.collectonly or not any(waits(item) for item in items):
         return
-    if not hasattr(os, "fork"):
-        return
 
-    # They print into a file: a pipe that nobody reads would stop them when it is full.
+    # It prints into a file: a pipe that nobody reads would stop it when it is full.
+    files = [str(TESTS / name) for name in BESIDE]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     with tempfile.NamedTemporaryFile(suffix=".txt", delete=False) as file:
-        program = subprocess.Popen(
-            [sys.executable, "-m", "lab.attacks", "--short"],
-            cwd=ROOT,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-    session.config.stash[ATTACKS] = Attacks(program, Path(file.name))
+        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+    config.stash[SECOND] = Second(process, Path(file.name))
+
+    # Here the other files run, and test_beside.py last.
+    config.hook.pytest_deselected(items=[item for item in items if is_beside(item)])
+    items[:] = sorted([item for item in items if not is_beside(item)], key=waits)
+
+
+@pytest.fixture
+def beside(request):
+    """How the second process ended: (exit code, what it printed)."""
+    process, printed = request.config.stash[SECOND]
+    code = process.wait(timeout=600)
+    return code, printed.read_text(encoding="utf-8")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Add the last line of the second process: how many tests it ran."""
+    second = config.stash.get(SECOND, None)
+    if second is not None and second.process.poll() is not None:
+        last_line = second.printed.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
+        terminalreporter.write_line(f"in the second process: {last_line}")
 
 
 def pytest_unconfigure(config):
-    """End the attacks if they are still running: the session was interrupted."""
-    attacks = config.stash.get(ATTACKS, None)
-    if attacks is not None:
-        attacks.program.terminate()
-        attacks.program.wait(timeout=60)
-        attacks.printed.unlink()
-
-
-@pytest.fixture(scope="session")
-def short_form(request):
-    """What the short form of all attacks prints: (exit code, text)."""
-    program, printed = request.config.stash[ATTACKS]
-    code = program.wait(timeout=150)
-    return code, printed.read_text(encoding="utf-8")
+    """End the second process if it is still running: the session was interrupted."""
+    second = config.stash.get(SECOND, None)
+    if second is not None:
+        second.process.terminate()
+        second.process.wait(timeout=60)
+        second.printed.unlink()
 
 
 # --- A small text ---------------------------------------------------------------------------------

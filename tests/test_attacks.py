@@ -39,6 +39,21 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the attacks nee
 # --- The attacks ----------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def short_form():
+    """What the short form of all attacks prints: (exit code, text)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.attacks", "--short"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+    return done.returncode, done.stdout
+
+
 @pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_an_attack_is_refused_or_repaired_and_never_silent(short_form, name):
     _, text = short_form

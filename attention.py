@@ -672,7 +672,8 @@ class Mixer(nn.Module):
     # Which of terms, convolutional, depthwise and dilations this mixer reads. A Variant that gives
     # another one of these four is refused.
     uses = ()
-    uses_kernel_size = True
+    uses_kernel_size = True  # whether the kernel size K means anything for it
+    uses_beyond = True  # whether it reads the config's `beyond`
 
     def initialise(self):
         """Called once, when the model is complete. By default, linear layers start as in BERT."""
@@ -729,6 +730,7 @@ class SelfAttention(Mixer):
     """
 
     uses = ("terms", "convolutional", "depthwise")
+    uses_beyond = False  # unless a term has a window
 
     def __init__(self, config, variant, layer):
         super().__init__()
@@ -981,6 +983,7 @@ class Deberta(SelfAttention):
     """
 
     uses = ()  # it takes no further terms and no convolutions
+    uses_beyond = True
 
     def __init__(self, config, variant, layer):
         super().__init__(config, variant, layer)
@@ -1022,6 +1025,8 @@ class ConvBert(Mixer):
     released code.
     [C] A.3 compares with this mixer.
     """
+
+    uses_beyond = False
 
     def __init__(self, config, variant, layer):
         super().__init__()
@@ -1090,6 +1095,8 @@ class GatedConvolution(Mixer):
     The softmax is over all K weights. A weight at padding or beyond an end of the sequence is
     multiplied by a g of 0, so the other weights of this kernel sum to less than 1.
     """
+
+    uses_beyond = False
 
     def __init__(self, config, variant, layer):
         super().__init__()
@@ -1244,7 +1251,7 @@ class Variant:
     @property
     def has_window(self):
         """Whether a row of K weights is added to scores, so that the config's `beyond` is used."""
-        if issubclass(self.mixer, Deberta):
+        if self.mixer.uses_beyond:
             return True
         return any(TERMS[name].uses_kernel_size for name in self.terms)
 

@@ -21,7 +21,7 @@ import attention
 import kernels
 import references
 import stand_ins
-from attention import TERMS, VARIANTS, Deberta, DepthwiseConvolution, Mixer, Term, Variant
+from attention import TERMS, VARIANTS, DepthwiseConvolution, Mixer, Term, Variant
 from helpers import (
     B,
     C,
@@ -438,16 +438,10 @@ def assert_equals_loops(variant, N, beyond="clip", layer=0, **settings):
         assert difference < 1e-10, f"{variant}: the gradient of {name} differs by {difference:.1e}"
 
 
-def reads_beyond(variant):
-    """Whether a variant has a term with a window, which reads `beyond`."""
-    terms = [TERMS[name] for name in VARIANTS[variant].terms]
-    return VARIANTS[variant].mixer is Deberta or any(term.uses_kernel_size for term in terms)
-
-
-# `beyond` changes nothing for the other variants: they get "zero" in one test only.
-WITHOUT_WINDOW = [name for name in VARIANTS if not reads_beyond(name)]
+# `beyond` changes nothing for variants without a window: they get "zero" in one test only.
+WITHOUT_WINDOW = [name for name, variant in VARIANTS.items() if not variant.has_window]
 WITH_BEYOND = [(name, "clip") for name in VARIANTS]
-WITH_BEYOND += [(name, "zero") for name in VARIANTS if reads_beyond(name)]
+WITH_BEYOND += [(name, "zero") for name, variant in VARIANTS.items() if variant.has_window]
 
 
 @pytest.mark.parametrize("N", [1, 2, 3, 6, 11])  # shorter and longer than the kernel, odd and even

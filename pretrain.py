@@ -610,6 +610,15 @@ class MaskedLogits(nn.Module):
         )  # (M, V), (M,)
 
 
+def logits_of_part(parallel, part, is_last, max_predictions):
+    """The forward pass of one of several processes. Only the last part sends the gradients."""
+    inputs = (part.masked_ids, part.attention_mask, part.labels, max_predictions)
+    if is_last:
+        return parallel(*inputs)
+    with parallel.no_sync():
+        return parallel(*inputs)
+
+
 def share_gradients(trainer):
     """Let several processes take the mean of their gradients in the backward pass of each step.
 
@@ -643,15 +652,6 @@ def compile_for(trainer, option, corpus):
     input_ids = torch.full((rows, batch.shape[1]), PAD + 1, device=trainer.device)
     precision = autocast(trainer.device, trainer.dtype)
     compile_encoder(trainer.model.bert, input_ids, precision)
-
-
-def logits_of_part(parallel, part, is_last, max_predictions):
-    """The forward pass of one of several processes. Only the last part sends the gradients."""
-    inputs = (part.masked_ids, part.attention_mask, part.labels, max_predictions)
-    if is_last:
-        return parallel(*inputs)
-    with parallel.no_sync():
-        return parallel(*inputs)
 
 
 def max_predictions_for(tokens, device):

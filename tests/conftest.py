@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(config, items):
 def beside(request):
     """How the second process ended: (exit code, what it printed)."""
     process, printed = request.config.stash[SECOND]
-    code = process.wait(timeout=600)
+    code = process.wait()
     return code, printed.read_text(encoding="utf-8")
 
 

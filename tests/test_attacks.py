@@ -354,7 +354,7 @@ def test_there_are_wrong_inputs_for_every_command():
 
 
 def test_every_reader_of_a_run_also_gets_an_undamaged_one():
-    """Except two commands: see WORKING, and pairs that were not scored yet have no table."""
+    """Two commands are exceptions: the comment at WORKING says why."""
     without = [attack_inputs.READ_PREDICT, attack_inputs.READ_PAIRS_TABLE]
     for reader in attack_inputs.READERS:
         assert (reader in attack_inputs.WORKING) == (reader not in without)

@@ -207,14 +207,51 @@ def test_a_record_is_written_after_every_row(tmp_path, capsys):
 
 def test_ratios_of_steps_are_times_divided_by_those_of_the_first_variant(monkeypatch):
     monkeypatch.setattr(measure, "in_new_process", lambda function, *arguments: 0.0)
-    tokens = {"full": [9], "corpus": [10]}
+    tokens = {"full": [9, 9, 9], "corpus": [10, 10, 10]}
+    absolute = {"full": [2.0, 2.0, 2.0], "corpus": [1.0, 1.0, 1.0]}
+    none = {"full": [1.0, 1.2, 8.0], "corpus": [4.0, 2.0, 40.0]}
     measured = {
-        "absolute": bench.StepTimes(1.0, False, {"full": [2.0], "corpus": [1.0]}, tokens),
-        "none": bench.StepTimes(1.0, False, {"full": [1.0], "corpus": [4.0]}, tokens),
+        "absolute": bench.StepTimes(1.0, False, absolute, tokens),
+        "none": bench.StepTimes(1.0, False, none, tokens),
     }
     _, row = bench.step_rows(measured, {"absolute": None, "none": None})
-    assert (row["full_ms"], row["full_ratio"]) == (1000, 0.5)
+
+    # medians of 1, 1.2 and 8 seconds; of 10 / 4, 10 / 2 and 10 / 40 tokens per second
+    assert (row["full_ms"], row["full_ratio"]) == (1200, 0.6)
     assert (row["corpus_tokens_per_second"], row["corpus_ratio"]) == (2.5, 4.0)
+
+
+def test_the_note_about_steps_compares_full_rows_with_the_text(small_text, monkeypatch):
+    """On average 20 real tokens; a step on full rows takes 5 seconds: 4 tokens per second.
+
+    Making the three batches takes 3 of 6 seconds.
+    """
+    corpus = prepare_corpus([small_text.file], small_text.cache, 32, log=print)
+    times = {"full": [5.0, 5.0, 50.0], "corpus": [2.0, 2.0, 2.0]}
+    tokens = {"full": [99, 99, 99], "corpus": [10, 10, 40]}
+    clock = iter([10.0, 13.0])
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: next(clock))
+    note = bench.step_note(bench.StepTimes(1.0, False, times, tokens), corpus, 4)
+    assert note.startswith("3 rounds, medians.") and "Full rows: 4 x 32 tokens." in note
+    assert "has 20 real tokens on average" in note
+    assert "absolute would train on 4 real tokens/s" in note
+    assert "Making a batch takes 50.00 % of a step." in note
+
+
+def small_setup(corpus):
+    """A tiny model without positions, which trains on 4 rows of at most 32 tokens."""
+    config = BertConfig.from_size("tiny", "none", vocab_size=corpus.vocab_size, max_length=32)
+    settings = {"variant": "none", "seed": 0, "steps": 10, "warmup_steps": 1, "lr": 1e-3}
+    settings |= {"weight_decay": 0.01, "batch_size": 4, "seq_len": 32}
+    return bench.Setup(config, settings, CPU, FLOAT, compile=False)
+
+
+def test_the_tokens_of_a_step_are_those_of_its_batch_alone(small_text):
+    corpus = prepare_corpus([small_text.file], small_text.cache, 32, log=print)
+    measured = bench.measure_steps({"none": small_setup(corpus)}, corpus, rounds=2)
+    assert measured["none"].tokens["full"] == [4 * 32, 4 * 32]
+    expected = [(corpus.batch(0, step, 4) != PAD).sum().item() for step in (1, 2)]
+    assert measured["none"].tokens["corpus"] == expected
 
 
 def test_full_rows_are_functions_of_seed_and_step_and_have_no_padding_and_no_marks():
@@ -371,6 +408,21 @@ def mixed_lengths(tmp_path):
     return prepare_corpus([path], tmp_path / "cache", 32, log=print)
 
 
+def test_the_tokens_of_batches_are_those_of_the_timed_steps(mixed_lengths):
+    """Two steps are timed, after step 0, which warms up. Its batch has another width."""
+    trainer, _ = bench.make_trainer(small_setup(mixed_lengths))
+    source = bench.RandomBatches(mixed_lengths)
+    (row,) = bench.measure_padding(trainer, {"random": source}, rounds=2)
+
+    batches = [source.batch(0, step, 4) for step in (1, 2)]  # (4, N) each
+    tokens = [(batch != PAD).sum().item() for batch in batches]
+    positions = [batch.numel() for batch in batches]
+    assert row["tokens_per_step"] == pytest.approx(np.mean(tokens), rel=1e-12)
+    assert row["deviation"] == pytest.approx(np.std(tokens), rel=1e-12)
+    assert row["filled"] == pytest.approx(100 * sum(tokens) / sum(positions), rel=1e-12)
+    assert source.batch(0, 0, 4).shape != batches[-1].shape
+
+
 def test_batches_padded_to_the_full_length_hold_the_same_pairs(mixed_lengths):
     narrow = bench.RandomBatches(mixed_lengths).batch(0, 1, 4)  # (4, N)
     wide = bench.PaddedBatches(mixed_lengths).batch(0, 1, 4)  # (4, 32)
@@ -524,6 +576,20 @@ def test_a_cost_per_1000_tokens_is_the_median_over_the_rounds_and_its_ratio_that
     assert none["kib"] == dilated["kib"] == 3 * 1024 * 1000 / 8
 
 
+def test_lengths_measures_the_mixer_of_the_fourth_layer(in_this_process, monkeypatch):
+    """There, the convolution of `dilated` reaches farthest."""
+    layers = []
+    make_mixer = bench.make_mixer
+
+    def note_and_make(config, layer):
+        layers.append(layer)
+        return make_mixer(config, layer)
+
+    monkeypatch.setattr(bench, "make_mixer", note_and_make)
+    lengths_rows(["none", "dilated"], [8])
+    assert set(layers) == {3}
+
+
 def test_lengths_are_doubled_up_to_the_longest():
     assert bench.doubled_lengths(64) == [64]
     assert bench.doubled_lengths(1000) == [64, 128, 256, 512]
@@ -566,6 +632,7 @@ def test_attention_prints_and_records_a_line_for_each_method(benchmark, tmp_path
         value_error, gradient_error = float(row[-2]), float(row[-1])
         assert value_error < 1e-5 and gradient_error < 1e-5
     assert rows[0][4] == rows[6][4] == "1.00"
+    assert {row[1] for row in rows[:6]} == {"2"} and {row[1] for row in rows[6:]} == {"1"}
 
     content = assert_record_has_what_is_printed(out_path, out, bench.ATTENTION_COLUMNS)
     assert content["settings"]["dtype"] == "float32"
@@ -582,6 +649,11 @@ def test_the_ratio_of_a_method_is_its_time_by_that_of_plain_attention(monkeypatc
     plain, gather = bench.measure_attention(methods, [64], 64, CPU, torch.float32)
     assert (plain["ratio"], gather["ratio"]) == (1, 3)
     assert (plain["ms"], gather["ms"]) == (1000 * 16, 1000 * 48)
+
+
+def test_an_eighth_of_every_sequence_is_padding():
+    (_, _, _, mask, _), _ = bench.make_inputs(2, 64, CPU, FLOAT)
+    assert mask.tolist() == 2 * [56 * [True] + 8 * [False]]
 
 
 def test_bf16_has_larger_errors_which_are_measured_against_float64():

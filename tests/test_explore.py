@@ -264,7 +264,9 @@ def test_the_script_of_the_page_computes_the_same_maps(page_of, variant, overrid
         "  readHead(run, l + 1, h + 1).rows));"
         "console.log(JSON.stringify(layers));"
     )
-    done = subprocess.run([NODE, "-e", program], input=json.dumps(run), text=True, stdout=-1)
+    done = subprocess.run(
+        [NODE, "-e", program], input=json.dumps(run), text=True, stdout=subprocess.PIPE
+    )
     assert done.returncode == 0
     for layer, heads in enumerate(json.loads(done.stdout), 1):
         expected = maps_of(run, layer)

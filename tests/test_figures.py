@@ -488,6 +488,18 @@ def test_describe_prints_a_line_for_each_layer_and_head(tmp_path, figure):
     assert out.count("layer  2, head") == 2
 
 
+def test_describe_is_about_the_mean_of_the_kernels_of_all_tokens(tmp_path, figure, monkeypatch):
+    """The first token looks at the next one, the nine others at the one before."""
+    write_run(tmp_path / "run", "composite")
+    kernels = np.zeros((H, N, K))
+    kernels[:, 0, K // 2 + 1] = 1
+    kernels[:, 1:, K // 2 - 1] = 1
+    monkeypatch.setattr(figures, "dynamic_kernels", lambda model, ids, layer: kernels)
+    code, out, _ = figure("dynamic", tmp_path / "run", SENTENCE, "--describe")
+    assert code == 0
+    assert out.count("previous token") == H and "next token" not in out
+
+
 def test_describe_says_how_far_apart_the_weights_of_a_dilated_kernel_are(tmp_path, figure):
     """Layer 1 has the dilation 1, layer 2 the dilation 2."""
     write_run(tmp_path / "run", "dilated")
@@ -690,7 +702,7 @@ def test_the_idea_shows_each_weight_of_the_kernel_on_its_diagonal(matplotlib):
         ("composite", ["phenomena", "NO PAIRS"], "has no minimal pairs yet"),
         ("composite", ["phenomena", "TWO KINDS"], "several kinds of pairs: blimp, toy"),
         ("composite", ["loss", "RUN", "BROKEN"], "log.jsonl is damaged"),
-        ("composite", ["fixed", "RUN", "--out", "RUN/config.json/figure"], ""),
+        ("composite", ["fixed", "RUN", "--out", "RUN/config.json/figure"], "config.json"),
     ],
 )
 def test_an_error_gets_one_line(variant, arguments, message, tmp_path, figure):

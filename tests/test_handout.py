@@ -180,8 +180,8 @@ def test_the_answers_about_the_band_matrix_are_what_the_code_computes():
     torch.testing.assert_close(band @ torch.tensor(figures.VALUE).double(), example.convolved)
 
     # without content, within k positions: equal inside, different at the ends
-    near = gather_scores(torch.ones(4, 3), 4, "zero") == 0
-    attended = (example.position / ROOT_OF_D).masked_fill(near, -torch.inf).softmax(1)
+    is_far = gather_scores(torch.ones(4, 3), 4, "zero") == 0
+    attended = (example.position / ROOT_OF_D).masked_fill(is_far, -torch.inf).softmax(1)
     assert torch.allclose(attended[1:3], band[1:3])
     assert not torch.allclose(attended[0], band[0]) and not torch.allclose(attended[3], band[3])
     assert " and ".join(f"{number:.3f}" for number in attended[0, :2]) in answers(3)

@@ -270,9 +270,10 @@ def test_every_run_is_measured_and_absolute_ends_with_its_table(
     assert table["absolute"].split() == ["absolute", *single, "-"]
 
 
-def test_divided_end_weights_change_the_loss_of_rows_longer_than_those_of_the_training_only(
-    small_text, run_program, tmp_path
+def test_divided_end_weights_are_divided_for_each_length_alone(
+    corpus, small_text, run_program, tmp_path
 ):
+    """Rows of the training keep their loss. At 24 and 40 tokens, the divisors are 1.5 and 2.5."""
     text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
     text += ["--dtype", "fp32"]
     training = ["--variant", "fixed", "--steps", 2, "--batch_size", 4, "--seq_len", 16]
@@ -283,15 +284,24 @@ def test_divided_end_weights_change_the_loss_of_rows_longer_than_those_of_the_tr
     losses = {}
     for name, options in (("whole", []), ("divided", ["--divide_end_weights"])):
         out = tmp_path / f"{name}.jsonl"
-        measuring = [tmp_path / "run", *text, "--lengths", 16, 40, "--out", out, *options]
+        measuring = [tmp_path / "run", *text, "--lengths", 16, 24, 40, "--out", out, *options]
         code, _, error = run_program("lab.lengths", lengths.main, *measuring)
         assert code == 0, error
         (record,) = read_length_records(out)
-        losses[name] = [loss for _, loss in record["losses"]]
-    at_16, at_40 = losses["whole"]
-    divided_at_16, divided_at_40 = losses["divided"]
-    assert divided_at_16 == at_16
-    assert divided_at_40 != at_40
+        losses[name] = dict(record["losses"])
+    assert losses["divided"][16] == losses["whole"][16]
+
+    # longer rows: the loss of the model whose weights were divided once
+    held_out = lengths.held_out_text(corpus, (16, 24, 40))
+    for N in (24, 40):
+        model, _ = load_run(tmp_path / "run")
+        divided = lengths.with_divided_end_weights(model, N)
+        with tqdm(disable=True) as bar:
+            expected = lengths.loss_at(
+                divided, held_out, N, torch.device("cpu"), torch.float32, bar
+            )
+        assert losses["divided"][N] == expected
+        assert losses["divided"][N] != losses["whole"][N]
 
 
 def test_runs_that_are_in_the_file_stay_there_and_are_in_the_table_and_in_the_figure(

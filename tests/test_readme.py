@@ -142,8 +142,11 @@ def run_in(copy, *arguments):
     )
 
 
-def test_the_examples_pass_all_tests_of_the_science(copy_with_examples):
-    """Those of the documents: the tests against the loops and with padding, and what learns."""
+def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
+    """README's examples run all of them. Those of docs/ run three kinds of tests.
+
+    The three: the mixer equals its loops, padding changes nothing, every parameter learns.
+    """
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/science"]
     documents = "kerple or sandwich or alibi-sided or primer or convbert-released"
     tests = "equals_its_loops or amount_of_padding or every_parameter_learns"

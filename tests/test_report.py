@@ -394,10 +394,11 @@ def test_accuracy_by_phenomenon_is_that_of_the_table_of_lab_pairs():
         records.append(run_record("none", seed, pairs=pairs))
     lines = report.phenomena_table(records, "blimp")
     assert lines[0] == "| blimp, % (seeds) | none (2) |"
-    assert lines[2:5] == [
+    assert lines[2:6] == [
         "| a | 66.0 +- 1.0 |",
         "| c | 49.5 +- 0.5 |",
         "| mean of 3 paradigms | 60.5 +- 0.5 |",
+        "| mean of 3 paradigms, whole_word | 61.5 +- 0.5 |",
     ]
     lines = report.measure_table(records, (report.BLIMP, report.BLIMP_WORDS))
     assert lines[3] == "| none | 12,345 | 60.5 +- 0.5 | 61.5 +- 0.5 |"
@@ -443,7 +444,7 @@ def test_a_run_that_was_not_scored_on_all_paradigms_is_named():
 
 
 def test_differences_on_minimal_pairs_have_the_interval_of_the_bootstrap():
-    """The same pairs right in both runs except ten: of 100 pairs each counts 0 or 100.
+    """Both runs are right in the same pairs, except ten. Each of the 100 pairs counts 0 or 100.
 
     The share of ten pairs of 100 has a standard error of 3, so the interval is about 10 +- 6. The
     differences of both seeds are equal.
@@ -578,20 +579,31 @@ def test_batches_before_and_after_are_shown_side_by_side():
         report.batches_table([before], [])
 
 
+def glue_of_all_tasks(score):
+    """Results of the eight tasks that the mean GLUE score is made of, all with one score."""
+    records = []
+    for task in ("cola", "sst-2", "mrpc", "sts-b", "qqp", "qnli", "rte"):
+        records.append(glue_record(task, 1, score))
+    both = {"dev_matched": {"score": score}, "dev_mismatched": {"score": score}}
+    return [*records, glue_record("mnli", 1, score, scores=both)]
+
+
 def test_fine_tuning_with_two_eps_is_compared_on_the_same_models():
     ours, released = [], []
     for seed, score in ((0, 60.0), (1, 70.0)):
-        ours.append(run_record("convbert", seed, glue=[glue_record("sst-2", 1, score)]))
-        released.append(run_record("convbert", seed, glue=[glue_record("sst-2", 1, score - 1)]))
+        ours.append(run_record("convbert", seed, glue=glue_of_all_tasks(score)))
+        released.append(run_record("convbert", seed, glue=glue_of_all_tasks(score - 1)))
     ours.append(run_record("none", 0))
-    text = "\n".join(report.adam_eps_table(ours, released))
-    assert "| eps 1e-6 |" in text and "| eps 1e-8 |" in text
-    assert "| eps 1e-6 - eps 1e-8 |" in text and "none" not in text
+    lines = report.adam_eps_table(ours, released)
+    assert "| eps 1e-6 | 12,345 | 65.0 +- 5.0 |" in lines
+    assert "| eps 1e-8 | 12,345 | 64.0 +- 5.0 |" in lines
+    assert "| eps 1e-6 - eps 1e-8 | 1.0 +- 0.0 (all differences are equal, 2 seeds) |" in lines
+    assert "none" not in "".join(lines)
 
     released[1]["glue"][0]["settings"]["data"] = "other rows"
-    with pytest.raises(ValueError, match="convbert-seed1, sst-2, seed 1: the data is not"):
+    with pytest.raises(ValueError, match="convbert-seed1, cola, seed 1: the data is not"):
         report.adam_eps_table(ours, released)
-    with pytest.raises(ValueError, match="convbert-seed0, sst-2, seed 1 has no result with our"):
+    with pytest.raises(ValueError, match="convbert-seed0, cola, seed 1 has no result with our"):
         report.adam_eps_table([], released)
 
 
@@ -761,15 +773,34 @@ def test_an_order_without_a_common_finetuning_seed_has_an_empty_cell():
 
 
 def test_memory_that_could_not_be_measured_is_a_question_mark():
-    row = {"variant": "none", "full_ms": 1.0, "full_ratio": 1.0, "corpus_ratio": 1.0}
+    row = {"variant": "none", "full_ms": 1.0, "full_ratio": 1.5, "corpus_ratio": 2.5}
     row |= {"corpus_tokens_per_second": 5.0, "peak_mib": None}
     lines = report.steps_table({"rows": [row]})
-    assert lines[2] == "| none | 1 ms | 1.00 | 5 tok/s | 1.00 | ? MiB |"
+    assert lines[2] == "| none | 1 ms | 1.50 | 5 tok/s | 2.50 | ? MiB |"
 
     row = {"N": 64, "variant": "none", "ms": 1.0, "gflop": 2.0}
     row |= {"kib": None, "model_peak_mib": None}
     lines = report.lengths_table({"rows": [row]})
     assert lines[2] == "| 64 | 1.0 ms, 2.0 GFLOP, ? MiB, ? MiB |"
+
+
+def test_kib_are_shown_as_mib():
+    row = {"N": 64, "variant": "none", "ms": 1.0, "gflop": 2.0}
+    row |= {"kib": 3 * 1024, "model_peak_mib": 40.0}
+    lines = report.lengths_table({"rows": [row]})
+    assert lines[2] == "| 64 | 1.0 ms, 2.0 GFLOP, 3 MiB, 40 MiB |"
+
+
+def test_processes_are_compared_by_the_mean_speed_of_equal_runs():
+    """One process: 100 and 200 tokens/s. Two processes: 300."""
+    records = []
+    for processes, speed in ((1, 100.0), (1, 200.0), (2, 300.0)):
+        run = run_record("none")
+        run["made_by"] = {**MADE_BY, "processes": processes}
+        run["result"]["tokens_per_second"] = speed
+        records.append(run)
+    lines = report.processes_table(records)
+    assert lines[2:4] == ["| 1 | 1 | 100, 200 | 1.00 |", "| 2 | 1 | 300 | 2.00 |"]
 
 
 def test_ways_of_making_batches_are_compared_with_padded_and_equal_pairs():

@@ -15,7 +15,6 @@ from toy.glue import make_task
 from toy.pairs import PARADIGMS, PHENOMENA, SAME_WORDS, WORDS_DECIDE, Cast, zero_shot_pairs
 
 SHA256_OF_ALL_PAIRS = "1597e387e26dbb9f051290eaab6d92b4a39086c3977c28aa031279e93d34e232"
-TWINS = [name for name, (phenomenon, _) in PARADIGMS.items() if phenomenon not in SAME_WORDS]
 DISTANCES = [name for name, (phenomenon, _) in PARADIGMS.items() if phenomenon == "agreement"]
 
 # fmt: off
@@ -612,11 +611,14 @@ def test_drawn_pairs_of_agreement_have_the_right_verb_in_the_first_sentence():
         check_agreement(bad, is_right=False)
 
 
-def test_wrong_agreement_is_one_that_the_corpus_never_has():
+def test_rows_of_cola_about_agreement_have_the_right_label():
+    labels = set()
     for rows in make_task("CoLA", seed=0).values():
         for row in rows:
             if row.phenomenon == "agreement":
                 check_agreement(row.texts[0], row.label == "1")
+                labels.add(row.label)
+    assert labels == {"0", "1"}
 
 
 def test_adjective_order_exchanges_two_adjectives_and_no_other_word():

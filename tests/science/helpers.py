@@ -296,11 +296,8 @@ def assert_near(got, expected, tolerance=1e-12, name=""):
 
     # the first entry that differs
     index = tuple((~near).nonzero()[0].tolist())
-    letters = ""
-    if len(index) == 4:
-        letters = "(b, h, i, j) = "
     raise AssertionError(
-        f"{name} differs first at {letters}{index}: it is {got[index].item():.6g}, "
+        f"{name} differs first at {index}: it is {got[index].item():.6g}, "
         f"and the equation gives {expected[index].item():.6g}; "
         f"{(~near).sum()} of {near.numel()} numbers differ"
     )

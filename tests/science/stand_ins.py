@@ -22,7 +22,10 @@ def columns(n, N, K, beyond, first=0):
     for i in range(n):
         row = [column(j - (first + i), K, beyond) for j in range(N)]
         table.append([K if t is None else t for t in row])
-    return torch.tensor(table)
+
+    # A later test may need gradients, even if this one is in inference mode.
+    with torch.inference_mode(False):
+        return torch.tensor(table)
 
 
 def map_of_rows(rows, N, beyond="clip", first=0):

@@ -21,7 +21,7 @@ import attention
 import kernels
 import references
 import stand_ins
-from attention import TERMS, VARIANTS, DepthwiseConvolution, Mixer, Term, Variant
+from attention import TERMS, VARIANTS, DepthwiseConvolution, Mixer, Term, Variant, make_mixer
 from helpers import (
     B,
     C,
@@ -45,7 +45,7 @@ from helpers import (
     upstream_for,
 )
 from kernels import BEYOND
-from model import BertConfig, BertForClassification, BertForMaskedLM, parameter_count
+from model import Bert, BertConfig, BertForClassification, BertForMaskedLM, parameter_count
 
 HAS_COMPILER = shutil.which("g++") is not None or shutil.which("clang++") is not None
 
@@ -325,14 +325,35 @@ def test_compiled_attention_equals_the_uncompiled():
     assert_same_bits(results(compiled, inputs, "clip", 0.4), got)
 
 
+@alone("attention")
+def test_attention_in_blocks_takes_more_queries_than_keys(monkeypatch):
+    """The result has a row per query, in the dtype of the values, however many keys there are."""
+    query, key, value, mask, *_ = attention_inputs(10, K)
+    expected = attention.attention(query, key[:, :, :6], value[:, :, :6], mask[:, :6])
+    monkeypatch.setattr(attention, "LONGEST_WHOLE", 4)
+    monkeypatch.setattr(kernels, "BLOCK", 4)
+    in_blocks = attention.attention(query, key[:, :, :6], value[:, :, :6], mask[:, :6])
+    assert_near(in_blocks, expected, 1e-12)
+
+
 def test_a_compiled_encoder_takes_long_sequences(monkeypatch):
     monkeypatch.setattr(attention, "LONGEST_WHOLE", 8)
     monkeypatch.setattr(kernels, "BLOCK", 4)
     model = small_model("composite")
     ids = random_tokens(2, 11)
     expected = model(ids)
-    model.bert.compile(backend="eager", dynamic=False)
+    called = []
+
+    def note_and_run(graph, example_inputs):
+        called.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    model.bert.compile(backend=note_and_run, dynamic=False)
     assert_near(model(ids), expected, 1e-12)
+
+    # the blocks are not compiled: the loop over them would become one long graph
+    assert called
+    assert not [name for name in called if "softmax" in name]
 
 
 # --- Convolutions ---------------------------------------------------------------------------------
@@ -573,10 +594,15 @@ def test_t5s_buckets_are_those_of_its_docstring():
     assert [buckets[-r] for r in range(8)] == list(range(8))
 
 
-def test_alibis_slopes_for_four_heads_are_those_of_its_docstring():
-    row = TERMS["alibi"]()(torch.zeros(1, 4, 3, 2))  # (H, 1, 5)
-    for h, slope in enumerate((1 / 4, 1 / 16, 1 / 64, 1 / 256)):
-        assert row[h, 0].tolist() == [-2 * slope, -slope, 0, -slope, -2 * slope]
+@pytest.mark.parametrize(
+    "slopes",
+    [(1 / 4, 1 / 16, 1 / 64, 1 / 256), (1 / 16, 1 / 256)],  # 8 halvings: four of 2, two of 4
+    ids=["four heads", "two heads"],
+)
+def test_alibis_slopes_are_those_of_its_docstring(slopes):
+    rows = TERMS["alibi"]()(torch.zeros(1, len(slopes), 3, 2))  # (H, 1, 5)
+    for row, slope in zip(rows, slopes, strict=True):
+        assert row[0].tolist() == [-2 * slope, -slope, 0, -slope, -2 * slope]
 
 
 @pytest.mark.parametrize("log_L", [-6.0, -0.5])
@@ -811,6 +837,14 @@ def test_dropconnect_drops_weights_of_the_kernel_and_scales_the_others_up():
     assert_near(z, torch.ones_like(z), 1e-6)
 
 
+def assert_drops_are_independent(kept):
+    """kept: (B, N, heads), how many weights are left; another number for each of the three."""
+    sentence, token, head = kept[0], kept[:, 0], kept[..., 0]
+    assert not torch.equal(sentence, kept[1])
+    assert not torch.equal(token, kept[:, 1])
+    assert not torch.equal(head, kept[..., 1])
+
+
 @alone()
 def test_convbert_drops_weights_of_its_kernel_and_scales_the_others_up():
     """If all kernel weights are 1/3 and all values are 1, a convolution head gives the sum of the
@@ -835,6 +869,7 @@ def test_convbert_drops_weights_of_its_kernel_and_scales_the_others_up():
     kept = by_head[..., 0] * 3 * 0.75  # (4, 48, H/2)
     assert_near(kept, kept.round(), 1e-6)
     assert sorted(set(kept.round().flatten().tolist())) == [0, 1, 2, 3]
+    assert_drops_are_independent(kept)
 
     # three of four weights stay; 4 * 48 * H/2 sums of three weights, 4 standard deviations
     share = kept.mean().item() / 3
@@ -855,9 +890,12 @@ def test_dynamicconv_drops_weights_of_its_kernels_and_scales_the_others_up():
     nn.init.zeros_(mixer.kernel.weight)
     torch.manual_seed(0)
     z = mixer.convolution(torch.ones(4, 50, C, dtype=torch.float64))[:, 1:-1]  # (4, 48, C)
-    kept = z.unflatten(-1, (H, d))[..., 0] * 3 * 0.75  # (4, 48, H)
+    by_head = z.unflatten(-1, (H, d))  # (4, 48, H, d)
+    assert torch.equal(by_head, by_head[..., :1].expand_as(by_head))
+    kept = by_head[..., 0] * 3 * 0.75  # (4, 48, H)
     assert_near(kept, kept.round(), 1e-6)
     assert sorted(set(kept.round().flatten().tolist())) == [0, 1, 2, 3]
+    assert_drops_are_independent(kept)
 
     z = mixer.eval().convolution(torch.ones(4, 50, C, dtype=torch.float64))[:, 1:-1]
     assert_near(z, torch.ones_like(z), 1e-6)
@@ -1108,7 +1146,10 @@ def test_t5_xl_deberta_and_fire_start_as_their_docstrings_say():
 
 
 def check_initial_weights(model):
-    """Linear and embedding weights normal(0, 0.02), biases 0, LayerNorms 1 and 0."""
+    """Linear and embedding weights normal(0, 0.02), biases 0, LayerNorms 1 and 0.
+
+    Depthwise convolutions start as in PyTorch.
+    """
     for name, module in model.named_modules():
         if ".terms.fire." in name:
             continue  # it has a start of its own
@@ -1122,6 +1163,11 @@ def check_initial_weights(model):
             assert (module.bias == 0).all(), name
         if isinstance(module, nn.LayerNorm):
             assert (module.weight == 1).all() and (module.bias == 0).all(), name
+        if isinstance(module, DepthwiseConvolution):
+            # PyTorch's own start: uniform in +-1/sqrt(K)
+            limit = module.weight.shape[-1] ** -0.5
+            assert_uniform(module.weight, limit)
+            assert_uniform(module.bias, limit)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -1199,6 +1245,47 @@ def test_a_mixer_without_initialise_has_berts_start(monkeypatch):
     for layer in new_model("no-initialise").bert.layers:
         assert abs(layer.mixer.linear.weight.std() - 0.02) < 0.002
         assert layer.mixer.linear.bias.eq(0).all()
+
+
+def test_the_parameters_of_composite_have_the_order_of_saved_optimizers():
+    """A saved optimizer numbers the parameters in this order."""
+    mixer = make_mixer(mixer_config("composite"), 0)
+    assert [name for name, _ in mixer.named_parameters()] == [
+        "terms.fixed.beta",
+        "terms.dynamic.w",
+        "query.weight",
+        "query.bias",
+        "key.weight",
+        "key.bias",
+        "value.weight",
+        "value.bias",
+        "output.weight",
+        "output.bias",
+    ]
+
+
+@alone()
+def test_x_is_projected_to_value_query_and_key_in_this_order():
+    """The gradients of x are added in the reverse order, so another order changes their bits."""
+    mixer = random_mixer("composite")
+    called = []
+    for name in ("query", "key", "value"):
+        projection = getattr(mixer, name)
+        projection.register_forward_hook(lambda *_, name=name: called.append(name))
+    mixer(*padded_batch(3))
+    assert called == ["value", "query", "key"]
+
+
+def test_weights_are_drawn_layer_by_layer():
+    """So the first layer of a model does not depend on how many layers there are."""
+    first_layers = []
+    for layers in (1, 2):
+        torch.manual_seed(0)
+        model = Bert(BertConfig.from_size("tiny", "depthwise", vocab_size=40, layers=layers))
+        first_layers.append(model.layers[0].state_dict())
+    one, two = first_layers
+    for name, x in one.items():
+        assert torch.equal(x, two[name]), name
 
 
 def assert_uniform(numbers, limit):
@@ -1338,17 +1425,6 @@ def test_token_kernels_of_two_terms_of_different_widths_are_added(monkeypatch):
     columns = [max(0, min(2, t - K // 2 + 1)) for t in range(K)]
     expected = mixer.terms["dynamic"](q) + near[..., columns]
     assert_near(mixer.token_kernels(x, mask), expected, 1e-12)
-
-
-@alone("attention")
-def test_attention_in_blocks_takes_more_queries_than_keys(monkeypatch):
-    """The result has a row per query, in the dtype of the values, however many keys there are."""
-    query, key, value, mask, *_ = attention_inputs(10, K)
-    expected = attention.attention(query, key[:, :, :6], value[:, :, :6], mask[:, :6])
-    monkeypatch.setattr(attention, "LONGEST_WHOLE", 4)
-    monkeypatch.setattr(kernels, "BLOCK", 4)
-    in_blocks = attention.attention(query, key[:, :, :6], value[:, :, :6], mask[:, :6])
-    assert_near(in_blocks, expected, 1e-12)
 
 
 def test_a_mixer_has_no_kernels_if_it_does_not_say_so():
@@ -1636,6 +1712,7 @@ def test_a_variant_without_kernel_refuses_a_kernel_size(variant):
         ),
         (dict(dilations=(1, 2)), "SelfAttention does not use dilations"),
         (dict(mixer=Plain, terms=("fixed",)), "Plain does not use terms"),
+        (dict(mixer=attention.Deberta, terms=("fixed",)), "Deberta does not use terms"),
         (dict(mixer=nn.Linear), "subclass of Mixer"),
         (dict(mixer=mixer_config), "subclass of Mixer"),
         (dict(mixer="SelfAttention"), "subclass of Mixer"),
@@ -1698,7 +1775,7 @@ class Mean(Mixer):
 
 
 @alone()
-def test_a_new_variant_with_a_new_mixer_trains_like_the_others(monkeypatch):
+def test_a_new_variant_with_a_new_mixer_gives_every_parameter_a_gradient(monkeypatch):
     monkeypatch.setitem(VARIANTS, "mean", Variant("z_i = mean_j x_j", mixer=Mean))
     model = small_model("mean")
     loss_of(model, random_tokens(2, 9)).backward()
@@ -1725,8 +1802,13 @@ def new_term_in_loops(weights, q_i, k_j, i, j, h, config, N):
     return abs(t - config.kernel_size // 2)
 
 
+@pytest.mark.parametrize("belongs_to", ["query", "key"])
 @alone()
-def test_a_new_term_without_parameters_is_one_class_and_one_entry_in_the_loops(monkeypatch):
+def test_a_new_term_without_parameters_is_one_class_and_one_entry_in_the_loops(
+    monkeypatch, belongs_to
+):
+    """It adds |r|, which is the same number as seen from the query and from the key."""
+    monkeypatch.setattr(NewTerm, "belongs_to", belongs_to)
     monkeypatch.setitem(TERMS, "new-term", NewTerm)
     monkeypatch.setitem(VARIANTS, "new", Variant("", terms=("dynamic", "new-term")))
     monkeypatch.setitem(references.SCORE_TERMS, "new-term", new_term_in_loops)

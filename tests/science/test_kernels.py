@@ -370,10 +370,12 @@ def test_add_band_overwrites_the_scores_and_has_both_gradients():
         added = kernels.add_band(scores, rows, beyond)
         assert added.data_ptr() == scores.data_ptr()
 
-        got = torch.autograd.grad(added, (content, rows), upstream)
         expected = content + references.relative_scores(rows, 9, beyond)
         expected = torch.autograd.grad(expected, (content, rows), upstream)
-        assert_near(got, expected, 1e-12)
+        # `scores` is now the sum, too
+        for total in (added, scores):
+            got = torch.autograd.grad(total, (content, rows), upstream, retain_graph=True)
+            assert_near(got, expected, 1e-12)
 
 
 # --- And back: sums per relative position ---------------------------------------------------------
@@ -667,8 +669,17 @@ def test_the_backward_pass_of_blocks_does_not_change_the_random_state():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_in_blocks_padding_gets_no_attention_and_no_gradient():
-    got = results(blocks, attention_inputs(9, 3))
+def test_blocks_have_no_second_derivative_and_say_so():
+    query, *others = attention_inputs(6, 3)
+    z = blocks(query, *others)
+    (gradient,) = torch.autograd.grad(z.square().sum(), query, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_in_blocks_padding_gets_no_attention_and_no_gradient(monkeypatch):
+    monkeypatch.setattr(kernels, "BLOCK", 4)
+    got = results(blocks_of_the_project, attention_inputs(9, 3))
     for name in ("key", "value", "key_rows"):
         assert got[name][1, :, 5:].eq(0).all(), name
         assert got[name][1, :, :5].ne(0).any(), name

@@ -26,6 +26,7 @@ from model import (
     masked_indices,
     masked_lm_loss,
     parameter_count,
+    readable_piece,
     save_run,
     unknown_words,
 )
@@ -111,7 +112,7 @@ def test_embeddings_are_the_normalised_sum_projected_to_the_hidden_size(embeddin
 def test_only_absolute_variants_have_positions_and_a_projection_needs_two_sizes():
     for variant in VARIANTS:
         embeddings = small_model(variant).bert.embeddings
-        assert (embeddings.position is not None) == (variant in ("absolute", "convbert"))
+        assert (embeddings.position is not None) == VARIANTS[variant].absolute
         assert isinstance(embeddings.projection, nn.Linear)
     equal = small_model(embedding_size=SMALL["hidden_size"]).bert.embeddings
     assert not list(equal.projection.parameters())
@@ -216,6 +217,12 @@ def test_a_hybrid_of_deberta_shares_between_the_layers_that_have_a_table(monkeyp
     assert mixers[0].P is mixers[1].P
     assert type(mixers[2]) is SelfAttention
 
+    # the first of them need not be the first layer
+    model = small_model("deberta-hybrid", layers=3, attention_layer=1)
+    mixers = [layer.mixer for layer in model.bert.layers]
+    assert type(mixers[0]) is SelfAttention
+    assert mixers[1].P is mixers[2].P
+
 
 # --- What reaches the encoder ---------------------------------------------------------------------
 
@@ -309,14 +316,18 @@ def dropping_layer(mixed, fed):
     return layer
 
 
-def test_embeddings_have_dropout_after_their_layer_norm():
+def test_embeddings_have_dropout_between_their_layer_norm_and_their_projection():
     torch.manual_seed(0)
-    config = small_config(dropout=0.3, embedding_size=SMALL["hidden_size"])
-    embeddings = BertForMaskedLM(config).double().bert.embeddings
+    embeddings = BertForMaskedLM(small_config(dropout=0.3)).double().bert.embeddings
+    projected = []
+    embeddings.projection.register_forward_pre_hook(lambda _, inputs: projected.extend(inputs))
+
     input_ids = torch.randint(5, len(WORDS), (20, 24))
     types = torch.zeros_like(input_ids)
-    without = embeddings.eval()(input_ids, types)
-    assert_dropped(embeddings.train()(input_ids, types), without, 0.3)
+    embeddings.eval()(input_ids, types)
+    embeddings.train()(input_ids, types)
+    without, dropped = projected
+    assert_dropped(dropped, without, 0.3)
 
 
 def test_a_layer_drops_numbers_of_its_mixer_and_of_nothing_else():
@@ -621,8 +632,9 @@ def test_config_fills_in_the_last_layer_of_a_hybrid():
 def test_fill_in_ranks_the_words_by_the_model_s_own_probabilities():
     model = small_model()
     tokenizer = word_tokenizer()
-    answers = fill_in(model, tokenizer, "the cat [MASK] tired", best=len(WORDS))
-    assert len(answers) == 1
+    # more words than there are: all of them
+    answers = fill_in(model, tokenizer, "the cat [MASK] tired", best=len(WORDS) + 5)
+    assert len(answers) == 1 and len(answers[0]) == len(WORDS)
 
     input_ids = torch.tensor([[2, 5, 6, 4, 10, 11, 3]])  # with a full stop before [SEP]
     p = model(input_ids).softmax(-1)[0, 3]
@@ -638,6 +650,14 @@ def test_fill_in_ends_a_text_that_has_no_end():
     without = fill_in(model, tokenizer, "the cat [MASK] tired")
     assert without == fill_in(model, tokenizer, "the cat [MASK] tired.")
     assert without == fill_in(model, tokenizer, "the cat [MASK] tired . ")
+
+
+@pytest.mark.parametrize("end", ["?", "!", "[SEP]"])
+def test_fill_in_adds_no_full_stop_after_another_end(end):
+    """With a full stop after the end, the answers are others."""
+    model = small_model()
+    text = "the cat [MASK] tired " + end
+    assert fill_in(model, word_tokenizer(), text) != fill_in(model, word_tokenizer(), text + " .")
 
 
 def test_fill_in_answers_every_blank_in_order():
@@ -662,6 +682,13 @@ def test_fill_in_refuses_a_text_without_blanks_or_too_long(text, words):
     assert "\n" not in str(error.value)
 
 
+def test_fill_in_takes_as_many_tokens_as_the_model():
+    """[CLS], [MASK], 20 words, a full stop and [SEP] are 24."""
+    assert fill_in(small_model(), word_tokenizer(), "[MASK] " + "cat " * 20)
+    with pytest.raises(ValueError, match="has 25 tokens, the model takes 24"):
+        fill_in(small_model(), word_tokenizer(), "[MASK] " + "cat " * 21)
+
+
 def test_fill_in_reads_a_text_with_bytes_that_are_no_text():
     assert fill_in(small_model(), word_tokenizer(), "the \udcff [MASK]")
 
@@ -670,6 +697,7 @@ def test_unknown_words_are_those_without_a_token_of_their_own():
     tokenizer = word_tokenizer()
     assert unknown_words(tokenizer, "the cat [MASK] tired.") == []
     assert unknown_words(tokenizer, "the zebra [MASK] very tired") == ["zebra", "very"]
+    assert unknown_words(tokenizer, "zebra [MASK] zebra") == ["zebra"]
 
 
 def test_unknown_words_are_also_those_that_are_only_spelled():
@@ -679,6 +707,19 @@ def test_unknown_words_are_also_those_that_are_only_spelled():
     ids = tokenizer.encode("dot", add_special_tokens=False).ids
     assert len(ids) > 1 and tokenizer.token_to_id("[UNK]") not in ids
     assert unknown_words(tokenizer, "The dot saw the [MASK], the cat.") == ["dot"]
+
+
+def test_a_word_of_one_letter_is_not_spelled():
+    tokenizer = train_tokenizer(["a cat saw a dog. a dog saw a cat."] * 5, 60, ignore)
+    assert tokenizer.encode("a", add_special_tokens=False).tokens == ["\u2581a"]
+    assert unknown_words(tokenizer, "a [MASK] saw a cat.") == []
+
+
+def test_a_piece_is_shown_without_the_mark_of_its_space():
+    tokenizer = train_tokenizer(["the cat saw the dogs to and fro."] * 5, 30, ignore)
+    space = tokenizer.token_to_id("\u2581")
+    assert readable_piece(tokenizer, space) == "(space)"
+    assert readable_piece(tokenizer, tokenizer.token_to_id("\u2581the")) == "the"
 
 
 def ignore(line):

@@ -19,7 +19,7 @@ import glue
 import pretrain
 import references
 from data import CLS, PAD, SEP, BatchSource, Corpus
-from helpers import assert_near, generator
+from helpers import assert_near, generator, randomise
 from model import BertConfig, BertForClassification, BertForMaskedLM, masked_lm_loss
 
 V = 12  # vocabulary
@@ -418,7 +418,7 @@ def step_of(optimizer, lr):
 
 def test_only_weights_and_tables_decay():
     """With a gradient of 0 AdamW changes nothing but what decays: it loses lr * weight_decay."""
-    model = composite()
+    model = randomise(composite(), 0.3)  # a bias of 0 would stay 0
     before = {name: x.detach().clone() for name, x in model.named_parameters()}
     lr = 0.05
     sum(0 * x.sum() for x in model.parameters()).backward()
@@ -522,6 +522,27 @@ def test_the_most_frequent_token_is_an_ordinary_one():
     assert Corpus.most_frequent_token(corpus) == 8
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_composite_is_trained_and_evaluated_in_the_dtype_of_the_trainer(dtype):
+    """The weights and the loss are float32 all the same."""
+    torch.manual_seed(1)
+    trainer = pretrain.Trainer(composite(), SETTINGS, "not-written", CPU, dtype)
+    found = []
+
+    def note(module, arguments, output):
+        found.append(output.dtype)
+
+    trainer.model.bert.layers[0].ffn[0].register_forward_hook(note)
+    trainer.model.transform.register_forward_hook(note)
+    pretrain.train_step(trainer, Sentences())
+    assert found == [dtype] * 2
+    found.clear()
+    pretrain.evaluate(trainer.model, Sentences(), 3, CPU, dtype)
+    assert found == [dtype] * 6  # three batches
+    assert trainer.unread_losses[0].dtype == torch.float32
+    assert all(x.dtype == torch.float32 for x in trainer.model.parameters())
+
+
 # --- Fine-tuning: what reaches the encoder --------------------------------------------------------
 
 TWO_SENTENCES = torch.tensor(
@@ -546,24 +567,3 @@ def test_in_fine_tuning_the_token_types_reach_the_encoder():
     found = call_of_classify()["token_type_ids"]
     assert found is not None, "no token types reach the encoder"
     assert torch.equal(found, TYPES)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_composite_is_trained_and_evaluated_in_the_dtype_of_the_trainer(dtype):
-    """The weights and the loss are float32 all the same."""
-    torch.manual_seed(1)
-    trainer = pretrain.Trainer(composite(), SETTINGS, "not-written", CPU, dtype)
-    found = []
-
-    def note(module, arguments, output):
-        found.append(output.dtype)
-
-    trainer.model.bert.layers[0].ffn[0].register_forward_hook(note)
-    trainer.model.transform.register_forward_hook(note)
-    pretrain.train_step(trainer, Sentences())
-    assert found == [dtype] * 2
-    found.clear()
-    pretrain.evaluate(trainer.model, Sentences(), 3, CPU, dtype)
-    assert found == [dtype] * 6  # three batches
-    assert trainer.unread_losses[0].dtype == torch.float32
-    assert all(x.dtype == torch.float32 for x in trainer.model.parameters())

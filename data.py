@@ -50,6 +50,7 @@ SAMPLE_SIZE = 32_000_000  # characters of text, at most, on which a tokenizer is
 LONGEST_WORD = 100  # characters; longer words do not train the tokenizer and are not remembered
 LONG_WORDS_WARNING = 0.01  # a line is printed if a larger share of the text is in longer words
 REMEMBERED_WORDS = 1 << 20  # words for which the token ids are kept in memory
+COUNTED_AT_ONCE = 10_000_000  # tokens, approximately, that are counted together
 
 # Pairs and batches
 PAD_TO_MULTIPLE_OF = 8  # the width of a batch is a multiple of this: few shapes, little padding
@@ -1041,8 +1042,8 @@ class Corpus(BatchSource):
 
         It is the best guess of a model that knows nothing about the sentence.
         """
-        # np.bincount copies its input. So count parts of about 10 million tokens.
-        parts = np.array_split(self.tokens, len(self.tokens) // 10_000_000 + 1)
+        # np.bincount copies its input. So count a part of the tokens at a time.
+        parts = np.array_split(self.tokens, len(self.tokens) // COUNTED_AT_ONCE + 1)
         counts = np.zeros(self.vocab_size, dtype=np.int64)
         for part in parts:
             counts += np.bincount(part, minlength=self.vocab_size)

@@ -185,6 +185,7 @@ TASKS = {
 
 ENCODER_TASKS = {task.start for task in TASKS.values() if task.start}  # others start from these
 SAVE_EVERY = 1000  # steps between two checkpoints of an unfinished run
+ENCODED_AT_ONCE = 10_000  # texts that the tokenizer gets together
 
 
 # --- Batches of labelled sentences ----------------------------------------------------------------
@@ -232,10 +233,10 @@ def encode(texts, tokenizer):
     # "[SEP]" in a sentence is text, not a special token
     tokenizer.encode_special_tokens = True
 
-    # 10,000 at a time, because the library's Encoding objects need much memory
+    # a part of them at a time, because the library's Encoding objects need much memory
     token_ids = []
-    for start in range(0, len(texts), 10_000):
-        part = texts[start : start + 10_000]
+    for start in range(0, len(texts), ENCODED_AT_ONCE):
+        part = texts[start : start + ENCODED_AT_ONCE]
         for encoding in tokenizer.encode_batch(part, add_special_tokens=False):
             token_ids.append(np.array(encoding.ids, dtype=np.int32))
 

@@ -122,16 +122,23 @@ def short_toy(monkeypatch):
         ["the cat slept . it was tired ."],
         ["It costs 3.5. ", "Then it rose."],
         ["Dr. Lee saw it. ", "Who?"],  # the example of the docstring
+        ['"Dr. Lee saw it. ', 'Who?"'],
+        ["(Mr. Smith left.) ", "Then"],
+        ["Was it I? ", "Yes."],
+        ["He met Messrs. Lee and Co. Then"],
+        ["He left. ", "5 men came."],
     ],
 )
 def test_sentences_end_at_full_stops_but_not_at_abbreviations(sentences):
     assert data.split_sentences("".join(sentences)) == sentences
 
 
-def test_a_million_dots_take_no_longer_than_other_text():
-    """They would take hours if the end of a sentence were looked for from each of them."""
-    text = "One" + "." * 1_000_000 + "two"
-    assert data.split_sentences(text) == [text]
+def test_a_million_dots_are_split_in_finite_time():
+    """It would take hours if the end of a sentence were looked for from each of them."""
+    code = "import data; print(len(data.split_sentences('One' + '.' * 1_000_000 + 'two')))"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "1\n", done.stderr
 
 
 # --- Tokenizer ------------------------------------------------------------------------------------
@@ -325,6 +332,12 @@ def test_the_second_call_reads_the_cache(tmp_path, monkeypatch):
     assert np.array_equal(again.tokens, first.tokens)
 
 
+def test_a_warning_about_the_text_is_printed_once_although_it_is_read_twice(tmp_path):
+    lines = []
+    corpus_of(tmp_path, numbered_text([4] * 9).encode() + b" \xff", log=lines.append)
+    assert sum("bytes that are not UTF-8: 1" in line for line in lines) == 1
+
+
 def test_the_fingerprint_is_that_of_the_text(tmp_path):
     first = corpus_of(tmp_path, numbered_text([4] * 9))
     copy = corpus_of(tmp_path / "copy", numbered_text([4] * 9))
@@ -333,6 +346,26 @@ def test_the_fingerprint_is_that_of_the_text(tmp_path):
     # The same path with another text is not read from the cache.
     changed = corpus_of(tmp_path, numbered_text([4] * 9) + " more")
     assert changed.fingerprint != first.fingerprint
+
+    # Nor is a text of the same length that was written at another time.
+    path = write(tmp_path / "text.txt", numbered_text([4] * 9) + " less")
+    os.utime(path, ns=(0, 10**18))
+    corrected = prepare_corpus([path], tmp_path / "cache", 32, log=silent)
+    assert corrected.fingerprint not in (first.fingerprint, changed.fingerprint)
+
+
+def test_the_toy_language_is_recognised_by_the_file_that_writes_it(tmp_path, monkeypatch):
+    before = data.identity_of("toy")
+    monkeypatch.setattr(toy.language, "__file__", write(tmp_path / "language.py", "other"))
+    assert data.identity_of("toy") != before
+
+
+def test_another_way_of_preparing_does_not_read_the_cache(tmp_path, monkeypatch):
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    before = names_in_cache(tmp_path)
+    monkeypatch.setattr(data, "PREPARATION", data.PREPARATION + 1)
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    assert len(names_in_cache(tmp_path)) == len(before) + 1
 
 
 def names_in_cache(folder):
@@ -459,6 +492,16 @@ def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match="changed while it was read"):
             corpus_of(tmp_path, text)
     assert names_in_cache(tmp_path) == []
+
+
+def test_locks_and_parts_of_other_programs_in_the_cache_are_kept(tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    write(cache / "poetry.lock", "name = 'torch'\n")
+    write(cache / "poetry.part", "half a download")
+    corpus_of(tmp_path, numbered_text([4] * 9))
+    assert (cache / "poetry.lock").read_text() == "name = 'torch'\n"
+    assert (cache / "poetry.part").exists()
 
 
 # --- Damaged caches -------------------------------------------------------------------------------
@@ -703,7 +746,7 @@ def test_a_cache_folder_that_cannot_be_made_is_an_os_error_of_one_line(tmp_path)
     write(tmp_path / "cache", "a file")
     with pytest.raises(OSError) as caught:
         corpus_of(tmp_path, numbered_text([4] * 9))
-    assert "cache" in str(caught.value)
+    assert f"{tmp_path / 'cache'} is not a folder" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -831,6 +874,15 @@ def test_the_choice_of_held_out_pairs_has_not_changed():
     _, held_out = data.split_pairs(1_000)  # blocks of two pairs
     starts = np.array([142, 218, 362, 410, 442, 580, 668, 750, 756, 868])
     assert held_out.reshape(-1, 2).tolist() == np.stack([starts, starts + 1], axis=1).tolist()
+
+
+def test_the_masks_of_the_held_out_pairs_have_not_changed(tmp_path):
+    """For the same reason. The pairs of 18, 14, 14 and 16 tokens are sorted before the masks."""
+    corpus = corpus_of(tmp_path, numbered_text([400]))
+    masked_ids, labels = corpus.held_out_rows  # (4, N) each
+    assert (masked_ids != PAD).sum(dim=1).tolist() == [14, 14, 16, 18]
+    hidden = (labels != -100).nonzero().tolist()  # [pair, token]
+    assert hidden == [[0, 2], [0, 3], [0, 12], [1, 3], [1, 11], [2, 9], [3, 5], [3, 11]]
 
 
 # --- Held-out pairs that are also training pairs --------------------------------------------------
@@ -1021,8 +1073,9 @@ def test_regrouping_keeps_every_row_and_is_a_function_of_seed_and_epoch():
     assert sorted(np.concatenate(batches)) == sorted(random_batches.ravel())
     again = data.regroup_by_length(random_batches, tokens, 3, 1)
     assert [rows.tolist() for rows in batches] == [rows.tolist() for rows in again]
-    other = data.regroup_by_length(random_batches, tokens, 3, 2)
-    assert [rows.tolist() for rows in batches] != [rows.tolist() for rows in other]
+    for seed, epoch in ((3, 2), (4, 1)):
+        other = data.regroup_by_length(random_batches, tokens, seed, epoch)
+        assert [rows.tolist() for rows in batches] != [rows.tolist() for rows in other]
 
 
 @pytest.mark.parametrize(
@@ -1132,16 +1185,8 @@ def test_a_short_held_out_text_gets_other_masks_if_the_first_ones_hide_nothing(
     assert not (first_labels != -100).any()
 
 
-def test_the_most_frequent_token_is_found(tmp_path):
-    corpus = corpus_of(tmp_path, "the cat saw the dog\nthe dog saw a cat\n" * 4)
+@pytest.mark.parametrize("at_once", [3, 1000])
+def test_the_most_frequent_token_is_found(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(data, "COUNTED_AT_ONCE", at_once)
+    corpus = corpus_of(tmp_path, "the cat saw the dog\nthe dog saw a cat\n" * 4 + "a cat\n")
     assert corpus.tokenizer.id_to_token(corpus.most_frequent_token()) == "\u2581the"
-
-
-def test_locks_and_parts_of_other_programs_in_the_cache_are_kept(tmp_path):
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    write(cache / "poetry.lock", "name = 'torch'\n")
-    write(cache / "poetry.part", "half a download")
-    corpus_of(tmp_path, numbered_text([4] * 9))
-    assert (cache / "poetry.lock").read_text() == "name = 'torch'\n"
-    assert (cache / "poetry.part").exists()

@@ -91,9 +91,10 @@ def be_process(rank, count, port, folder, program, before, arguments):
 
 @pytest.fixture
 def together(tmp_path):
-    """together(count, arguments) runs pretrain.py in so many processes, and returns an Outcome.
+    """together(count, arguments) runs a program in so many processes, and returns an Outcome.
 
     before: function of the rank, which each process calls first.
+    program: pretrain.py, if nothing else is given.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["glue"])

@@ -14,6 +14,7 @@ import zipfile
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -261,6 +262,13 @@ def test_a_row_is_cls_a_sep_b_sep_and_its_length_is_known(tokenizer):
     assert data.lengths.tolist() == (ids != PAD).sum(axis=1).tolist()
 
 
+def test_texts_are_encoded_alike_in_parts_of_any_size(tokenizer, monkeypatch):
+    whole = made_pairs(tokenizer, 10)
+    monkeypatch.setattr(glue, "ENCODED_AT_ONCE", 3)
+    in_parts = made_pairs(tokenizer, 10)
+    assert np.array_equal(in_parts.rows(range(10)), whole.rows(range(10)))
+
+
 def test_single_sentences_have_no_second_part_and_long_ones_are_cut(tokenizer):
     examples = labelled("sst-2", ["the film was good. " * 30], None, [1])
     data = LabelledPairs(examples, tokenizer, 16)
@@ -443,6 +451,30 @@ def test_the_same_answer_for_all_rows_is_marked(tokenizer, tmp_path):
     assert result["scores"]["dev"]["accuracy"] == 50.0
 
 
+@pytest.mark.parametrize("difference, is_marked", [(0.0005, True), (0.01, False)])
+def test_numbers_that_a_submission_would_write_alike_are_the_same_answer(
+    tokenizer, monkeypatch, difference, is_marked
+):
+    data = made_pairs(tokenizer, name="sts-b")
+    predictions = np.full(len(data.pairs), 2.0)
+    predictions[0] += difference
+    monkeypatch.setattr(glue, "predict", lambda *arguments: predictions)
+    result = evaluate(None, {"dev": data}, ("pearson", "spearman"), CPU, torch.float32)
+    assert result["constant_prediction"] == is_marked
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_the_line_of_a_result_names_its_marks(capsys, is_marked):
+    settings = {"task": "cola", "seed": 42, "steps": 1000, "batch_size": 32, "lr": 3e-4}
+    result = {"score": 12.34, "partial": is_marked, "constant_prediction": is_marked}
+    trainer = SimpleNamespace(settings=settings, result=result, tokens=5000, seconds=10.0)
+    glue.print_result(trainer)
+    line = capsys.readouterr().out.rstrip()
+    assert "1,000 steps of 32 rows, lr 0.0003, 500 tokens/s, took 00:10" in line
+    assert line.startswith("cola   seed 42    12.3   ")
+    assert line.endswith("took 00:10   PARTIAL   the same answer for all rows") == is_marked
+
+
 def test_a_mark_of_one_development_split_is_a_mark_of_the_result(tokenizer, tmp_path):
     """A partial split, or one with the same answer for all rows, whichever comes first."""
     data = made_pairs(tokenizer)
@@ -473,6 +505,27 @@ def test_the_digest_of_a_task_changes_with_every_part_of_its_data():
     ]
     digests = {glue.make_task_text(splits).digest for splits in versions}
     assert len(digests) == len(versions)
+
+
+def test_the_length_of_a_task_is_that_of_both_training_sentences():
+    train = labelled("mrpc", ["a cat", "a dog"], ["cats", "dogs"], [0, 1])
+    dev = labelled("mrpc", ["a fox"], ["foxes"], [1], "dev")
+    assert glue.make_task_text({"train": train, "dev": dev}).characters == 5 + 5 + 4 + 4
+
+
+def test_the_toy_tasks_are_written_again_if_a_program_that_writes_them_changes(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(glue, "build_once", lambda folder, write: None)
+    changed = tmp_path / "changed.py"
+    changed.write_text("another program", encoding="utf-8")
+    args = SimpleNamespace(data_dir="toy", cache_dir=tmp_path)
+    names = {glue.prepare_data_folder(args).name}
+    for module in (toy_language, glue.toy_pairs, toy_glue, glue.glue_format):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "__file__", str(changed))
+            names.add(glue.prepare_data_folder(args).name)
+    assert len(names) == 5
 
 
 def test_accuracy_by_phenomenon_is_counted_on_each_phenomenon(tokenizer, tmp_path):
@@ -565,6 +618,12 @@ def settings_of(name, size, rows, *options):
     data = glue.make_task_text({"train": train})
     config = BertConfig.from_size(size, "composite", 300)
     return glue.settings_for(name, 42, data, config, args, torch.float32)
+
+
+def test_settings_with_more_rows_per_batch_than_there_are_rows_are_refused():
+    assert settings_of("mrpc", "small", 30, "--batch_size", 30)["batch_size"] == 30
+    with pytest.raises(ValueError, match="mrpc has 30 training rows"):
+        settings_of("mrpc", "small", 30, "--batch_size", 31)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -1500,6 +1559,28 @@ def test_predict_names_weights_that_are_gone_or_of_another_model_or_of_other_tas
     torch.manual_seed(9)
     save_run(run, BertForMaskedLM(small_config(tokenizer)), tokenizer)
     assert "another model.pt" in failure(run_program, "predict", run, *options)
+
+
+@pytest.mark.parametrize("key", ["model", "tokenizer"])
+def test_models_that_were_fine_tuned_from_another_file_are_named(run, small_toy, run_program, key):
+    tune(run_program, run, "--task", "cola", "--seeds", 42)
+    records = glue.read_results(run / "glue")
+    records["cola", 42]["settings"][key] = "another"
+    message = f"its runs of cola started from another {key}"
+    with pytest.raises(ValueError, match=message):
+        glue.check_fine_tuned_models(run, run / "glue", records, True, "command")
+
+
+@pytest.mark.parametrize("command", ["finetune", "table"])
+def test_a_run_that_is_not_finished_is_named(run, small_toy, run_program, monkeypatch, command):
+    tune(run_program, run, "--task", "cola", "--seeds", 42)
+    named = []
+    monkeypatch.setattr(glue, "say_if_unfinished", named.append)
+    if command == "finetune":
+        tune(run_program, run, "--task", "cola", "--seeds", 42)
+    else:
+        assert run_glue(run_program, "table", run).code == 0
+    assert named == [run]
 
 
 def test_predict_refuses_weights_of_another_run_and_the_advice_is_true(run, small_toy, run_program):

@@ -17,7 +17,6 @@ from support.glue_jobs import (
     waiting_line,
 )
 from support.glue_results import add_result, encoder_path
-from support.locks import lock
 
 
 def job(out, task, seed=42, start=None):
@@ -215,8 +214,6 @@ def test_files_that_another_process_is_writing_are_left_alone(tmp_path, hold):
 
 def test_a_lock_of_the_results_is_gone_afterwards(tmp_path):
     prepare_folder(tmp_path, set())
-    with lock(tmp_path / "results.lock", "it"):
-        pass
     assert not list(tmp_path.iterdir())
 
 

@@ -22,6 +22,7 @@ from support.glue_table import (
     notes_of,
     pooled_rows,
     published_rows,
+    row_texts,
 )
 
 # --- Made results ---------------------------------------------------------------------------------
@@ -181,8 +182,12 @@ def test_the_table_says_how_many_pretraining_seeds_and_marks_the_rows_with_one(
 
 
 def test_one_finetuning_seed_of_one_model_has_no_error_and_no_mark():
-    cell = pooled_rows([made_run("none", 0, {"cola": [3]})])["none"]["CoLA"]
-    assert cell.text() == "3.0"
+    cells = pooled_rows([made_run("none", 0, {"cola": [3]})])["none"]
+    assert cells["CoLA"].text() == "3.0"
+    assert row_texts(cells)["runs"] == "1"
+
+
+def test_the_published_rows_are_marked_as_those_of_one_model():
     assert published_rows(["none"])["[C] BERT-small none"]["runs"] == "1^"
 
 
@@ -457,6 +462,17 @@ def test_compare_prints_both_means_the_difference_its_error_and_p(tmp_path, run_
     options = ["--compare", "composite", "none", "--format", "csv"]
     one_pair = table(run_program, folders[1], folders[4], *options).splitlines()
     assert one_pair[1] == "CoLA,20.0,14.0,6.0,,1"
+
+
+def test_the_notes_below_a_comparison_are_about_its_two_variants(tmp_path, run_program):
+    """The results of the third variant are those of the toy tasks."""
+    folders = []
+    for variant, settings in (("composite", {}), ("none", {}), ("fixed", {"toy": True})):
+        log = {"seed": 0, "steps": 300}
+        folder = tmp_path / variant
+        folders.append(make_run(folder, {"cola": [10, 20]}, variant, settings, log))
+    assert "results of the toy tasks" in table(run_program, *folders)
+    assert "toy" not in table(run_program, *folders, "--compare", "composite", "none")
 
 
 def test_variants_without_a_common_seed_are_not_compared(tmp_path, run_program):

@@ -93,10 +93,12 @@ def test_of_three_processes_one_at_a_time_is_in_the_block(tmp_path):
 
 def test_waiting_ends_when_the_lock_is_free(tmp_path):
     path = tmp_path / "run.lock"
-    code = HOLD.replace("time.sleep(60)", "time.sleep(0.3)")
-    with start(code, path) as other:
+    leaving = tmp_path / "leaving"
+    code = HOLD.replace("time.sleep(60)", "time.sleep(0.3); open(sys.argv[2], 'w').close()")
+    with start(code, path, leaving) as other:
         assert other.stdout.readline() == "held\n"
         with lock(path, "RUN", wait=True):
+            assert leaving.exists()  # the other process has come to the end of its block
             other.wait(10)
     assert other.returncode == 0
 

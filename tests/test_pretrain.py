@@ -414,7 +414,8 @@ def test_a_run_learns_more_than_word_frequencies_and_leaves_a_model_that_loads(
 
     model, tokenizer = load_run(folder)
     assert tokenizer.get_vocab_size() == model.config.vocab_size
-    assert f"ln({model.config.vocab_size:,})" in out
+    V = model.config.vocab_size
+    assert f"ln({V:,}) = {math.log(V):.3f};" in out
     assert out.startswith("device cpu") and VARIANTS["composite"].equation in out
 
 
@@ -466,11 +467,34 @@ def test_the_log_of_an_interval_has_the_mean_loss_of_its_steps(corpus, tmp_path)
     assert [record["loss"] for record in records] == pytest.approx(expected, abs=1e-12)
 
 
+def test_the_line_of_an_evaluation_has_loss_accuracy_speed_and_time(corpus, tmp_path):
+    """100 of 400 steps took 50 seconds: the other 300 will take 150."""
+    trainer = small_trainer(corpus, tmp_path, steps=400)
+    trainer.records.append({"held_out_loss": 2.5, "held_out_accuracy": 0.25})
+    trainer.tokens = 12_350
+    trainer.seconds = 50.0
+    found = "held-out loss 2.500   accuracy  25.0 %   247 tokens/s"
+    trainer.step = 100
+    assert pretrain.evaluation_line(trainer) == f"step 100 of 400   {found}   ETA 02:30"
+    trainer.step = 400
+    assert pretrain.evaluation_line(trainer) == f"step 400 of 400   {found}   took 00:50"
+
+
+def test_the_log_says_where_the_machine_or_the_number_of_processes_changes():
+    lines = [{"made_by": {"processes": 2}}, {"step": 5, "made_by": {"processes": 3}}]
+    state = {"step": 9, "records": lines, "result": None}
+    assert pretrain.resumed_log(state, {"processes": 3}) == lines
+    changed = {"step": 9, "made_by": {"processes": 2}}
+    assert pretrain.resumed_log(state, {"processes": 2}) == [*lines, changed]
+
+
 def test_a_finished_run_says_so_and_is_not_touched(main, tmp_path):
     main("--out_dir", tmp_path, "--steps", 5)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     code, out, _ = main("--out_dir", tmp_path, "--steps", 5)
-    assert code == 0 and "finished before" in out
+    result = load_checkpoint(tmp_path / "train_state.pt")["result"]
+    found = f"held-out loss {result['loss']:.3f}, accuracy {100 * result['accuracy']:.1f} %"
+    assert code == 0 and f"finished before: {found}" in out
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -672,6 +696,47 @@ def test_a_dry_run_prints_the_cost_and_writes_no_run(main, tmp_path):
     code, out, _ = main("--dry_run", "--out_dir", tmp_path / "run")
     assert code == 0 and "would take" in out and "nothing was written" in out
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_tells_the_time_of_a_step_and_of_all_steps(corpus, tmp_path, monkeypatch, capsys):
+    """A step takes 1 second."""
+    now = [0.0]
+    train_step = pretrain.train_step
+
+    def slow_step(*arguments):
+        now[0] += 1
+        train_step(*arguments)
+
+    monkeypatch.setattr(pretrain.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(pretrain, "train_step", slow_step)
+    pretrain.dry_run(small_trainer(corpus, tmp_path, steps=50, warmup_steps=1), corpus)
+    tokens = sum((corpus.batch(3, step, 8) != PAD).sum().item() for step in range(20))
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"dry run: 1000 ms per step, {tokens / 20:,.0f} tokens/s; "
+        "all 50 steps would take 00:50; nothing was written"
+    )
+
+
+def test_a_dry_run_measures_the_memory_of_the_widest_batch(corpus, tmp_path, monkeypatch):
+    widths = []
+
+    class Noted(pretrain.FirstRows):
+        def __init__(self, corpus, rows):
+            super().__init__(corpus, rows)
+            widths.append(rows.shape[1])
+
+    class Batches:
+        """Batches of 8 pairs, of 16, 32 and 24 tokens."""
+
+        vocab_size = corpus.vocab_size
+
+        def batch(self, seed, step, batch_size):
+            return torch.full((8, (16, 32, 24)[step]), PAD + 5)
+
+    monkeypatch.setattr(pretrain, "FirstRows", Noted)
+    trainer = small_trainer(corpus, tmp_path)
+    pretrain.measure_memory(trainer, Batches(), 3)
+    assert set(widths) == {32}
 
 
 def test_a_dry_run_leaves_a_folder_in_use_as_it_is(main, tmp_path):
@@ -960,6 +1025,43 @@ def test_the_step_of_a_bad_loss_is_named_although_the_losses_are_read_later(corp
         trainer.check_finite()
 
 
+def test_a_gradient_norm_that_is_not_finite_fails_although_it_would_be_clipped(corpus, tmp_path):
+    trainer = small_trainer(corpus, tmp_path)
+    for _ in range(6):
+        pretrain.train_step(trainer, corpus)
+    trainer.unread_norms[3] = torch.tensor(math.inf)
+    with pytest.raises(pretrain.TrainingFailed, match="the gradient norm is inf at step 4"):
+        trainer.check_finite()
+
+
+def test_a_resumed_run_that_fails_says_which_checkpoint_is_kept(corpus, tmp_path):
+    first = small_trainer(corpus, tmp_path)
+    for _ in range(3):
+        pretrain.train_step(first, corpus)
+    first.check_finite()
+    first.save()
+    second = small_trainer(corpus, tmp_path)
+    second.resume("--out_dir")
+    assert "the checkpoint of step 3 is kept" in str(second.failed("the loss is nan"))
+
+
+def test_a_short_run_is_saved_ten_times(main, tmp_path, monkeypatch):
+    """A run of 20 steps that fails in step 5 keeps step 4."""
+    calls = []
+    true_loss = pretrain.masked_lm_loss
+
+    def loss(logits, targets):
+        calls.append(1)
+        value = true_loss(logits, targets)
+        if len(calls) == 5:
+            return value * math.nan
+        return value
+
+    monkeypatch.setattr(pretrain, "masked_lm_loss", loss)
+    code, _, error = main("--out_dir", tmp_path, "--steps", 20)
+    assert code == 1 and "the checkpoint of step 4 is kept" in error
+
+
 def test_the_advice_after_a_failed_training_is_accepted_by_the_next_command(main, tmp_path):
     failing = ["--steps", 4, "--warmup_steps", 1, "--lr"]
     code, _, error = main(*failing, 1e30, "--out_dir", tmp_path / "a")
@@ -1004,6 +1106,23 @@ def test_weights_that_are_no_numbers_are_never_saved_over_good_ones(main, tmp_pa
     state = load_checkpoint(tmp_path / "train_state.pt")
     assert state["step"] == 0 and all_finite(state["model"])
     assert all_finite(load_checkpoint(tmp_path / "model.pt"))
+
+
+def test_the_memory_that_is_needed_is_that_of_a_micro_batch(corpus, monkeypatch):
+    given = []
+    monkeypatch.setattr(pretrain, "check_memory", lambda *arguments: given.append(arguments))
+    pretrain.check_memory_of(["config"], 8, corpus, CPU, torch.float32, micro_batch=2)
+    ((_, config, batch_size, lengths, *_, micro_batch),) = given
+    assert (config, batch_size, micro_batch) == ("config", 8, 2)
+    assert np.array_equal(lengths, corpus.lengths[corpus.train])
+
+
+def test_processes_that_see_other_files_are_refused(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrain, "value_of_first", lambda value: ["other settings", 0, False])
+    trainer = small_trainer(corpus, tmp_path / "run")
+    refused = pytest.raises(ValueError, match="process 0 sees another .* than the first process")
+    with refused, pretrain.own_run(trainer, tmp_path / "run"):
+        pytest.fail("it was trained")
 
 
 @pytest.mark.parametrize(
@@ -1291,7 +1410,7 @@ def without(key):
 
 
 def of_moment(key, value):
-    """A function that changes what AdamW keeps for parameter 0, whose shape is (60, 16)."""
+    """A function that changes what AdamW keeps for parameter 0, whose shape is (34, 16)."""
 
     def change(state):
         state["optimizer"]["state"][0][key] = value
@@ -1603,6 +1722,27 @@ def test_beyond_is_that_of_the_variants_that_use_it():
     assert used >= {"fixed", "composite", "composite-key", "shaw", "deberta"}
     unused = {"none", "absolute", "depthwise", "convbert", "lightconv", "t5", "rotary", "canon"}
     assert not used & unused
+
+
+@pytest.mark.parametrize(
+    "option, device, expected",
+    [(None, "cuda", True), (None, "cpu", False), (True, "cpu", True), (False, "cuda", False)],
+)
+def test_models_are_compiled_on_cuda_unless_an_option_says_otherwise(option, device, expected):
+    assert pretrain.wants_compile(option, torch.device(device)) == expected
+
+
+def test_the_encoder_is_compiled_for_as_many_rows_as_are_computed_at_once(
+    corpus, tmp_path, monkeypatch
+):
+    shapes = []
+    monkeypatch.setattr(
+        pretrain, "compile_encoder", lambda bert, ids, precision: shapes.append(ids.shape)
+    )
+    trainer = small_trainer(corpus, tmp_path)
+    trainer.micro_batch = 2
+    pretrain.compile_for(trainer, True, corpus)
+    assert shapes == [(2, corpus.batch(3, 0, 8).shape[1])]
 
 
 def test_compilation_that_fails_falls_back_with_one_line(main, tmp_path, monkeypatch):

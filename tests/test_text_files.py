@@ -369,7 +369,7 @@ def test_wikitext_is_respelled_and_its_top_headings_begin_documents(archive):
 
 def test_wikitext_that_was_downloaded_before_is_read_without_a_network(published, tmp_path):
     # It is read to its end: three sentences, of which two are a pair, are too few.
-    with pytest.raises(ValueError, match="pairs"):
+    with pytest.raises(ValueError, match="3 sentences, 1 pairs"):
         prepare_corpus(["wikitext-2"], tmp_path / "cache", 32, log=print)
 
 

@@ -673,7 +673,9 @@ class Mixer(nn.Module):
     # another one of these four is refused.
     uses = ()
     uses_kernel_size = True  # whether the kernel size K means anything for it
-    uses_beyond = True  # whether it reads the config's `beyond`
+    # Whether it may read the config's `beyond`. A mixer that does not says False: pretrain.py then
+    # refuses --beyond zero for it.
+    uses_beyond = True
 
     def initialise(self):
         """Called once, when the model is complete. By default, linear layers start as in BERT."""
@@ -1249,8 +1251,10 @@ class Variant:
         return any(TERMS[name].uses_kernel_size for name in self.terms)
 
     @property
-    def has_window(self):
-        """Whether a row of K weights is added to scores, so that the config's `beyond` is used."""
+    def uses_beyond(self):
+        """Whether the config's `beyond` may change anything: it is for rows of K weights that are
+        added to scores, and for a mixer that reads it.
+        """
         if self.mixer.uses_beyond:
             return True
         return any(TERMS[name].uses_kernel_size for name in self.terms)

@@ -114,6 +114,7 @@ from support.glue_table import (
     Run,
     aligned,
     comparison_lines,
+    has_phenomena,
     has_toy_results,
     notes_of,
     phenomenon_cells,
@@ -1017,7 +1018,7 @@ def table_command(args):
         lines = comparison_lines(runs, *args.compare)
         runs = [run for run in runs if run.variant in args.compare]  # the notes are about these
     elif args.by_phenomenon:
-        if not any("by_phenomenon" in record["result"] for run in runs for record in run.records):
+        if not has_phenomena(runs):
             raise ValueError("--by_phenomenon is about cola, which has no results in these runs")
         lines = result_lines(runs, phenomenon_cells)
     else:

@@ -975,7 +975,7 @@ def config_for(args, recipe, name):
     # These options are passed only to the variants that can use them.
     if variant.has_kernel:
         options["kernel_size"] = args.kernel_size
-    if variant.has_window:
+    if variant.uses_beyond:
         options["beyond"] = args.beyond
     if variant.hybrid:
         options["attention_layer"] = args.attention_layer
@@ -983,10 +983,14 @@ def config_for(args, recipe, name):
 
 
 def check_options(args):
-    """ValueError if --kernel_size or --attention_layer is given and no variant can use it."""
+    """ValueError if --kernel_size, --beyond or --attention_layer is given without any use."""
     variants = [VARIANTS[name] for name in args.variant]
     if args.kernel_size is not None and not any(variant.has_kernel for variant in variants):
         raise ValueError(f"--kernel_size: no kernel in {', '.join(args.variant)}")
+
+    # "clip" is the default, so only the other value is certain to be given
+    if args.beyond != "clip" and not any(variant.uses_beyond for variant in variants):
+        raise ValueError(f"--beyond: no window of position scores in {', '.join(args.variant)}")
 
     if args.attention_layer is not None and not any(variant.hybrid for variant in variants):
         hybrids = [name for name, variant in VARIANTS.items() if variant.hybrid]

@@ -315,7 +315,7 @@ def is_clipped(model):
     This is so for position terms with --beyond clip. A convolution ends with its kernel, and some
     terms have no end.
     """
-    return VARIANTS[model.config.variant].has_window and model.config.beyond == "clip"
+    return VARIANTS[model.config.variant].uses_beyond and model.config.beyond == "clip"
 
 
 def print_descriptions(model, kernels):

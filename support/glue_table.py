@@ -608,12 +608,22 @@ def comparison_lines(runs, first, second):
     return lines
 
 
-def has_toy_results(runs):
-    """Whether a result is one of the toy tasks."""
+def all_records(runs):
+    """The records of all runs, in one list."""
     records = []
     for run in runs:
         records += run.records
-    return any(record["settings"].get("toy") for record in records)
+    return records
+
+
+def has_toy_results(runs):
+    """Whether a result is one of the toy tasks."""
+    return any(record["settings"].get("toy") for record in all_records(runs))
+
+
+def has_phenomena(runs):
+    """Whether a result has accuracies by linguistic phenomenon, as those of CoLA have."""
+    return any("by_phenomenon" in record["result"] for record in all_records(runs))
 
 
 def notes_of(lines, runs):

@@ -60,27 +60,33 @@ BESIDE = (
 )
 
 
-class Second(NamedTuple):
+class SecondProcess(NamedTuple):
     """The second pytest process, which is running."""
 
     process: subprocess.Popen
     printed: Path  # the file that it writes to
 
 
-SECOND = pytest.StashKey[Second]()
+SECOND = pytest.StashKey[SecondProcess]()
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own choice, by -k for example
 def pytest_collection_modifyitems(config, items):
     """Start the second process if test_beside.py was chosen, and leave its tests out here."""
+    # the tests of the second process, the one that waits for it, and the others
+    beside = []
+    waiting = []
+    others = []
+    for item in items:
+        name = item.path.name if item.path.parent == TESTS else None
+        if name in BESIDE:
+            beside.append(item)
+        elif name == "test_beside.py":
+            waiting.append(item)
+        else:
+            others.append(item)
 
-    def waits(item):
-        return item.path == TESTS / "test_beside.py"
-
-    def is_beside(item):
-        return item.path.parent == TESTS and item.path.name in BESIDE
-
-    if config.option.collectonly or not any(waits(item) for item in items):
+    if config.option.collectonly or not waiting:
         return
 
     # It prints into a file: a pipe that nobody reads would stop it when it is full.
@@ -88,11 +94,12 @@ def pytest_collection_modifyitems(config, items):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     with tempfile.NamedTemporaryFile(suffix=".txt", delete=False) as file:
         process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
-    config.stash[SECOND] = Second(process, Path(file.name))
+    config.stash[SECOND] = SecondProcess(process, Path(file.name))
 
-    # Here the other files run, and test_beside.py last.
-    config.hook.pytest_deselected(items=[item for item in items if is_beside(item)])
-    items[:] = sorted([item for item in items if not is_beside(item)], key=waits)
+    # Here the other files run, and test_beside.py last. pytest takes the tests from this list, so
+    # its contents are replaced.
+    config.hook.pytest_deselected(items=beside)
+    items[:] = others + waiting
 
 
 @pytest.fixture
@@ -107,8 +114,9 @@ def pytest_terminal_summary(terminalreporter, config):
     """Add the last line of the second process: how many tests it ran."""
     second = config.stash.get(SECOND, None)
     if second is not None and second.process.poll() is not None:
-        last_line = second.printed.read_text(encoding="utf-8").rstrip().rpartition("\n")[2]
-        terminalreporter.write_line(f"in the second process: {last_line}")
+        # "4420 passed, 29 skipped in 180 s"
+        lines = second.printed.read_text(encoding="utf-8").splitlines()
+        terminalreporter.write_line(f"in the second process: {lines[-1]}")
 
 
 def pytest_unconfigure(config):

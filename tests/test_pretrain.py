@@ -995,20 +995,25 @@ def test_a_signal_during_the_last_step_of_the_first_of_two_runs_ends_both(
 # --- Training that fails --------------------------------------------------------------------------
 
 
-def test_a_loss_that_is_no_number_stops_the_run_names_the_step_and_keeps_the_checkpoint(
-    main, tmp_path, monkeypatch
-):
+def make_loss_nan_in_step(step, monkeypatch):
+    """The loss of masked tokens is NaN in this step, counted from 1. Each step computes one."""
     true_loss = pretrain.masked_lm_loss
     calls = []
 
     def loss(logits, targets):
         calls.append(1)
         value = true_loss(logits, targets)
-        if len(calls) == 17:
+        if len(calls) == step:
             return value * math.nan
         return value
 
     monkeypatch.setattr(pretrain, "masked_lm_loss", loss)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_names_the_step_and_keeps_the_checkpoint(
+    main, tmp_path, monkeypatch
+):
+    make_loss_nan_in_step(17, monkeypatch)
     code, _, error = main("--out_dir", tmp_path, "--save_every", 5)
     assert code == 1 and is_one_line(error)
     assert "step 17" in error and "checkpoint of step 15" in error and "--lr" in error
@@ -1016,21 +1021,18 @@ def test_a_loss_that_is_no_number_stops_the_run_names_the_step_and_keeps_the_che
     assert state["step"] == 15 and all_finite(state["model"])
 
 
-def test_the_step_of_a_bad_loss_is_named_although_the_losses_are_read_later(corpus, tmp_path):
+@pytest.mark.parametrize(
+    "unread, named", [("unread_losses", "the loss"), ("unread_norms", "the gradient norm")]
+)
+def test_the_step_of_a_bad_loss_or_gradient_is_named_although_they_are_read_later(
+    corpus, tmp_path, unread, named
+):
+    """A gradient norm of infinity fails, although it would be clipped."""
     trainer = small_trainer(corpus, tmp_path)
     for _ in range(6):
         pretrain.train_step(trainer, corpus)
-    trainer.unread_losses[3] = torch.tensor(math.inf)
-    with pytest.raises(pretrain.TrainingFailed, match="the loss is inf at step 4"):
-        trainer.check_finite()
-
-
-def test_a_gradient_norm_that_is_not_finite_fails_although_it_would_be_clipped(corpus, tmp_path):
-    trainer = small_trainer(corpus, tmp_path)
-    for _ in range(6):
-        pretrain.train_step(trainer, corpus)
-    trainer.unread_norms[3] = torch.tensor(math.inf)
-    with pytest.raises(pretrain.TrainingFailed, match="the gradient norm is inf at step 4"):
+    getattr(trainer, unread)[3] = torch.tensor(math.inf)
+    with pytest.raises(pretrain.TrainingFailed, match=f"{named} is inf at step 4"):
         trainer.check_finite()
 
 
@@ -1047,17 +1049,7 @@ def test_a_resumed_run_that_fails_says_which_checkpoint_is_kept(corpus, tmp_path
 
 def test_a_short_run_is_saved_ten_times(main, tmp_path, monkeypatch):
     """A run of 20 steps that fails in step 5 keeps step 4."""
-    calls = []
-    true_loss = pretrain.masked_lm_loss
-
-    def loss(logits, targets):
-        calls.append(1)
-        value = true_loss(logits, targets)
-        if len(calls) == 5:
-            return value * math.nan
-        return value
-
-    monkeypatch.setattr(pretrain, "masked_lm_loss", loss)
+    make_loss_nan_in_step(5, monkeypatch)
     code, _, error = main("--out_dir", tmp_path, "--steps", 20)
     assert code == 1 and "the checkpoint of step 4 is kept" in error
 
@@ -1696,6 +1688,7 @@ def test_a_checkpoint_with_weights_or_optimizer_of_another_model_is_refused(
         (["--dropout", "1.5"], "dropout"),
         (["--steps", "5", "--warmup_steps", "6"], "--warmup_steps"),
         (["--corpus", ""], "no corpus"),
+        (["--variant", "none", "canon", "--beyond", "zero"], "--beyond: no window"),
         (["--attention_layer", "2"], "lightconv-hybrid"),
         (["--variant", "none", "fixed", "--attention_layer", "2"], "hybrid"),
         (["--variant", "none", "absolute", "--kernel_size", "9"], "kernel"),

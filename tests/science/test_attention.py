@@ -459,10 +459,10 @@ def assert_equals_loops(variant, N, beyond="clip", layer=0, **settings):
         assert difference < 1e-10, f"{variant}: the gradient of {name} differs by {difference:.1e}"
 
 
-# `beyond` changes nothing for variants without a window: they get "zero" in one test only.
-WITHOUT_WINDOW = [name for name, variant in VARIANTS.items() if not variant.has_window]
+# Variants for which `beyond` changes nothing: they get "zero" in one test only.
+WITHOUT_BEYOND = [name for name, variant in VARIANTS.items() if not variant.uses_beyond]
 WITH_BEYOND = [(name, "clip") for name in VARIANTS]
-WITH_BEYOND += [(name, "zero") for name, variant in VARIANTS.items() if variant.has_window]
+WITH_BEYOND += [(name, "zero") for name, variant in VARIANTS.items() if variant.uses_beyond]
 
 
 @pytest.mark.parametrize("N", [1, 2, 3, 6, 11])  # shorter and longer than the kernel, odd and even
@@ -471,9 +471,25 @@ def test_mixer_equals_its_loops_in_values_and_gradients(variant, beyond, N):
     assert_equals_loops(variant, N, beyond)
 
 
-@pytest.mark.parametrize("variant", WITHOUT_WINDOW)
-def test_mixer_without_a_window_equals_its_loops_whatever_beyond_is(variant):
+@pytest.mark.parametrize("variant", WITHOUT_BEYOND)
+def test_mixer_that_does_not_use_beyond_equals_its_loops_whatever_it_is(variant):
     assert_equals_loops(variant, 6, "zero")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_beyond_changes_the_output_only_of_variants_that_use_it(variant):
+    """Of two mixers with the same weights. N = 11 is longer than the window."""
+    clip = random_mixer(variant, beyond="clip")
+    zero = random_mixer(variant, beyond="zero")
+    zero.load_state_dict(clip.state_dict())
+    x, mask = padded_batch(11)
+    is_equal = torch.equal(clip(x, mask)[mask], zero(x, mask)[mask])
+
+    # A mixer that a reader adds has uses_beyond = True, whether it reads it or not.
+    if variant in SMALL | OTHERS | FAMILY:
+        assert is_equal == (not VARIANTS[variant].uses_beyond)
+    else:
+        assert is_equal or VARIANTS[variant].uses_beyond
 
 
 @pytest.mark.parametrize("kernel_size", [1, 3, 9, 13])
@@ -596,7 +612,9 @@ def test_t5s_buckets_are_those_of_its_docstring():
 
 @pytest.mark.parametrize(
     "slopes",
-    [(1 / 4, 1 / 16, 1 / 64, 1 / 256), (1 / 16, 1 / 256)],  # 8 halvings: four of 2, two of 4
+    # The last slope is 1/256, whatever the number of heads, and each is the same part of the one
+    # before: a quarter with four heads, a sixteenth with two.
+    [(1 / 4, 1 / 16, 1 / 64, 1 / 256), (1 / 16, 1 / 256)],
     ids=["four heads", "two heads"],
 )
 def test_alibis_slopes_are_those_of_its_docstring(slopes):
@@ -838,11 +856,14 @@ def test_dropconnect_drops_weights_of_the_kernel_and_scales_the_others_up():
 
 
 def assert_drops_are_independent(kept):
-    """kept: (B, N, heads), how many weights are left; another number for each of the three."""
-    sentence, token, head = kept[0], kept[:, 0], kept[..., 0]
-    assert not torch.equal(sentence, kept[1])
-    assert not torch.equal(token, kept[:, 1])
-    assert not torch.equal(head, kept[..., 1])
+    """Each sentence, token and head draws its own dropped weights.
+
+    Args:
+        kept: (B, N, heads), how many weights of a kernel are left.
+    """
+    assert not torch.equal(kept[0], kept[1])  # two sentences
+    assert not torch.equal(kept[:, 0], kept[:, 1])  # two tokens
+    assert not torch.equal(kept[..., 0], kept[..., 1])  # two heads
 
 
 @alone()

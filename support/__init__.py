@@ -1,1 +1,1 @@
-"""What the six scripts need and a reader may skip: files, devices, downloads, GLUE's formats."""
+"""What the programs share: files, locks, devices, downloads, formats. Readers may skip it."""

@@ -202,7 +202,8 @@ def checked_moments(moments, parameter, step):
         raise ValueError(f"it is at step {count.item():g}, the run at step {step}")
 
     # the mean of the gradients and of their squares
-    mean, square = moments["exp_avg"], moments["exp_avg_sq"]
+    mean = moments["exp_avg"]
+    square = moments["exp_avg_sq"]
     check_tensor("a moment", mean, parameter)
     check_tensor("a moment", square, parameter)
     if (square < 0).any():

@@ -6,6 +6,7 @@ import time
 import torch
 
 from support.distributed import local_count, local_rank, process_count
+from support.memory import is_out_of_memory
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -226,9 +227,12 @@ def compile_encoder(encoder, input_ids, precision):
 
         # What cannot be compiled later, for another width or an evaluation, runs uncompiled.
         torch._dynamo.config.suppress_errors = True
-    except torch.OutOfMemoryError:  # the run itself does not fit
-        raise
-    except Exception as error:  # no compiler, an unsupported GPU: plain code computes the same
+    except Exception as error:
+        # The run itself does not fit: uncompiled, it would not fit either.
+        if is_out_of_memory(error):
+            raise
+
+        # No compiler, or an unsupported GPU: uncompiled code computes the same.
         kind = type(error).__name__
         print(f"  torch.compile does not work here ({kind}); running uncompiled")
         for part in parts:

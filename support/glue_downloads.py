@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.downloads import download
-from support.files import rename
+from support.files import flush_to_disk, rename
 from support.glue_format import FORMATS
 
 GLUE = "https://dl.fbaipublicfiles.com/glue/data/"
@@ -172,6 +172,7 @@ def unpack(archive, folder, names):
                 for name in names:
                     content = files.read(f"{folder.name}/{name}")
                     (new / name).write_bytes(content)
+                    flush_to_disk(new / name)
         except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise ValueError(f"cannot unpack {archive}: {error}") from None
 

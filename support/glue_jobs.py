@@ -61,7 +61,7 @@ def check_batch_size(task, batch_size, rows):
 
 
 def missing_jobs(jobs):
-    """Those of the jobs that are not done now, in their order.
+    """The jobs that are not done yet, in the same order.
 
     Raises ValueError if there are results with other settings: another process has written them
     since these jobs were planned.
@@ -125,7 +125,7 @@ def lock_path(running):
 
 
 def waiting_line(missing):
-    """The line about the jobs that other processes are doing."""
+    """The line about the jobs that other processes are doing. Locks of killed ones are removed."""
     doing = []
     for job in missing:
         path = lock_path(job.running)

@@ -109,9 +109,9 @@ def check_settings_of(record):
 
     # An earlier version of this program did not write all of them.
     is_complete = "tokenizer" in settings
-    for name, (check, *limits) in SETTINGS.items():
+    for name, (check, *arguments) in SETTINGS.items():
         if name in settings or is_complete:
-            check(name, settings[name], *limits)
+            check(name, settings[name], *arguments)
 
     # which of them were changed
     changed = settings.get("changed", [])

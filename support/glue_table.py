@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from support.glue_results import score_on
 from support.statistics import (
     ALL_EQUAL,
     SETTINGS_OF_VARIANT,
@@ -367,7 +368,7 @@ def add_task_scores(cells, group, columns):
             for record in run.records:
                 if record["task"] == task:
                     cell = cells.setdefault(column, Cell(one_model=len(group) == 1))
-                    score = record["result"]["scores"][split]["score"]
+                    score = score_on(record, split)
                     cell.add(run.seed, record["seed"], score, marks_of(record, run.records))
 
 
@@ -633,8 +634,12 @@ def notes_of(lines, runs):
         lines: from result_lines or comparison_lines.
         runs: the runs in it.
     """
-    text = "".join("".join(line[1:]) for line in lines[1:])  # of all cells, without their labels
-    words = {line[0] for line in lines} | set(lines[0])
+    # the labels of the columns and rows, and the text of all other cells
+    header, *rows = lines
+    labels = {*header, *[row[0] for row in rows]}
+    text = ""
+    for row in rows:
+        text += "".join(row[1:])
 
     # which data, then the marks that the table has
     notes = []
@@ -648,7 +653,7 @@ def notes_of(lines, runs):
             notes.append(note)
 
     # how to read the numbers
-    if words >= {"WNLI", "GLUE"}:
+    if labels >= {"WNLI", "GLUE"}:
         notes.append("WNLI is not part of the GLUE mean, as in the paper")
     chance = chance_note(p_values_in(lines))
     if chance:

@@ -63,7 +63,7 @@ def memory_of(device):
 def memory_of_process(device):
     """The memory in bytes that a process can have; None if it cannot be found out.
 
-    Each process has its own GPU, but all processes of a machine share its memory.
+    Each process has its own GPU. On a CPU, the processes share the memory of the machine.
     """
     memory = memory_of(device)
     if device.type == "cpu" and memory is not None:

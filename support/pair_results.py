@@ -120,13 +120,18 @@ def check_record(record):
         if not isinstance(record[name], str):
             raise ValueError(f"{name} is {record[name]!r}")
 
-    # the number of bits, the ties and the accuracy belong together
     pairs = record["pairs"]
+    if type(pairs) is not int or pairs < 1:
+        raise ValueError(f"pairs is {pairs!r}")
+
+    # the number of bits, the ties and the accuracy belong together
     digits = 2 * math.ceil(pairs / 8)
     for name in SCORES:
         score = record["scores"][name]
         if len(score["wins"]) != digits or len(score["tied"]) != score["ties"]:
             raise ValueError(f"{name} of {record['paradigm']} is not complete")
+        if not all(type(i) is int and 0 <= i < pairs for i in score["tied"]):
+            raise ValueError(f"the ties of {record['paradigm']} are not numbers of pairs")
         accuracy = 100 * credit_per_pair(score, pairs).mean()
         if not math.isclose(accuracy, score["accuracy"], rel_tol=1e-5, abs_tol=1e-8):
             raise ValueError(f"the accuracy of {record['paradigm']} is not that of its pairs")

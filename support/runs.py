@@ -54,7 +54,7 @@ def own_folder(folder):
 
 
 def each_run_once(folders):
-    """The folders without those that are the same as an earlier one by another path or a link.
+    """Each folder once: one that was named before, by another path or a link, is left out.
 
     A name with wildcards stands for all folders that it matches.
     """
@@ -176,8 +176,8 @@ def say_if_unfinished(folder):
 
     # Every line after the first one is about a step. The log is written directly after model.pt.
     path = Path(folder) / "log.jsonl"
-    last_line = path.read_text(encoding="utf-8").splitlines()[-1]
     try:
+        last_line = path.read_text(encoding="utf-8").splitlines()[-1]
         step = json.loads(last_line).get("step", 0)
         is_unfinished = step < steps
     except (ValueError, TypeError, AttributeError, RecursionError):

@@ -13,6 +13,9 @@ It may also have an entry "__metadata__", which is not a tensor and is not neede
 The header is checked completely before any tensor is read. So a damaged or hostile file cannot make
 the program allocate a huge tensor, or read the bytes of one tensor as those of another one. The
 format has no checksum. So a change in the numbers cannot be noticed here.
+
+The package safetensors reads and writes such files, too. This file takes its place, so that the
+project needs no further package.
 """
 
 import json
@@ -21,6 +24,7 @@ import os
 
 import torch
 
+from support.checkpoints import is_count
 from support.files import write_atomically
 from support.json_lines import refuse_constant
 
@@ -131,10 +135,8 @@ def check_entry(name, entry):
 
 
 def is_list_of_counts(value):
-    """Whether a value is a list of whole numbers from 0 to 2**63 - 1. True and False are not."""
-    if not isinstance(value, list):
-        return False
-    return all(type(number) is int and 0 <= number < 2**63 for number in value)
+    """Whether a value is a list of whole numbers from 0 to 2**63 - 1."""
+    return isinstance(value, list) and all(is_count(number) for number in value)
 
 
 def check_offsets(entries, size):
@@ -173,7 +175,7 @@ def read_tensor(file, start, entry):
 
 
 def save_safetensors(path, tensors):
-    """Write {name: tensor} to a file, atomically. The tensors are on the CPU."""
+    """Write {name: tensor} to a file, atomically. The tensors are on the CPU, in one of DTYPES."""
     names = {dtype: name for name, dtype in DTYPES.items()}
 
     # the header: metadata that other readers expect, and an entry per tensor

@@ -20,6 +20,7 @@ SETTINGS_OF_VARIANT = ("variant", "kernel_size", "attention_layer", "beyond")
 ROUNDING = 1e-12
 
 ALL_EQUAL = "all differences are equal"
+INTERVALS = 2000  # of Simpson's rule
 
 
 def standard_error(values):
@@ -209,19 +210,19 @@ def two_sided_p(t, n):
     The density of t is proportional to (1 + t^2 / n)^(-(n + 1) / 2). With the substitution
     t = sqrt(n) * tan(a) the range from -infinity to infinity becomes the range of angles from -pi/2
     to pi/2, and the density becomes cos(a)^(n - 1). The probability is the share of the area beyond
-    the angle of |t|, here by Simpson's rule.
+    the angle of |t|, here by Simpson's rule. (Neither torch nor numpy has Student's distribution.)
     """
 
-    def area(low, high, intervals=2000):
+    def area(low, high):
         """The area under cos(a)^(n - 1) between two angles, by Simpson's rule."""
-        angles = np.linspace(low, high, intervals + 1)
+        angles = np.linspace(low, high, INTERVALS + 1)
         heights = np.cos(angles) ** (n - 1)
 
         # Simpson's weights: 1 4 2 4 2 ... 4 1
-        weights = np.ones(intervals + 1)
+        weights = np.ones(INTERVALS + 1)
         weights[1:-1:2] = 4
         weights[2:-1:2] = 2
-        return float((weights * heights).sum()) * (high - low) / intervals / 3
+        return float((weights * heights).sum()) * (high - low) / INTERVALS / 3
 
     # the density is symmetric, so one half of it is enough
     angle = math.atan(abs(t) / math.sqrt(n))

@@ -1,7 +1,8 @@
 """Find text files, open them and read their paragraphs: .txt, .gz, .xz, and WikiText's archive.
 
 A text file holds one paragraph per line and a blank line between two documents. The functions
-below yield its paragraphs one by one, and "" after the last paragraph of each document.
+below yield its paragraphs one by one. Between two documents they yield at least one ""; there may
+be more, also before the first document.
 """
 
 import gzip
@@ -70,7 +71,7 @@ def find_sources(names, log):
 
 
 def without_repetitions(sources, log):
-    """The sources without those that are the same as an earlier one, with a line for each."""
+    """Each source once. `log` gets a line about each source that was named before."""
     kept = {}
     for source in sources:
         # All paths and links to a file have the same file number.
@@ -88,7 +89,7 @@ def without_repetitions(sources, log):
 
 
 def file_identity(path):
-    """What is equal for two paths if they lead to the same file or folder."""
+    """A key for a file or folder: all paths that lead to it have the same key."""
     status = path.stat()
 
     # some network drives of Windows do not number their files

@@ -294,10 +294,18 @@ def test_what_is_compiled_is_the_call_of_training_with_a_mask(monkeypatch):
     assert attention_mask.shape == input_ids.shape
 
 
-def test_a_full_memory_is_not_taken_for_a_missing_compiler(monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+    ids=["GPU", "CPU"],
+)
+def test_a_full_memory_is_not_taken_for_a_missing_compiler(monkeypatch, error):
     def compile_full(module, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr(torch.nn.Module, "compile", compile_full)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(type(error), match="memory"):
         compile_encoder(small_model().bert, full_batch(), contextlib.nullcontext())

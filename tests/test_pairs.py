@@ -332,6 +332,23 @@ def test_nine_bits_are_four_digits_and_a_record_with_three_is_refused():
         pair_results.check_record(record)
 
 
+@pytest.mark.parametrize("pairs", [0, 2.0])
+def test_a_record_without_a_number_of_pairs_is_refused(pairs):
+    record = make_record("a", [True, False])
+    record["pairs"] = pairs
+    with pytest.raises(ValueError, match=f"pairs is {pairs}"):
+        pair_results.check_record(record)
+
+
+@pytest.mark.parametrize("tie", [-1, 2, 0.5])
+def test_a_record_with_a_tie_that_is_none_of_its_pairs_is_refused(tie):
+    record = make_record("a", [True, False], tied=(1,))
+    pair_results.check_record(record)
+    record["scores"]["pll"]["tied"] = [tie]
+    with pytest.raises(ValueError, match="the ties of a are not numbers of pairs"):
+        pair_results.check_record(record)
+
+
 def test_accuracy_counts_a_tie_one_half():
     wins = np.array([True, False, True, False, False])
     ties = np.array([False, True, False, False, False])

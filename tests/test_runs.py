@@ -537,9 +537,13 @@ def test_a_run_without_a_log_is_not_named(run, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("line", ['{"step": 3', "[3]", '{"step": "3"}'])
+@pytest.mark.parametrize(
+    "line",
+    [b'{"step": 3', b"[3]", b'{"step": "3"}', b'{"step": 3, "x": "' + 20_000 * b"x" + b'\xff"}'],
+    ids=["cut", "list", "text", "not UTF-8, after the part that is read for the first line"],
+)
 def test_a_damaged_last_line_of_a_log_is_one_line(run, line):
-    first = json.dumps({"settings": {"steps": 5}})
-    (run / "log.jsonl").write_text(f"{first}\n{line}\n", encoding="utf-8")
+    first = json.dumps({"settings": {"steps": 5}}).encode("utf-8")
+    (run / "log.jsonl").write_bytes(first + b"\n" + line + b"\n")
     with pytest.raises(ValueError, match="log.jsonl is damaged: its last line is not complete"):
         say_if_unfinished(run)

@@ -778,4 +778,20 @@ def test_an_interrupted_write_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(toy_glue, "write_split", interrupt)
     with pytest.raises(KeyboardInterrupt):
         toy_glue.write_glue(tmp_path / "new")
-    assert not (tmp_path / "new").exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_has_its_name_only_when_it_is_complete(tmp_path, monkeypatch):
+    """So after a kill, the name is still free."""
+    monkeypatch.setattr(toy_glue, "GLUE_ROWS", few_rows())
+    seen = []
+    write_split = toy_glue.write_split
+
+    def look_and_write(*arguments):
+        seen.append((tmp_path / "new").exists())
+        write_split(*arguments)
+
+    monkeypatch.setattr(toy_glue, "write_split", look_and_write)
+    toy_glue.write_glue(tmp_path / "new")
+    assert seen and not any(seen)
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]

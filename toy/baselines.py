@@ -16,6 +16,9 @@ import numpy as np
 
 from support.glue_metrics import METRICS
 
+PENALTY = 5  # of the ridge regression: larger values keep the weights smaller
+ROUNDS = 50  # of the conjugate gradient method, at most
+
 # The metrics that glue.py uses; all other tasks are scored by accuracy.
 TASK_METRICS = {
     "CoLA": ("matthews",),
@@ -213,37 +216,35 @@ class Features:
         return np.bincount(self.features, y[self.rows], minlength=self.feature_count)
 
 
-def linear_predictions(x, targets, dev_x, penalty=5, rounds=50):
-    """Predict by ridge regression: the weights w that minimize |x w - y|^2 + penalty |w|^2.
+def linear_predictions(x, targets, dev_x):
+    """Predict by ridge regression: the weights w that minimize |x w - y|^2 + PENALTY |w|^2.
 
     y is a column of the targets, without its mean. The weights solve
-    (x^T x + penalty I) w = x^T y. The conjugate gradient method finds them by products of x with
+    (x^T x + PENALTY I) w = x^T y. The conjugate gradient method finds them by products of x with
     vectors, which are fast because nearly all of x is zero.
 
     Args:
         x: Features of train.
         targets: (train rows, labels).
         dev_x: Features of dev.
-        penalty: larger values keep the weights smaller.
-        rounds: of the conjugate gradient method, at most.
     Returns:
         (dev rows, labels)
     """
     mean = targets.mean(axis=0)  # (labels,)
     columns = []
     for y in (targets - mean).T:  # (train rows,)
-        # The residual is x^T y - (x^T x + penalty I) w. In the beginning, w is 0.
+        # The residual is x^T y - (x^T x + PENALTY I) w. In the beginning, w is 0.
         w = np.zeros(x.feature_count)
         residual = x.transposed_times(y)
         direction = residual
         size = residual @ residual
 
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             if size < 1e-9:
                 break
 
             # Go along this direction to where the error is smallest.
-            change = x.transposed_times(x.times(direction)) + penalty * direction
+            change = x.transposed_times(x.times(direction)) + PENALTY * direction
             step = size / (direction @ change)
             w = w + step * direction
             residual = residual - step * change

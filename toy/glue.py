@@ -55,12 +55,14 @@ How to add a task. The function of a task of one sentence ends with make_row([te
     support/glue_table.py    an entry in OUTSIDE; without one, no table shows the task
 """
 
-import shutil
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from support.files import make_folder, new_folder
 from support.glue_format import FORMATS, write_split
+from support.locks import lock
 from toy.language import (
     ALL_MOODS,
     HATING,
@@ -544,17 +546,14 @@ def write_glue(folder, seed=0):
         OSError: the folder exists already, or it cannot be made.
     """
     # Never write into an existing folder: it might have the published files of GLUE.
-    try:
-        Path(folder).mkdir(parents=True)
-    except FileExistsError:
-        raise FileExistsError(f"{folder} exists already: give a new folder") from None
+    folder = Path(folder)
+    if os.path.lexists(folder):
+        raise FileExistsError(f"{folder} exists already: give a new folder")
 
-    # If an error occurs, remove the incomplete folder.
-    try:
-        return write_tasks(folder, seed)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    # The folder gets its name when it is complete. The lock: another process could make it, too.
+    make_folder(folder.parent)
+    with lock(folder.with_name(f"{folder.name}.lock"), str(folder)), new_folder(folder) as new:
+        return write_tasks(new, seed)
 
 
 def write_tasks(folder, seed=0):

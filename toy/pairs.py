@@ -1025,7 +1025,7 @@ def zero_shot_pairs(paradigm, count=PAIRS, seed=0):
 
     Args:
         paradigm: a key of PARADIGMS.
-        count: how many; an even number, because twins come together.
+        count: at least how many. Some pairs come as twins, so there may be one more.
         seed: of the random choices.
     Returns:
         list of Pair, spelled as people type. No pair comes twice.

@@ -5,11 +5,13 @@ so none may earn a point. A change of the file that leaves the body as it is mus
 Each body runs twice: as a student's would, and without the rules of course/rules.py, which refuse
 most of them. So the safeguards of the child process are tested, too.
 
-VICTIM is a copy of the project's files, in place of the instructor's own.
+VICTIM stands for the path of a copy of the project: the attacks try to harm this copy, and not the
+project itself.
 """
 
 import hashlib
 import tempfile
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,90 +31,189 @@ PROCESSES = 2
 
 BODIES = {
     # leaving Python
-    "sys.exit": "import sys\nsys.exit(0)",
+    "sys.exit": """
+        import sys
+        sys.exit(0)
+    """,
     "exit()": "exit()",
     "SystemExit": "raise SystemExit(0)",
-    "os._exit": "import os\nos._exit(0)",
+    "os._exit": """
+        import os
+        os._exit(0)
+    """,
     "KeyboardInterrupt": "raise KeyboardInterrupt",
-    "its own BaseException": "class Stop(BaseException):\n    pass\nraise Stop",
-    "killing the grader": "import os\nos.kill(os.getppid(), 9)",
+    "its own BaseException": """
+        class Stop(BaseException):
+            pass
+        raise Stop
+    """,
+    "killing the grader": """
+        import os
+        os.kill(os.getppid(), 9)
+    """,
     # time and memory
-    "endless loop": "while True:\n    pass",
-    "sleep": "import time\ntime.sleep(1000)",
-    "fork bomb": "import os\nwhile True:\n    os.fork()",
-    "a process that stays": (
-        'import subprocess\nsubprocess.Popen(["sleep", "1000"], start_new_session=True)\nreturn x'
-    ),
+    "endless loop": """
+        while True:
+            pass
+    """,
+    "sleep": """
+        import time
+        time.sleep(1000)
+    """,
+    "fork bomb": """
+        import os
+        while True:
+            os.fork()
+    """,
+    "a process that stays": """
+        import subprocess
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        return x
+    """,
     "30 GB": "return torch.ones(30 * 2**27, dtype=torch.float64)",
-    "recursion": "def again(n):\n    return again(n + 1)\nreturn again(0)",
-    "recursion without limit": (
-        "import sys\nsys.setrecursionlimit(10**9)\ndef again(n):\n    return again(n + 1)\n"
-        "return again(0)"
-    ),
+    "recursion": """
+        def again(n):
+            return again(n + 1)
+        return again(0)
+    """,
+    "recursion without limit": """
+        import sys
+        sys.setrecursionlimit(10**9)
+        def again(n):
+            return again(n + 1)
+        return again(0)
+    """,
     # results from somewhere else
-    "printing results": 'print(\'{"score": 100, "tests": []}\')\nreturn x',
-    "writing results.json": (
-        "with open('VICTIM/results.json', 'w') as file:\n"
-        "    file.write('{\"score\": 100}')\nreturn x"
-    ),
-    "writing outputs.pt": "torch.save([{}], 'outputs.pt')\nimport os\nos._exit(0)",
-    "reading the reference by its path": (
-        "space = {}\nexec(open('VICTIM/attention.py').read(), space)\n"
-        "return space['merge_heads'](x)"
-    ),
-    "importing the reference": (
-        "import sys\nsys.path.insert(0, 'VICTIM')\nsys.modules.pop('attention')\nimport attention\n"
-        "return attention.merge_heads(x)"
-    ),
-    "the call stack": (
-        "import sys\nframe = sys._getframe(1)\nwhile frame is not None:\n"
-        "    for value in [*frame.f_locals.values(), *frame.f_globals.values()]:\n"
-        "        if getattr(value, '__name__', '') in ('merge_heads', 'expected'):\n"
-        "            return value(x)\n"
-        "    frame = frame.f_back\nreturn x"
-    ),
-    "the frame of an error": (
-        "try:\n    raise ValueError\nexcept ValueError as error:\n"
-        "    frame = error.__traceback__.tb_frame.f_back\nreturn frame.f_locals['copies'][0]"
-    ),
-    "caching results": (
-        "if not hasattr(merge_heads, 'kept'):\n    merge_heads.kept = x\nreturn merge_heads.kept"
-    ),
+    "printing results": """
+        print('{"score": 100, "tests": []}')
+        return x
+    """,
+    "writing results.json": """
+        with open('VICTIM/results.json', 'w') as file:
+            file.write('{"score": 100}')
+        return x
+    """,
+    "writing outputs.pt": """
+        torch.save([{}], 'outputs.pt')
+        import os
+        os._exit(0)
+    """,
+    "reading the reference by its path": """
+        space = {}
+        exec(open('VICTIM/attention.py').read(), space)
+        return space['merge_heads'](x)
+    """,
+    "importing the reference": """
+        import sys
+        sys.path.insert(0, 'VICTIM')
+        sys.modules.pop('attention')
+        import attention
+        return attention.merge_heads(x)
+    """,
+    "the call stack": """
+        import sys
+        frame = sys._getframe(1)
+        while frame is not None:
+            for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
+                if getattr(value, '__name__', '') in ('merge_heads', 'expected'):
+                    return value(x)
+            frame = frame.f_back
+        return x
+    """,
+    "the frame of an error": """
+        try:
+            raise ValueError
+        except ValueError as error:
+            frame = error.__traceback__.tb_frame.f_back
+        return frame.f_locals['copies'][0]
+    """,
+    "caching results": """
+        if not hasattr(merge_heads, 'kept'):
+            merge_heads.kept = x
+        return merge_heads.kept
+    """,
     # changing what is around
-    "overwriting tests": "open('VICTIM/tests/test_house.py', 'w').close()\nreturn x",
-    "deleting files": "import shutil\nshutil.rmtree('VICTIM')\nreturn x",
-    "deleting its own folder": "import shutil\nshutil.rmtree('.')\nreturn x",
-    "patching torch.testing": "torch.testing.assert_close = print\nreturn x",
-    "patching torch.equal": "torch.equal = torch.allclose = max\nreturn x",
-    "patching pytest": "import pytest\npytest.fail = print\nreturn x",
-    "default dtype and seeds": (
-        "torch.set_default_dtype(torch.bfloat16)\ntorch.manual_seed(0)\nreturn x.to(torch.bfloat16)"
-    ),
-    "default device": "torch.set_default_device('meta')\nreturn torch.zeros(2, 7, 12)",
-    "no gradients any more": "torch.set_grad_enabled(False)\nreturn x",
-    "changing its input": "x.zero_()\nreturn x.transpose(1, 2).flatten(2)",
+    "overwriting tests": """
+        open('VICTIM/tests/test_house.py', 'w').close()
+        return x
+    """,
+    "deleting files": """
+        import shutil
+        shutil.rmtree('VICTIM')
+        return x
+    """,
+    "deleting its own folder": """
+        import shutil
+        shutil.rmtree('.')
+        return x
+    """,
+    "patching torch.testing": """
+        torch.testing.assert_close = print
+        return x
+    """,
+    "patching torch.equal": """
+        torch.equal = torch.allclose = max
+        return x
+    """,
+    "patching pytest": """
+        import pytest
+        pytest.fail = print
+        return x
+    """,
+    "default dtype and seeds": """
+        torch.set_default_dtype(torch.bfloat16)
+        torch.manual_seed(0)
+        return x.to(torch.bfloat16)
+    """,
+    "default device": """
+        torch.set_default_device('meta')
+        return torch.zeros(2, 7, 12)
+    """,
+    "no gradients any more": """
+        torch.set_grad_enabled(False)
+        return x
+    """,
+    "changing its input": """
+        x.zero_()
+        return x.transpose(1, 2).flatten(2)
+    """,
     # strange results
     "nothing": "return None",
     "NaN": "return torch.full_like(x.transpose(1, 2).flatten(2), float('nan'))",
     "zeros": "return torch.zeros_like(x.transpose(1, 2).flatten(2))",
-    "a subclass of tensor": (
-        "class Equal(torch.Tensor):\n    def __eq__(self, other):\n        return True\n"
-        "return x.as_subclass(Equal)"
-    ),
-    "an object that equals everything": (
-        "class Equal:\n    def __eq__(self, other):\n        return True\nreturn Equal()"
-    ),
+    "a subclass of tensor": """
+        class Equal(torch.Tensor):
+            def __eq__(self, other):
+                return True
+        return x.as_subclass(Equal)
+    """,
+    "an object that equals everything": """
+        class Equal:
+            def __eq__(self, other):
+                return True
+        return Equal()
+    """,
     "a generator": "yield x",
     "a huge result": "return torch.zeros(1, dtype=torch.float64).expand(2**40)",
     "a sparse result": "return x.transpose(1, 2).flatten(2).to_sparse() * 0",
     # names in disguise
-    "unicode": "ｏｐｅｎ('VICTIM/results.json', 'w').close()\nreturn x",
+    "unicode": """
+        ｏｐｅｎ('VICTIM/results.json', 'w').close()
+        return x
+    """,
     "eval": "return eval('x')",
     "getattr": "return getattr(torch, 'sa' + 've')(x, 'VICTIM/x')",
-    "a name behind an argument": (
-        "def hide(open):\n    return open\nopen('VICTIM/x', 'w').close()\nreturn x"
-    ),
-    "global": "global split_heads\nsplit_heads = None\nreturn x",
+    "a name behind an argument": """
+        def hide(open):
+            return open
+        open('VICTIM/x', 'w').close()
+        return x
+    """,
+    "global": """
+        global split_heads
+        split_heads = None
+        return x
+    """,
     "breakpoint": "breakpoint()",
 }
 
@@ -269,7 +370,8 @@ def without_rules(name, victim, expected):
 
 
 def body_of(name, victim):
-    return BODIES[name].replace("VICTIM", str(victim))
+    """A body without the indentation that it has in BODIES."""
+    return textwrap.dedent(BODIES[name]).strip().replace("VICTIM", str(victim))
 
 
 def described(outputs, properties):

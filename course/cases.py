@@ -41,9 +41,19 @@ SHAPE = "shape and dtype"
 GROWS = "the number of tensor operations grows with N"
 INDEXED = "an index that is a tensor is used"
 INDEX_OPERATIONS = (
-    *("aten.index.", "aten.index_select", "aten.gather", "aten.take"),  # read
-    *("aten.index_put", "aten.index_add", "aten.index_copy", "aten.index_fill"),  # write or add
-    *("aten.put", "aten.scatter", "aten.masked_scatter"),
+    # these read
+    "aten.index.",
+    "aten.index_select",
+    "aten.gather",
+    "aten.take",
+    # these write or add
+    "aten.index_put",
+    "aten.index_add",
+    "aten.index_copy",
+    "aten.index_fill",
+    "aten.put",
+    "aten.scatter",
+    "aten.masked_scatter",
 )
 
 
@@ -108,18 +118,18 @@ def differentiable(function, property_name, letters, **options):
     return register
 
 
-def no_index(function, compute, N=20):
-    """A case: compute(project, N) must not use an index that is a tensor.
+def no_index(function, compute):
+    """A case: compute(project, 20), on 20 tokens, must not use an index that is a tensor.
 
     If it does, all points of the function are lost.
     """
 
     def count(project):
         with Operations() as operations:
-            compute(project, N)
+            compute(project, 20)
         return {INDEXED: operations.indexed}
 
-    add(function, "no index", count, f"N = {N}")
+    add(function, "no index", count, "N = 20")
 
 
 def no_loop(function, compute, property_name="no loop", short=20, long=40):
@@ -280,12 +290,12 @@ def model_config(project, variant="composite", **settings):
     return project.model.BertConfig(**config)
 
 
-def token_ids(length=N):
+def token_ids():
     """(2, N) ordinary ids, then [PAD] where padded_mask is False; and token types (2, N)."""
-    ids = torch.randint(5, 40, (2, length), generator=torch.Generator().manual_seed(length))
+    ids = torch.randint(5, 40, (2, N), generator=torch.Generator().manual_seed(N))
     types = torch.zeros_like(ids)
     types[:, 3:5] = 1
-    return ids.masked_fill(~padded_mask(length), 0), types
+    return ids.masked_fill(~padded_mask(), 0), types
 
 
 # --- Part 1: content and scaled softmax -----------------------------------------------------------
@@ -376,6 +386,10 @@ def with_generator(project):
     outputs["same generator, same zeros"] = torch.equal(zeros[0], zeros[1])
     outputs["other generator, other zeros"] = not torch.equal(zeros[0], zeros[2])
     return outputs
+
+
+def drop_of(project, N):
+    project.attention.drop(draw(B, H, N, N), 0.3)
 
 
 @case("attention.drop", "values")
@@ -520,6 +534,7 @@ mixer_case("attention.drop", "end to end", "none")
 no_loop("attention.split_heads", split)
 no_loop("attention.merge_heads", merge)
 no_loop("attention.lowest_at_padding", no_padding_at_all)
+no_loop("attention.drop", drop_of)
 no_loop("attention.attention", content)
 
 # part 1: the ungraded functions that connect the graded ones
@@ -578,14 +593,13 @@ def map_cases(function):
 
     # n queries and `length` keys
     def map_case(property_name, what, n=N, length=N, K=K, **options):
-        def compute(project, n=n, length=length):
+        def compute(project):
             rows = leaf(B, H, n, K)
             scores = call(getattr(project.kernels, short), rows, length, **options)
             return scores, {"rows": rows}
 
         compute.__doc__ = what
         differentiable(function, property_name, "b h i j")(compute)
-        return compute
 
     # ordinary sizes, and everything that is special
     map_case("values", 'N = 7, K = 5, beyond = "clip"')
@@ -665,7 +679,8 @@ mixer_case("kernels.key_scores", "end to end", "composite-key")
 
 def convolve_case(property_name, what, length, K):
     def compute(project, length=length):
-        rows, value = leaf(B, H, length, K, seed=1), leaf(B, H, length, d, seed=2)
+        rows = leaf(B, H, length, K, seed=1)
+        value = leaf(B, H, length, d, seed=2)
         z = call(project.kernels.convolve, rows, value)
         return z, {"rows": rows, "value": value}
 
@@ -689,7 +704,8 @@ mixer_case("kernels.extra_columns", "values", "composite", beyond="zero")
 @differentiable("kernels.AddBand", "values", "b h i j")
 def band_of_two_strips(project):
     """N = 70: more than one strip"""
-    rows, scores = leaf(H, 70, K, seed=1), leaf(B, H, 70, 70, seed=2)
+    rows = leaf(H, 70, K, seed=1)
+    scores = leaf(B, H, 70, 70, seed=2)
     total = project.kernels.add_band(scores * 1, rows)  # a copy: the sum is written into it
     return total, {"rows": rows, "scores": scores}
 
@@ -781,8 +797,8 @@ def convolution_cases(function, variant):
     """convolution(g) of LightConv or DynamicConv: values, dropout, and the mixer."""
 
     # g has no padding here: `gate` makes it 0 there
-    def convolved(project, N=N, training=False, layer=0):
-        made = mixer(project, variant, layer).train(training)
+    def convolved(project, N=N, training=False):
+        made = mixer(project, variant).train(training)
         g = leaf(B, N, 12)
         return call(made.convolution, g), {"g": g, **dict(made.named_parameters())}
 
@@ -1107,11 +1123,11 @@ def mode_afterwards(project):
 
 
 # part 5: the ungraded functions that connect the graded ones
-def module_case(function, property_name, what, module, inputs, variant="absolute", training=True):
+def module_case(function, property_name, what, module, inputs, training=True):
     """Outputs of a part of a small model: `module` picks it, `inputs` are its arguments."""
 
     def compute(project):
-        model = project.model.BertForMaskedLM(model_config(project, variant))
+        model = project.model.BertForMaskedLM(model_config(project, "absolute"))
         part = module(randomise(model).train(training))
         return {"result": part(*inputs)}
 

@@ -74,7 +74,10 @@ def main():
 
 
 def import_libraries(module):
-    """Import what the cases of a module need; an import may look for a place for its files."""
+    """Import what the cases of a module need.
+
+    Some libraries look for a temporary folder when they are imported, which the hook would refuse.
+    """
     needed = "pretrain"
     if module in ("attention", "kernels"):
         needed = "model"
@@ -102,7 +105,7 @@ def limit_resources(seconds, memory):
 
 
 def address_space():
-    """How many bytes this process has mapped; a generous number where nobody says it."""
+    """How many bytes this process has mapped; 64 GiB if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except OSError:

@@ -129,10 +129,10 @@ def function_called(name):
     raise ValueError(f"{name} is not a graded function; these are: {names}")
 
 
-def grade(folder, functions=GRADED, limits=None):
+def grade(folder, functions=GRADED):
     """Grade these functions of a student's copy. Returns a list of FunctionGrades."""
     folder = Path(folder)
-    limits = limits or Limits()
+    limits = Limits()
 
     # the outputs of the original functions
     expected = expected_outputs([function.name for function in functions])
@@ -377,12 +377,12 @@ def right_properties(name, outputs, expected):
                 right[SHAPE] = False
 
         # a loop in any case
-        if has_a_loop(case, found):
+        if has_a_loop(found):
             right["no loop"] = False
     return right
 
 
-def has_a_loop(case, found):
+def has_a_loop(found):
     """Whether this case counted tensor operations, and they grow with the sequence."""
     outputs = as_result(found).get("outputs")
     return isinstance(outputs, dict) and outputs.get(cases.GROWS) is True
@@ -525,7 +525,7 @@ def add_explanation(function_grade, outputs, expected, known):
 
     # a loop over the positions
     for case in cases.cases_of([name]):
-        if has_a_loop(case, outputs.get(case.key)):
+        if has_a_loop(outputs.get(case.key)):
             sentences.append(
                 "Its number of tensor operations grows with N. Loops over the positions are for "
                 "the references: write it with tensors."
@@ -584,7 +584,7 @@ def summary(properties, outputs, expected, name):
             seen.add(case.property)
             if case.property == "values":
                 seen.add(SHAPE)
-        if has_a_loop(case, result):
+        if has_a_loop(result):
             seen.add("no loop")
 
     # three lists of properties
@@ -621,23 +621,36 @@ def same_outputs(name, outputs, expected, known):
     for mistake, results in known:
         if mistake.function != name:
             continue
-        same = []
-        shows_elsewhere = False
-        for case in cases.cases_of([name]):
-            result = results[case.key]
-            found = outputs.get(case.key)
-            if case.key not in wrong:
-                if differences(case, result, expected[case.key]):
-                    shows_elsewhere = True
-            elif "outputs" in result and not differences(case, found, result):
-                same.append(case.key)
+        same = explained_cases(name, results, outputs, expected, wrong)
 
         # the first mistake is kept if two explain as many cases
         explains = wrong[0] in same or 2 * len(same) > len(wrong)
-        if explains and not shows_elsewhere and len(same) > most:
+        if explains and len(same) > most:
             best = mistake
             most = len(same)
     return best
+
+
+def explained_cases(name, results, outputs, expected, wrong):
+    """The wrong cases of a function in which a known mistake gives the same outputs.
+
+    None of them if the mistake is wrong in a case in which the function is right.
+
+    Args:
+        name: of the function.
+        results, outputs, expected: {key of a case: outputs} of the mistake, of the student's
+            function, and of the original one.
+        wrong: keys of the cases in which the student's function is wrong.
+    """
+    same = []
+    for case in cases.cases_of([name]):
+        result = results[case.key]
+        if case.key not in wrong:
+            if differences(case, result, expected[case.key]):
+                return []
+        elif "outputs" in result and not differences(case, outputs.get(case.key), result):
+            same.append(case.key)
+    return same
 
 
 def table(grades):

@@ -1,6 +1,6 @@
 """Known mistakes: each one is a wrong line, and the sentence that the grader prints about it.
 
-`python -m course check` puts each of them into the original function and looks whether the cases
+`python -m course check` puts each of them into the original function and checks whether the cases
 notice it. `python -m course grade` compares the outputs of a wrong function with those of these
 mistakes. A sentence completes "This is what comes out if ...".
 

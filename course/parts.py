@@ -32,42 +32,41 @@ class Function(NamedTuple):
     points: int  # 0: not blanked and not graded, but its known mistakes must be noticed
     title: str = ""  # what the blank says: "part 2: the dynamic term"
     may_not: tuple[str, ...] = ()  # names that the body may not use
-    vectorised: bool = False  # more tensor operations for a larger N cost all points ("no loop")
     may: tuple[str, ...] = ()  # functions that it may call in addition to the original's
 
 
 # Ready-made attention would answer part 1 in one line.
 READY = ("scaled_dot_product_attention", "MultiheadAttention", "multi_head_attention_forward")
-# relative_scores is the way without an index.
+# relative_scores and sum_bands_of_strip must work without an index.
 INDEX = ("gather", "take_along_dim", "index_select", "take", "index_put", "index_put_")
 INDEX += ("index_add", "index_add_", "scatter", "scatter_", "scatter_add", "scatter_add_")
-# The map of scores, which key_scores and convolve need. They may not help each other.
+# These make the map of scores. key_scores and convolve may call them.
 MAPS = ("relative_scores", "gather_scores", "extra_columns")
 
 # fmt: off
 FUNCTIONS = (
-    Function(1, "attention.split_heads", 2, "split the channels into heads", vectorised=True),
-    Function(1, "attention.merge_heads", 2, "merge the heads", vectorised=True),
-    Function(1, "attention.lowest_at_padding", 4, "no attention to padding", vectorised=True),
+    Function(1, "attention.split_heads", 2, "split the channels into heads"),
+    Function(1, "attention.merge_heads", 2, "merge the heads"),
+    Function(1, "attention.lowest_at_padding", 4, "no attention to padding"),
     Function(1, "attention.drop", 4, "dropout"),
-    Function(1, "attention.attention", 8, "attention", READY, vectorised=True),
+    Function(1, "attention.attention", 8, "attention", may_not=READY),
 
-    Function(2, "attention.Fixed.forward", 4, "the fixed term", vectorised=True),
-    Function(2, "attention.Dynamic.forward", 4, "the dynamic term", vectorised=True),
-    Function(2, "attention.KeyDynamic.forward", 4, "the key's dynamic term", vectorised=True),
-    Function(2, "kernels.gather_scores", 8, "from rows to the map, by an index", vectorised=True),
+    Function(2, "attention.Fixed.forward", 4, "the fixed term"),
+    Function(2, "attention.Dynamic.forward", 4, "the dynamic term"),
+    Function(2, "attention.KeyDynamic.forward", 4, "the key's dynamic term"),
+    Function(2, "kernels.gather_scores", 8, "from rows to the map, by an index"),
 
-    Function(3, "kernels.relative_scores", 7, "from rows to the map, by a view", INDEX, True),
-    Function(3, "kernels.sum_bands_of_strip", 5, "the sums of the diagonals", INDEX, True),
-    Function(3, "kernels.key_scores", 4, "rows that belong to the keys", (), True, MAPS),
-    Function(3, "kernels.convolve", 4, "a convolution as a band matrix", (), True, MAPS),
+    Function(3, "kernels.relative_scores", 7, "from rows to the map, by a view", may_not=INDEX),
+    Function(3, "kernels.sum_bands_of_strip", 5, "the sums of the diagonals", may_not=INDEX),
+    Function(3, "kernels.key_scores", 4, "rows that belong to the keys", may=MAPS),
+    Function(3, "kernels.convolve", 4, "a convolution as a band matrix", may=MAPS),
 
-    Function(4, "attention.depthwise_convolution", 4, "a kernel per channel", vectorised=True),
-    Function(4, "attention.HalfConvolution.forward", 3, "half convolution", vectorised=True),
-    Function(4, "attention.GatedConvolution.gate", 3, "the gated linear unit", vectorised=True),
-    Function(4, "attention.LightConv.convolution", 3, "LightConv", vectorised=True),
-    Function(4, "attention.DynamicConv.convolution", 3, "DynamicConv", vectorised=True),
-    Function(4, "attention.ConvBert.forward", 4, "ConvBERT", READY, True, ("drop",)),
+    Function(4, "attention.depthwise_convolution", 4, "a kernel per channel"),
+    Function(4, "attention.HalfConvolution.forward", 3, "half convolution"),
+    Function(4, "attention.GatedConvolution.gate", 3, "the gated linear unit"),
+    Function(4, "attention.LightConv.convolution", 3, "LightConv"),
+    Function(4, "attention.DynamicConv.convolution", 3, "DynamicConv"),
+    Function(4, "attention.ConvBert.forward", 4, "ConvBERT", may_not=READY, may=("drop",)),
 
     Function(5, "data.mask_tokens", 4, "hide some tokens"),
     Function(5, "model.masked_lm_loss", 2, "the loss"),
@@ -115,8 +114,10 @@ def part_range(text):
     last = last or first
     if not (first.isdecimal() and last.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a part (2) or a range of parts (1-3)")
+    if int(first) > int(last):
+        raise argparse.ArgumentTypeError(f"{text!r}: write the smaller number first")
     parts = tuple(range(int(first), int(last) + 1))
-    if not parts or not set(parts) <= set(PARTS):
+    if not set(parts) <= set(PARTS):
         raise argparse.ArgumentTypeError(f"{text!r}: the parts are 1 to {max(PARTS)}")
     return parts
 

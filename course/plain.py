@@ -38,7 +38,10 @@ def gelu(x):
 
 
 def attention(x, real, weights, name, dropout):
-    """[C] eq. 6 for one layer: content, dynamic and fixed term, a softmax over the real tokens."""
+    """Chang et al. 2021, eq. 6, for one layer: content, dynamic and fixed term.
+
+    The softmax is over the real tokens.
+    """
     B, N, C = x.shape
     d = C // HEADS
 
@@ -114,33 +117,47 @@ class PlainAdamW:
         return SETTINGS["lr"] * (steps - self.step) / (steps - warmup)
 
     def update(self, loss):
-        # gradients, clipped to a norm of 1 together
+        """One step: the gradients, clipped, and the new value of every weight."""
+        gradients = self.clipped_gradients(loss)
+        lr = self.learning_rate()
+        self.rates.append([lr, lr])  # of make_optimizer's two groups: with decay and without
+        self.step += 1
+        for name, gradient in gradients.items():
+            self.update_weight(name, gradient, lr)
+
+    def clipped_gradients(self, loss):
+        """{name: gradient}, scaled so that the norm of all together is at most 1."""
         gradients = torch.autograd.grad(loss, list(self.weights.values()), allow_unused=True)
-        found = [g for g in gradients if g is not None]
-        norm = math.sqrt(sum(float(g.square().sum()) for g in found))
+        found = {}
+        for name, gradient in zip(self.weights, gradients, strict=True):
+            if gradient is not None:
+                found[name] = gradient
+
+        norm = math.sqrt(sum(float(g.square().sum()) for g in found.values()))
         self.norms.append(norm)
         scale = min(1, 1 / (norm + 1e-6))
+        return {name: g * scale for name, g in found.items()}
 
-        # biases and LayerNorms do not decay
-        lr = self.learning_rate()
-        self.rates.append([lr, lr])
-        self.step += 1
-        for (name, x), g in zip(self.weights.items(), gradients, strict=True):
-            if g is None:
-                continue
-            first = self.first[name].mul_(0.9).add_(g * scale, alpha=0.1)
-            second = self.second[name].mul_(0.999).add_((g * scale) ** 2, alpha=0.001)
-            with torch.no_grad():
-                if not (name.endswith("bias") or "norm" in name or is_norm(name)):
-                    x -= lr * SETTINGS["weight_decay"] * x
-                mean = first / (1 - 0.9**self.step)
-                root = (second / (1 - 0.999**self.step)).sqrt()
-                x -= lr * mean / (root + 1e-6)
+    def update_weight(self, name, gradient, lr):
+        """AdamW of one weight: decay, then a step along the mean of the gradients."""
+        x = self.weights[name]
+        first = self.first[name].mul_(0.9).add_(gradient, alpha=0.1)
+        second = self.second[name].mul_(0.999).add_(gradient**2, alpha=0.001)
+        with torch.no_grad():
+            if decays(name):
+                x -= lr * SETTINGS["weight_decay"] * x
+            mean = first / (1 - 0.9**self.step)
+            root = (second / (1 - 0.999**self.step)).sqrt()
+            x -= lr * mean / (root + 1e-6)
 
 
-def is_norm(name):
-    """Whether it belongs to the LayerNorm of cases.small_trainer, whose layers have numbers."""
-    return name.startswith("1.")
+def decays(name):
+    """Whether a weight decays: all but biases and LayerNorms.
+
+    The layers of cases.small_trainer have numbers in place of names. Layer 1 is a LayerNorm.
+    """
+    is_norm = "norm" in name or name.startswith("1.")
+    return not is_norm and not name.endswith("bias")
 
 
 def copies(model):

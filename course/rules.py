@@ -215,7 +215,9 @@ def check_body(node, function):
     ours = original(function.name)
     body = body_without_docstring(node)
     try:
-        nodes = [found for statement in body for found in ast.walk(statement)]
+        nodes = []
+        for statement in body:
+            nodes += ast.walk(statement)
     except RecursionError:
         raise Refused("its expressions are nested too deeply") from None
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from argparse import ArgumentTypeError
 from contextlib import redirect_stdout
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -31,6 +31,7 @@ from course.parts import (
     FUNCTIONS,
     GRADED,
     PARTS,
+    body_without_docstring,
     find,
     original,
     part_range,
@@ -101,7 +102,7 @@ def test_graded_functions_have_values_and_those_of_tensors_are_tried_for_loops()
     for function in GRADED:
         kinds = {case.property for case in cases.cases_of([function.name])}
         assert "values" in kinds
-        if function.vectorised:
+        if function.part <= 4:
             assert "no loop" in kinds
 
 
@@ -120,9 +121,11 @@ def test_a_mistake_whose_line_is_gone_is_an_error():
 def test_ranges_of_parts():
     assert part_range("2") == (2,)
     assert part_range("1-3") == (1, 2, 3)
-    for text in ("0", "7", "3-1", "a", "-", ""):
+    for text in ("0", "7", "a", "-", ""):
         with pytest.raises(ArgumentTypeError, match="is not a part|the parts are"):
             part_range(text)
+    with pytest.raises(ArgumentTypeError, match="the smaller number first"):
+        part_range("3-1")
 
 
 # --- Blanks ---------------------------------------------------------------------------------------
@@ -160,6 +163,37 @@ def test_the_rest_of_a_blanked_file_is_the_same():
     before, _, after = text.partition("    N = value.shape[-2]\n    k = rows.shape[-1] // 2")
     assert blanked.startswith(before + "    pass\n")
     assert blanked.endswith(after.partition("[..., :N, :]  # (B, H, N, d)\n")[2])
+
+
+def test_the_special_cases_of_a_blank_function_call_it(blanked, tmp_path):
+    """With their own bodies they would give the answer away."""
+    text = (blanked / "kernels.py").read_text(encoding="utf-8")
+    for name, (_, body) in blank.SPECIAL_CASES.items():
+        (statement,) = body_without_docstring(find(ast.parse(text), name))
+        assert ast.unparse(statement) == ast.unparse(ast.parse(body))
+
+    # part 2 blanks neither of the two, so nothing of part 3 is changed
+    blank.write_blanked_project(tmp_path / "out", (2,))
+    text = (tmp_path / "out/kernels.py").read_text(encoding="utf-8")
+    for name in blank.SPECIAL_CASES:
+        assert ast.dump(find(ast.parse(text), name)) == ast.dump(original(name))
+
+
+def test_the_bodies_of_special_cases_give_the_same_numbers():
+    rows = torch.randn(2, 3, 6, 13, dtype=torch.float64)
+    scores = torch.randn(2, 3, 6, 7, dtype=torch.float64)
+    expected = [
+        kernels.scores_of_covering_rows(rows, 7, 1),
+        kernels.bands_of_strip(scores, 13, 1),
+    ]
+
+    text = read_source("kernels.relative_scores")
+    for name, (_, body) in blank.SPECIAL_CASES.items():
+        text = replace_body(text, name, body)
+    copy = ModuleType("kernels")
+    exec(text, copy.__dict__)
+    assert torch.equal(copy.scores_of_covering_rows(rows, 7, 1), expected[0])
+    assert torch.equal(copy.bands_of_strip(scores, 13, 1), expected[1])
 
 
 def test_blanks_of_some_parts_leave_the_others(tmp_path):
@@ -569,7 +603,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("name", attacks.BODIES)
 def test_the_rules_refuse_attacks(name, tmp_path):
-    text = replace_body(read_source(attacks.NAME), attacks.NAME, attacks.BODIES[name])
+    text = replace_body(read_source(attacks.NAME), attacks.NAME, attacks.body_of(name, "VICTIM"))
     sentence = refusal(attacks.NAME, text, tmp_path)
     assert (sentence is None) == (name in ALLOWED), sentence
 

@@ -158,7 +158,10 @@ def measure_steps(setups, corpus, rounds):
 
         trainers[name] = trainer
         measured[name] = StepTimes(
-            first_step, compiled, {"full": [], "corpus": []}, {"full": [], "corpus": []}
+            first_step,
+            compiled,
+            times={"full": [], "corpus": []},
+            tokens={"full": [], "corpus": []},
         )
 
     # Compiling the model of one variant discards what was compiled for the variant before it.
@@ -363,7 +366,10 @@ class SortedBatches(RandomBatches):
             rows = batches[start : start + BATCHES_PER_BUCKET].ravel()
             rows = rows[np.argsort(self.lengths[rows], kind="stable")]
             in_order.append(rows.reshape(-1, batch_size))  # (batches of the bucket, B)
-        return np.random.default_rng([seed, epoch, 1]).permutation(np.concatenate(in_order))
+
+        # all batches in random order, drawn as in data.py
+        random = np.random.default_rng([seed, epoch, 1])
+        return random.permutation(np.concatenate(in_order))
 
 
 def measure_padding(trainer, sources, rounds):

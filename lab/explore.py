@@ -133,12 +133,15 @@ def attention_heads(mixer, x, attention_mask, clipped):
     content = q[0] @ k[0].transpose(-1, -2) / math.sqrt(q.shape[-1])  # (H, N, N)
     heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
     for name, belongs_to, rows in terms:
+        symbol = SYMBOLS.get(name, "")
+        # DeBERTa's two terms are not in TERMS; they have a window
+        has_window = True
+        if name in TERMS:
+            has_window = TERMS[name].uses_kernel_size
+        end_weights_hold = clipped and has_window  # for all tokens farther away
         for head, head_rows in zip(heads, rows, strict=True):
-            symbol = SYMBOLS.get(name, "")
-            has_window = name not in TERMS or TERMS[name].uses_kernel_size  # DeBERTa's have one
-            head["terms"].append(
-                describe_term(name, symbol, belongs_to, head_rows, clipped and has_window)
-            )
+            term = describe_term(name, symbol, belongs_to, head_rows, end_weights_hold)
+            head["terms"].append(term)
     return heads
 
 
@@ -200,7 +203,8 @@ def describe_term(name, symbol, belongs_to, rows, clipped):
     """One term of one head.
 
     Args:
-        rows: (N, K), or (1, K) for a fixed kernel, which also gets words.
+        rows: (N, K), or (1, K) for a fixed kernel, which also gets words. For a term without a
+            window, K is 2N - 1.
         clipped: whether the two end weights also hold for all tokens farther away.
     """
     words = ""

@@ -58,17 +58,11 @@ def four_rows(name):
     torch.manual_seed(0)
     config = BertConfig.from_size("small", name)
     d = config.hidden_size // config.heads
-    q = torch.randn(1, H, N, d)
-
-    # rotary: the term that a bias on queries and keys adds
     if name == "rotary":
-        r = RELATIVE_POSITIONS[:, None]  # (2N - 1,) -> (2N - 1, 1)
-        angles = r * frequencies(d, "cpu", torch.float32)  # (2N - 1, d/2)
-        b = torch.stack([torch.arange(d) < channels for channels in (8, 16, 32, 64)]).float()
-        rotated = rotate(b[:, None].expand(-1, len(r), -1)[None], angles)[0]  # (4, 2N - 1, d)
-        return (rotated * b[:, None]).sum(dim=-1) / math.sqrt(d)
+        return rotary_rows(d)
 
     # the rows of the scheme; those of fixed and t5 are ALiBi's
+    q = torch.randn(1, H, N, d)
     mixer = make_mixer(config, 0)
     mixer.initialise()
     fill_table(mixer, name)
@@ -80,6 +74,21 @@ def four_rows(name):
     else:
         rows = rows[:, 0]  # (4, K)
     return widen(rows, len(RELATIVE_POSITIONS), config.beyond)
+
+
+def rotary_rows(d):
+    """b . R_r b / sqrt(d), what a bias b on queries and keys adds, for four b: (4, 2N - 1)."""
+    # b is 1 in the first 8, 16, 32 or 64 channels, and 0 in the others
+    channels = torch.arange(d)
+    b = torch.stack([channels < count for count in (8, 16, 32, 64)]).float()  # (4, d)
+    b = b[:, None, :]  # (4, d) -> (4, 1, d)
+
+    # R_r b for every r; `rotate` takes a batch, here of one sequence
+    r = RELATIVE_POSITIONS[:, None]  # (2N - 1,) -> (2N - 1, 1)
+    angles = r * frequencies(d, "cpu", torch.float32)  # (2N - 1, d/2)
+    repeated = b.expand(-1, len(r), -1)  # (4, 1, d) -> (4, 2N - 1, d)
+    rotated = rotate(repeated[None], angles)[0]  # (4, 2N - 1, d)
+    return (rotated * b).sum(dim=-1) / math.sqrt(d)
 
 
 def fill_table(mixer, name):

@@ -75,7 +75,7 @@ def draw_map(axis, left):
             else:
                 draw_square(axis, left + j, TOP + i, STRONG[r], SCORES[r])
 
-    # the row that continues on the right
+    # a frame around the row whose convolution is drawn on the right
     draw_frame(axis, left, ROW, width=5)
     write(axis, left + 2.5, TOP + 5.6, "light: farther away,", "the end number again", size=12)
 

@@ -7,11 +7,12 @@ RUN is a folder that pretrain.py wrote, and --corpus names the text that the run
 tokenizer and its held-out pairs are used. If the run was trained with --vocab_size, give the same
 value here. A run that was trained on another corpus is refused.
 
---out writes one line per run to a file (lab/record.py). Other runs that the file has already stay
-there, and the printed table and the figure show them, too.
+--out writes one line per run to a file (lab/record.py), as soon as the run is measured. Runs that
+the file has already stay there, and the printed table and the figure show them, too. A run is not
+measured again unless its model has changed, so the same command continues after an interruption.
 
-The text. Two sentences are hardly ever 2,048 tokens long, so rows of other lengths are made from
-the held-out sentences, in the order of the corpus, with a [SEP] after each one:
+The text. A pair of sentences is hardly ever 2,048 tokens long, so the rows are not pairs. They are
+made from all held-out sentences, in the order of the corpus, with a [SEP] after each one:
 
     the text       s1 [SEP] s2 [SEP] s3 [SEP] ...      with masks, drawn once from seed 0
     stretches      the text in parts of L - 1 tokens, where L is the longest of --lengths; what is
@@ -80,6 +81,7 @@ from support.runs import (
     each_run_once,
     model_digest,
     pretraining_settings,
+    progress_of_unfinished,
     say_if_unfinished,
 )
 from support.statistics import (
@@ -282,52 +284,66 @@ def measurement(text, lengths, dtype, divide):
     }
 
 
-def measure_runs(folders, text, measured, device, dtype):
-    """Yield a record of each run (lab/record.py) that can read at least one of the lengths.
+def readable_lengths(folders, lengths):
+    """{folder: the lengths that its model can read}, of the runs that can read any of them.
 
-    measured: from `measurement`.
+    Raises ValueError if no run can.
     """
-    # which of the lengths each run can read
-    possible = {}
+    readable = {}
     for folder in folders:
-        lengths = possible_lengths(folder, load_config(folder), measured["lengths"])
-        if lengths:
-            possible[folder] = lengths
-    if not possible:
+        possible = possible_lengths(folder, load_config(folder), lengths)
+        if possible:
+            readable[folder] = possible
+    if folders and not readable:
         raise ValueError("no run can read rows of these --lengths")
+    return readable
+
+
+def measure_runs(readable, text, measured, device, dtype):
+    """Yield a record of each run (lab/record.py).
+
+    Args:
+        readable: from `readable_lengths`.
+        text: a HeldOutText.
+        measured: from `measurement`.
+        device, dtype: of the matrix products.
+    """
     origin = made_by(device)  # once: the files of the code may change during the work
 
     # the bar counts the tokens that the models read
     total = 0
-    for lengths in possible.values():
+    for lengths in readable.values():
         total += sum(rows_of_length(text, N)[0].numel() for N in lengths)
+
     with tqdm(total=total, unit="token", unit_scale=True, disable=None, leave=False) as bar:
-        for folder, lengths in possible.items():
-            # the model of the run
+        for folder, lengths in readable.items():
             bar.set_description(Path(folder).name)
             digest = model_digest(folder)
-            model, _ = load_run(folder)
-            model = model.to(device)
-
-            # its loss at each length
-            losses = []
-            for N in lengths:
-                model_for_N = model
-                if measured["divide_end_weights"]:
-                    model_for_N = with_divided_end_weights(model, N)
-                loss = loss_at(model_for_N, text, N, device, dtype, bar)
-                if not math.isfinite(loss):
-                    raise ValueError(f"{folder}: the loss at {N:,} tokens is {loss}")
-                losses.append([N, loss])
-
-            # what is kept of it
+            divide = measured["divide_end_weights"]
             yield {
                 **run_of(folder),
                 "made_by": origin,
                 "model": digest,
                 "measured": measured,
-                "losses": losses,
+                "losses": losses_of_run(folder, lengths, text, divide, device, dtype, bar),
             }
+
+
+def losses_of_run(folder, lengths, text, divide, device, dtype, bar):
+    """[[N, loss], ...] of a run. divide: whether to divide its end weights."""
+    model, _ = load_run(folder)
+    model = model.to(device)
+
+    losses = []
+    for N in lengths:
+        model_for_N = model
+        if divide:
+            model_for_N = with_divided_end_weights(model, N)
+        loss = loss_at(model_for_N, text, N, device, dtype, bar)
+        if not math.isfinite(loss):
+            raise ValueError(f"{folder}: the loss at {N:,} tokens is {loss}")
+        losses.append([N, loss])
+    return losses
 
 
 def check_runs(folders, corpus):
@@ -357,7 +373,13 @@ def run_of(folder):
 
 
 def check_out(path, folders, measured):
-    """ValueError or OSError, before the work, if the file of --out cannot take these runs."""
+    """ValueError, before the work, if the file of --out cannot take these runs."""
+    # all of them are finished; nothing in a record would show that one is not
+    for folder in folders:
+        progress = progress_of_unfinished(folder)
+        if progress is not None:
+            raise ValueError(f"--out is for finished runs: {folder} is at {progress}")
+
     # the runs that are in the file
     kept = []
     if path.exists():
@@ -380,8 +402,21 @@ def check_out(path, folders, measured):
     with added_to_errors(f"{path} has runs already: delete their lines, or choose another file"):
         check_comparable(list(runs.values()))
 
-    # the file can be written; nothing is added
-    add_records(path, [], read_length_records)
+
+def not_in_file(path, folders):
+    """The runs whose losses are not in the file of --out, or are those of another model."""
+    kept = {}
+    if path.exists():
+        kept = {identity_of_run(record): record for record in read_length_records(path)}
+
+    missing = []
+    for folder in folders:
+        record = kept.get(identity_of_run(run_of(folder)))
+        if record is not None and record["model"] == model_digest(folder):
+            print(f"{folder}: its losses are in {path} already")
+        else:
+            missing.append(folder)
+    return missing
 
 
 # --- Table and figure -----------------------------------------------------------------------------
@@ -511,13 +546,22 @@ def main(arguments=None):
     check_runs(args.runs, corpus)
     text = held_out_text(corpus, args.lengths)
     measured = measurement(text, args.lengths, dtype, args.divide_end_weights)
+
+    # what is left to measure
+    missing = args.runs
     if args.out is not None:
         check_out(args.out, args.runs, measured)
+        missing = not_in_file(args.out, args.runs)
+    readable = readable_lengths(missing, args.lengths)
+
+    # write the file now, perhaps without a line, so that a wrong path fails before the work
+    if args.out is not None:
+        add_records(args.out, [], read_length_records)
 
     # measure; each run is kept as soon as it is finished
     print(f"the loss of the same {measured['scored']:,} tokens in rows of N tokens, as N: loss")
     records = []
-    for record in measure_runs(args.runs, text, measured, device, dtype):
+    for record in measure_runs(readable, text, measured, device, dtype):
         print_losses(record)
         records.append(record)
         if args.out is not None:
@@ -528,7 +572,7 @@ def main(arguments=None):
         records = read_length_records(args.out)
     print_table(records, args.lengths)
     if args.figure is not None:
-        save(draw_losses(records), args.figure, Path("docs"), "loss-by-length")
+        save(draw_losses(records), args.figure, args.figure.parent, "loss-by-length")
     return 0
 
 

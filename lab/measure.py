@@ -12,7 +12,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from support.devices import synchronize
-from support.memory import process_memory, reset_peak
+from support.memory import is_out_of_memory, process_memory, reset_peak
 
 MIB = 2**20  # bytes
 
@@ -48,7 +48,7 @@ def median_ratio(times, reference):
 
     If a machine is busy during a whole round, all its times are longer and their ratios stay equal.
     """
-    ratios = [time / other for time, other in zip(times, reference, strict=True)]
+    ratios = [mine / other for mine, other in zip(times, reference, strict=True)]
     return statistics.median(ratios)
 
 
@@ -98,13 +98,17 @@ def peak_of_process(device):
 def in_new_process(function, *arguments):
     """function(*arguments), a number, computed in a fresh process: nothing else uses its memory.
 
-    Returns nan if memory is full: the system kills the process, or the GPU has no more.
+    Returns nan if the memory is full: the system kills the process, or torch gets no more memory.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
             return pool.submit(function, *arguments).result()
-        except (BrokenProcessPool, torch.OutOfMemoryError):
+        except BrokenProcessPool:
+            return math.nan
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             return math.nan
 
 

@@ -126,13 +126,14 @@ class ModelInput(NamedTuple):
 def make_row(tokenizer, context, sentence):
     """The ModelInput of a sentence; context "" is none.
 
-    A word is a sequence of letters, of digits or of other symbols: what the pre-tokenizer of the
-    tokenizer makes. Example of the pieces of a sentence and their words:
+    The tokenizer first divides a sentence into words: sequences of letters, of digits or of other
+    symbols. Example of the pieces of a sentence and their words:
 
         the dog's unhappiness.    ▁the  ▁dog  '  s  ▁un  happi  ness  .
                                      0     1  2  3    4      4     4  5
     """
-    cls, sep = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
+    cls = tokenizer.token_to_id("[CLS]")
+    sep = tokenizer.token_to_id("[SEP]")
     encoding = tokenizer.encode(sentence, add_special_tokens=False)
 
     before = [cls]
@@ -405,7 +406,7 @@ def evaluate(folder, data, paradigms, device):
         if record["model"] == digest and record["pairs_sha256"] == digests.get(name):
             finished[name] = record
     missing = [paradigm for paradigm in paradigms if paradigm.name not in finished]
-    print(f"{folder}: {len(missing)} paradigms of {data} to score, {len(finished)} finished")
+    print(f"{folder}: paradigms of {data}: {len(missing)} to score, {len(finished)} finished")
 
     # score the others
     if missing:
@@ -425,7 +426,7 @@ def evaluate(folder, data, paradigms, device):
                 "pairs": len(paradigm.pairs),
                 "pairs_sha256": digests[paradigm.name],
                 "model": digest,
-                "scores": {name: judge(*both) for name, both in scores.items()},
+                "scores": {name: judge(good, bad) for name, (good, bad) in scores.items()},
                 "made_by": origin,
                 "seconds": round(time.perf_counter() - started, 3),
             }
@@ -571,7 +572,7 @@ def accuracy_table(runs, data, paradigms=()):
     for name, members in groups.items():
         table.append([name, *accuracy_cells(variants, data, members, "pll")])
     if not paradigms:
-        *_, mean = groups
+        mean = list(groups)[-1]  # the last row
         cells = accuracy_cells(variants, data, groups[mean], "whole_word")
         table.append([f"{mean}, whole_word", *cells])
         table.append(["ties", *tie_cells(variants, data)])
@@ -658,12 +659,16 @@ def compare_variants(runs, data, first, second, paradigms=()):
     drawn = bootstrap(pair_differences(first_runs, second_runs, data))
     rows = []
     for name, members in groups_of(one_run, data, paradigms).items():
-        values = []
-        for each in (first_runs, second_runs):
-            values.append({s: mean_accuracy(run, data, members) for s, run in each.items()})
+        first_values = accuracy_by_seed(first_runs, data, members)
+        second_values = accuracy_by_seed(second_runs, data, members)
         low, high = interval_of_mean(drawn, members)
-        rows.append(PairDifference(name, compare(*values), low, high))
+        rows.append(PairDifference(name, compare(first_values, second_values), low, high))
     return rows
+
+
+def accuracy_by_seed(runs, data, paradigms):
+    """{seed: the mean accuracy on some paradigms}. runs: {seed: run}."""
+    return {seed: mean_accuracy(run, data, paradigms) for seed, run in runs.items()}
 
 
 def interval_of_mean(drawn, paradigms):

@@ -41,6 +41,7 @@ from support.files import write_text
 from support.glue_results import check_record as check_glue_record
 from support.glue_results import read_results as read_glue_results
 from support.json_lines import DAMAGE, read_json_lines
+from support.locks import lock
 from support.pair_results import check_record as check_pairs_record
 from support.pair_results import read_results as read_pair_results
 from support.provenance import made_by
@@ -316,7 +317,8 @@ def check_is_file(path, program):
 def add_records(path, added, read=read_run_records):
     """Add records of runs to a file. A record of the same run is replaced.
 
-    The lines are sorted by `place_of_run`. The file is written atomically.
+    The lines are sorted by `place_of_run`. The file is written atomically. Two processes may add
+    records to the same file: the second one waits for the first one.
 
     Args:
         path: of the file.
@@ -324,16 +326,18 @@ def add_records(path, added, read=read_run_records):
         read: function that reads the file, read_run_records or read_length_records.
     """
     path = Path(path)
-    records = {}
-    if path.exists():
-        records = {identity_of_run(record): record for record in read(path)}
-    records |= {identity_of_run(record): record for record in added}
-
-    lines = []
-    for record in sorted(records.values(), key=place_of_run):
-        lines.append(json.dumps(record) + "\n")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "".join(lines))
+    with lock(path.with_name(f"{path.name}.lock"), str(path), wait=True):
+        # the records of the file, and then the new ones, which replace those of the same runs
+        records = {}
+        if path.exists():
+            records = {identity_of_run(record): record for record in read(path)}
+        records |= {identity_of_run(record): record for record in added}
+
+        lines = []
+        for record in sorted(records.values(), key=place_of_run):
+            lines.append(json.dumps(record) + "\n")
+        write_text(path, "".join(lines))
 
 
 def identity_of_run(record):

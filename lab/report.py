@@ -161,9 +161,10 @@ def glue_score_of(record, column):
 
 def measure_of_pairs(title, data, score="pll"):
     value = functools.partial(pairs_of, data=data, score=score)
-    if score != "pll":
-        data = None
-    return Measure(title, 1, value, data=data)
+    # a measure with `data` gets an interval, which only the differences of pll have
+    if score == "pll":
+        return Measure(title, 1, value, data=data)
+    return Measure(title, 1, value)
 
 
 def measure_of_glue(title, column):
@@ -373,7 +374,8 @@ def measured_cell(records, variant, measure):
     marks = set()
     for run in runs_of(records, variant):
         marks |= measure.marks(run)
-    return cell(values, measure.digits, most_runs(records)) + "".join(sorted(marks)), marks
+    text = cell(values, measure.digits, most_runs(records))
+    return text + "".join(sorted(marks)), marks
 
 
 def notes_of_marks(marks):
@@ -510,11 +512,15 @@ def phenomena_order_table(records, data):
         count = differences[-1].comparison.seeds
         header.append(f"{higher} - {lower} ({counted(count, 'seed')})")
         p_values += p_value_count(differences)
-        for row in differences:
-            text = f"{row.comparison.mean:z.1f} {interval_text(row)}"
-            if row.comparison.seeds > 1:
-                text += f", {row.comparison.test_text()}"
-            rows.setdefault(row.name, [row.name]).append(text)
+        for difference in differences:
+            text = f"{difference.comparison.mean:z.1f} {interval_text(difference)}"
+            if difference.comparison.seeds > 1:
+                text += f", {difference.comparison.test_text()}"
+
+            # the first cell of a row is its name
+            if difference.name not in rows:
+                rows[difference.name] = [difference.name]
+            rows[difference.name].append(text)
     if not rows:
         return [NOT_MEASURED]
     note = below_differences(f"{PAIRED} {INTERVALS}", p_values)
@@ -549,10 +555,10 @@ def batches_table(sorted_records, random_records):
     for record, before, after in paired_results(sorted_records, random_records, "random batches"):
         settings = record["settings"]
         key = (settings["variant"], settings["seed"], before["task"])
-        row = rows.setdefault(key, ([], [], []))
-        row[0].append(str(before["seed"]))
-        row[1].append(f"{before['result']['score']:.1f}")
-        row[2].append(f"{after['result']['score']:.1f}")
+        seeds, scores_before, scores_after = rows.setdefault(key, ([], [], []))
+        seeds.append(str(before["seed"]))
+        scores_before.append(f"{before['result']['score']:.1f}")
+        scores_after.append(f"{after['result']['score']:.1f}")
 
     # one row per run and task
     lines = []

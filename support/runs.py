@@ -170,20 +170,29 @@ def say_if_unfinished(folder):
 
     Such a run has the same settings as a finished one, so its results would look like the others.
     """
+    progress = progress_of_unfinished(folder)
+    if progress is not None:
+        print(f"{folder} is not finished: {progress}", file=sys.stderr)
+
+
+def progress_of_unfinished(folder):
+    """ "step 400 of 2,000" if model.pt is not the model of the last step; otherwise None.
+
+    Also None if the log does not say how many steps there are. ValueError if the log is damaged.
+    """
     steps = pretraining_settings(folder).get("steps")
     if not isinstance(steps, int):
-        return
+        return None
 
     # Every line after the first one is about a step. The log is written directly after model.pt.
     path = Path(folder) / "log.jsonl"
     try:
         last_line = path.read_text(encoding="utf-8").splitlines()[-1]
         step = json.loads(last_line).get("step", 0)
-        is_unfinished = step < steps
+        is_finished = step >= steps
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError(f"{path} is damaged: its last line is not complete") from None
-    if is_unfinished:
-        print(f"{folder} is not finished: step {step:,} of {steps:,}", file=sys.stderr)
+    return None if is_finished else f"step {step:,} of {steps:,}"
 
 
 # --- The tokenizer --------------------------------------------------------------------------------

@@ -98,6 +98,20 @@ def test_a_function_runs_in_a_process_of_its_own_and_gives_nan_if_that_is_killed
     assert math.isnan(measure.in_new_process(die))
 
 
+def fill_memory():
+    raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+
+def fail():
+    raise RuntimeError("another error")
+
+
+def test_a_full_memory_of_a_new_process_gives_nan_and_another_error_is_raised():
+    assert math.isnan(measure.in_new_process(fill_memory))
+    with pytest.raises(RuntimeError, match="another error"):
+        measure.in_new_process(fail)
+
+
 def test_the_ratio_is_the_median_of_the_ratios_of_each_round():
     """In the second round the machine was ten times slower; the ratio does not notice it."""
     assert measure.median_ratio([2.0, 20.0, 2.0], [1.0, 10.0, 1.0]) == 2.0

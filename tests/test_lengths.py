@@ -1,7 +1,6 @@
 """lab/lengths.py: the same hidden tokens at every length, the loss of the model, its errors."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -324,8 +323,9 @@ def test_runs_that_are_in_the_file_stay_there_and_are_in_the_table_and_in_the_fi
     before = read_length_records(out)
     assert [record["run"] for record in before] == ["absolute0", "alibi0"]
 
-    # a run that is measured again replaces its record, here one with wrong losses
-    add_records(out, [{**before[1], "losses": [[8, 1.0], [16, 1.0]]}], read_length_records)
+    # a run whose model has changed is measured again, and its record is replaced
+    earlier = {**before[1], "model": "12ab", "losses": [[8, 1.0], [16, 1.0]]}
+    add_records(out, [earlier], read_length_records)
     again = [runs["alibi0"], *text, "--figure", tmp_path / "figure"]
     code, _, error = run_program("lab.lengths", lengths.main, *again)
     assert code == 0, error
@@ -333,7 +333,48 @@ def test_runs_that_are_in_the_file_stay_there_and_are_in_the_table_and_in_the_fi
     assert drawn == read_length_records(out)
 
     # the path of the option; in an existing folder, the figure has the name that it has in docs
-    assert places == [(tmp_path / "figure", Path("docs"), "loss-by-length")]
+    assert places == [(tmp_path / "figure", tmp_path, "loss-by-length")]
+
+
+def test_a_run_is_not_measured_twice(runs, small_text, run_program, tmp_path, monkeypatch):
+    """After an interruption, the same command measures only what is missing."""
+    out = tmp_path / "lengths.jsonl"
+    text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
+    text += ["--dtype", "fp32", "--lengths", 8, 16, "--out", out]
+    code, _, error = run_program("lab.lengths", lengths.main, runs["alibi0"], *text)
+    assert code == 0, error
+
+    loaded = []
+    load = lengths.load_run
+    monkeypatch.setattr(lengths, "load_run", lambda folder: loaded.append(folder) or load(folder))
+    code, printed, error = run_program("lab.lengths", lengths.main, *runs.values(), *text)
+    assert code == 0, error
+    assert loaded == [runs["alibi1"], runs["absolute0"]]
+    assert f"{runs['alibi0']}: its losses are in {out} already" in printed
+    assert [record["run"] for record in read_length_records(out)] == sorted(runs)
+
+    # nothing is missing: only the table is printed
+    code, printed, error = run_program("lab.lengths", lengths.main, *runs.values(), *text)
+    assert code == 0, error
+    assert len(loaded) == 2 and "\nabsolute " in printed
+
+
+def test_a_run_that_is_not_finished_is_measured_but_not_kept(
+    runs, small_text, run_program, tmp_path
+):
+    unfinished = tmp_path / "run"
+    shutil.copytree(runs["alibi0"], unfinished)
+    log = unfinished / "log.jsonl"
+    log.write_text(log.read_text().replace('"steps": 2', '"steps": 400'))
+    text = [unfinished, "--corpus", small_text.file, "--cache_dir", small_text.cache]
+    text += ["--device", "cpu", "--lengths", 8, 16]
+    code, _, error = run_program("lab.lengths", lengths.main, *text)
+    assert code == 0 and "is not finished: step 2 of 400" in error
+
+    out = tmp_path / "lengths.jsonl"
+    code, _, error = run_program("lab.lengths", lengths.main, *text, "--out", out)
+    assert code == 2 and not out.exists()
+    assert f"--out is for finished runs: {unfinished} is at step 2 of 400" in error
 
 
 @pytest.mark.parametrize("option", [["--lengths", 8], ["--dtype", "bf16"]])
@@ -382,6 +423,7 @@ def test_a_run_that_can_read_none_of_the_lengths_has_no_record(
     code, _, error = run_program("lab.lengths", lengths.main, runs["absolute0"], *text)
     assert code == 2
     assert "no run can read rows of these --lengths" in error
+    assert not out.exists()
 
     both = [runs["absolute0"], runs["alibi0"]]
     code, _, error = run_program("lab.lengths", lengths.main, *both, *text)

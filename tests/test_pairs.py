@@ -810,7 +810,7 @@ def test_runs_are_scored_once_and_then_printed_as_tables(
 ):
     outcome = call(run_program, *runs, "--data", folder_of_pairs)
     assert outcome.code == 0
-    assert outcome.out.count("2 paradigms of mine to score, 0 finished") == 4
+    assert outcome.out.count("paradigms of mine: 2 to score, 0 finished") == 4
     records = pair_results.read_results(runs[0], "mine")
     assert list(records) == ["kinds", "role_active"]
     assert records["kinds"]["pairs"] == 4
@@ -823,7 +823,7 @@ def test_runs_are_scored_once_and_then_printed_as_tables(
     monkeypatch.setattr(pairs, "score_pairs", fail)
     outcome = call(run_program, *runs, "--data", folder_of_pairs)
     assert outcome.code == 0
-    assert outcome.out.count("0 paradigms of mine to score, 2 finished") == 4
+    assert outcome.out.count("paradigms of mine: 0 to score, 2 finished") == 4
 
     # tables
     outcome = call(run_program, *runs, "--data", folder_of_pairs, "--table")
@@ -863,7 +863,7 @@ def test_another_model_or_other_pairs_are_scored_again(
     # other pairs of one paradigm
     (folder_of_pairs / "kinds.jsonl").write_text(line("the dog slept.", "the dog sleep.", "kinds"))
     outcome = call(run_program, run, "--data", folder_of_pairs)
-    assert "1 paradigms of mine to score, 1 finished" in outcome.out
+    assert "paradigms of mine: 1 to score, 1 finished" in outcome.out
     assert pair_results.read_results(run, "mine")["kinds"]["pairs"] == 1
 
     # another model; the table refuses the old results
@@ -872,7 +872,7 @@ def test_another_model_or_other_pairs_are_scored_again(
     assert outcome.code == 2
     assert "are of an earlier model" in outcome.error
     outcome = call(run_program, run, "--data", folder_of_pairs)
-    assert "2 paradigms of mine to score, 0 finished" in outcome.out
+    assert "paradigms of mine: 2 to score, 0 finished" in outcome.out
 
 
 def test_the_scores_of_a_run_are_printed_by_phenomenon(capsys):

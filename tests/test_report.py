@@ -14,6 +14,7 @@ from lab import record, report
 from lab.pairs import COVERAGE
 from model import BertConfig, BertForMaskedLM, parameter_count
 from support.files import load_checkpoint, sha256_of
+from support.locks import InUse, lock
 from support.pair_results import score_record
 
 SETTINGS = {
@@ -299,6 +300,21 @@ def test_a_run_of_the_same_name_with_another_setting_does_not_replace_a_record(t
     assert len(record.read_run_records(out)) == 3
     record.add_records(out, [run_record(loss=1.5, **{setting: 3}, steps=80)])
     assert len(record.read_run_records(out)) == 3
+
+
+def test_a_file_of_records_is_read_and_written_under_a_lock(tmp_path):
+    """Otherwise two processes could read the same lines, and the later one would win."""
+    out = tmp_path / "toy.jsonl"
+    record.add_records(out, [run_record()])
+
+    def read(path):
+        with pytest.raises(InUse), lock(tmp_path / "toy.jsonl.lock", "toy.jsonl"):
+            pass
+        return record.read_run_records(path)
+
+    record.add_records(out, [run_record("fixed")], read)
+    assert len(record.read_run_records(out)) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["toy.jsonl"]
 
 
 def test_a_run_that_is_named_twice_is_collected_once(tmp_path, run_report):

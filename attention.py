@@ -162,7 +162,8 @@ def attention(
     # relative values: sum_j p_ij s_(j-i) = sum_r (sum of the p_ij with j - i = r) s_r
     if relative_value is not None:
         sums = band_sums(p, relative_value.shape[-1], beyond, first)  # (B, H, n, K)
-        z = z + sums.to(value.dtype) @ relative_value.to(value.dtype).t()  # (K, d) -> (B, H, n, d)
+        s = relative_value.to(value.dtype).t()  # (d, K) -> (K, d)
+        z = z + sums.to(value.dtype) @ s  # (B, H, n, K) (K, d) -> (B, H, n, d)
     return z
 
 
@@ -416,6 +417,7 @@ class Fire(Term):
         L = 512 * self.log_L.exp()
 
         # the distance, between -1 and 1
+        # (c is float32, also under autocast, so r is exact)
         r = every_r(q).to(c.dtype)  # (2N - 1,)
         divisor = torch.log(1 + c * L.clamp(min=N))  # log(1 + c max(N, L))
         x = r.sign() * torch.log(1 + c * r.abs()) / divisor  # (2N - 1,)
@@ -457,7 +459,8 @@ class TransformerXL(Term):
         self.v = nn.Parameter(torch.zeros(H, C // H))  # (H, d)
 
     def content(self, q, k):
-        return q + self.u[:, None, :].to(q.dtype), k
+        u = self.u[:, None, :]  # (H, d) -> (H, 1, d)
+        return q + u.to(q.dtype), k
 
     def forward(self, q):
         H, _, d = q.shape[1:]
@@ -595,7 +598,8 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
     C, K = weight.shape
 
     # the image: N / D rows (rounded up) of D tokens, the last row filled up with zeros
-    image = F.pad(x, (0, 0, 0, -N % D))  # (B, N, C) -> (B, N + spare, C)
+    spare = -N % D  # tokens that the last row lacks: N = 8, D = 3 gives 1
+    image = F.pad(x, (0, 0, 0, spare))  # (B, N, C) -> (B, N + spare, C)
     image = image.unflatten(1, (-1, D)).movedim(-1, 1)  # (B, rows, D, C) -> (B, C, rows, D)
 
     # a kernel that is K rows high and 1 column wide, for each channel separately
@@ -604,7 +608,7 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
 
     # back to a sequence, without the spare tokens
     y = y.movedim(1, -1).flatten(1, 2)  # (B, rows, D, C) -> (B, N + spare, C)
-    return y[:, :N]
+    return y[:, :N]  # (B, N + spare, C) -> (B, N, C)
 
 
 class DepthwiseConvolution(nn.Conv1d):
@@ -673,9 +677,9 @@ class Mixer(nn.Module):
     # another one of these four is refused.
     uses = ()
     uses_kernel_size = True  # whether the kernel size K means anything for it
-    # Whether it may read the config's `beyond`. A mixer that does not says False: pretrain.py then
+    # Whether it reads the config's `beyond`. A mixer that does must say True: otherwise pretrain.py
     # refuses --beyond zero for it.
-    uses_beyond = True
+    uses_beyond = False
 
     def initialise(self):
         """Called once, when the model is complete. By default, linear layers start as in BERT."""
@@ -732,7 +736,6 @@ class SelfAttention(Mixer):
     """
 
     uses = ("terms", "convolutional", "depthwise")
-    uses_beyond = False  # unless a term has a window
 
     def __init__(self, config, variant, layer):
         super().__init__()
@@ -804,8 +807,9 @@ class SelfAttention(Mixer):
         if self.has_convolutional_projection:
             x = zero_padding(x, attention_mask)
 
-        # The gradients of x are added up in this order. Another order would change their last bits,
-        # and then the recorded results could not be reproduced exactly.
+        # The backward pass adds up the gradients of x in the reverse order: (key + query) + value.
+        # Another order would change their last bits, and then the recorded results could not be
+        # reproduced exactly.
         value = self.value(x)
         query = self.query(x)
         key = self.key(x)
@@ -978,10 +982,12 @@ class Deberta(SelfAttention):
     "zero" they add nothing.
 
     The paper's equation and the first release of DeBERTa have two more matrices in place of W_k and
-    W_q; later releases can share these, biases included. The paper counts i - j, so its P is this
-    one in reverse order. Its window is 512 positions to each side; here it is that of the other
-    variants. Dropout of P, a LayerNorm of P in later releases, and the absolute positions before
-    DeBERTa's decoder are left out here.
+    W_q. In later releases, W_k and W_q themselves can be used, with their biases, as here. The
+    paper counts i - j, so its P is this one in reverse order. In the paper and here, the two terms
+    read P at opposite positions, r and -r; the released code reads it at the same one. The paper's
+    window is 512 positions to each side; here it is that of the other variants. Dropout of P, a
+    LayerNorm of P in later releases, and the absolute positions before DeBERTa's decoder are left
+    out here.
     """
 
     uses = ()  # it takes no further terms and no convolutions
@@ -1004,12 +1010,15 @@ class Deberta(SelfAttention):
 
     def sum_of_rows(self, belongs_to, x):
         # content to position: q_i . (W_k P_r); position to content: k_j . (W_q P_(i-j))
-        projection = self.key if belongs_to == "query" else self.query
+        projection = self.query
+        if belongs_to == "query":
+            projection = self.key
 
-        # in heads; split_heads takes a batch, here of one sequence
-        w = split_heads(projection(self.P)[None], self.heads)[0]  # (K, C) -> (H, K, d)
+        # W_k P or W_q P, in heads; split_heads takes a batch, here of one sequence
+        table = split_heads(projection(self.P)[None], self.heads)[0]  # (K, C) -> (H, K, d)
         d = x.shape[-1]
-        return x @ (w / math.sqrt(3 * d)).transpose(-1, -2)  # (B, H, N, d) -> (B, H, N, K)
+        table = (table / math.sqrt(3 * d)).transpose(-1, -2)  # (H, K, d) -> (H, d, K)
+        return x @ table  # (B, H, N, d) (H, d, K) -> (B, H, N, K)
 
 
 class ConvBert(Mixer):
@@ -1027,8 +1036,6 @@ class ConvBert(Mixer):
     released code.
     [C] A.3 compares with this mixer.
     """
-
-    uses_beyond = False
 
     def __init__(self, config, variant, layer):
         super().__init__()
@@ -1098,8 +1105,6 @@ class GatedConvolution(Mixer):
     multiplied by a g of 0, so the other weights of this kernel sum to less than 1.
     """
 
-    uses_beyond = False
-
     def __init__(self, config, variant, layer):
         super().__init__()
         C = config.hidden_size
@@ -1113,6 +1118,7 @@ class GatedConvolution(Mixer):
         return self.output(self.convolution(g))
 
     def gate(self, x, attention_mask):
+        """g = a * sigmoid(b) with a, b = input(x), and 0 at padding; (B, N, C) -> (B, N, C)."""
         g = F.glu(self.input(x))  # (B, N, 2C) -> (B, N, C)
         return zero_padding(g, attention_mask)
 
@@ -1158,8 +1164,8 @@ class LightConv(GatedConvolution):
 class DynamicConv(GatedConvolution):
     """A convolution whose kernel each token makes for itself. Wu et al. 2019, sec. 4
 
-    p_i = softmax over r of kernel(g_i)          K weights per token and head
-    z_i = sum_r p_i,r g_(i+r)
+        p_i = softmax over r of kernel(g_i)          K weights per token and head
+        z_i = sum_r p_i,r g_(i+r)
 
     In training, each weight p_i,r is dropped with the config's probability.
     """

@@ -205,7 +205,7 @@ def scores_of_covering_rows(rows, length, first=0):
     k = K // 2
 
     # query i reads r = -(first + i), ..., from column k - (first + i) on
-    flat = rows.flatten(-2)[..., k - first :]
+    flat = rows.flatten(-2)[..., k - first :]  # (B, H, n * K - (k - first))
     return flat.unfold(-1, length, K - 1)[..., :n, :]  # (B, H, n, N)
 
 
@@ -280,9 +280,10 @@ class AddBand(torch.autograd.Function):
         ctx.mark_dirty(scores)
         score_strips = scores.split(STRIP, dim=-2)
         row_strips = rows.split(STRIP, dim=-2)
-        for i, (score_strip, row_strip) in enumerate(zip(score_strips, row_strips, strict=True)):
+        strips = zip(score_strips, row_strips, strict=True)
+        for number, (score_strip, row_strip) in enumerate(strips):
             row_strip = row_strip.to(scores.dtype)
-            score_strip += scores_of_strip(row_strip, N, beyond, first + i * STRIP)
+            score_strip += scores_of_strip(row_strip, N, beyond, first + number * STRIP)
         return scores
 
     @staticmethod
@@ -336,8 +337,8 @@ def widen(rows, width, beyond="clip"):
     if beyond == "zero":
         left = torch.zeros_like(left)
         right = torch.zeros_like(right)
-    left = left.expand(*rows.shape[:-1], extra)
-    right = right.expand(*rows.shape[:-1], extra)
+    left = left.expand(*rows.shape[:-1], extra)  # (..., extra)
+    right = right.expand(*rows.shape[:-1], extra)  # (..., extra)
     return torch.cat([left, rows, right], dim=-1)  # (..., extra + K + extra)
 
 
@@ -365,8 +366,8 @@ def sum_bands(scores, K, beyond="clip", first=0):
         queries_per_strip = scores.shape[-2]
 
     sums = []
-    for i, score_strip in enumerate(scores.split(queries_per_strip, dim=-2)):
-        first_of_strip = first + i * queries_per_strip
+    for number, score_strip in enumerate(scores.split(queries_per_strip, dim=-2)):
+        first_of_strip = first + number * queries_per_strip
         n, N = score_strip.shape[-2:]
         if covers_every_r(n, N, K, first_of_strip):
             sums.append(bands_of_strip(score_strip, K, first_of_strip))
@@ -496,8 +497,8 @@ def key_scores(rows, n, beyond="clip", first=0):
     if beyond == "zero":
         before = torch.zeros_like(before)
         after = torch.zeros_like(after)
-    before = before.expand(*before.shape[:-1], n)
-    after = after.expand(*after.shape[:-1], n)
+    before = before.expand(*before.shape[:-1], n)  # (B, H, keys before, n)
+    after = after.expand(*after.shape[:-1], n)  # (B, H, keys after, n)
 
     by_key = near
     if start > 0 or stop < N:
@@ -655,20 +656,13 @@ class AttentionInBlocks(torch.autograd.Function):
         sums = [zeros_to_sum(x) if need else None for x, need in zip(inputs, needed, strict=True)]
 
         for first in range(0, gradient.shape[-2], BLOCK):
-            # Each block uses its own queries and rows, and all keys and values.
-            query, key, value, query_rows, key_rows, relative_value = inputs
-            parts = [
-                block_of(query, first),
-                key,
-                value,
-                block_of(query_rows, first),
-                key_rows,
-                relative_value,
-            ]
-            for i, (x, need) in enumerate(zip(parts, needed, strict=True)):
+            # what this block uses, cut off from the graph
+            parts = []
+            for x, need in zip(parts_of_block(inputs, first), needed, strict=True):
                 if x is not None:
-                    parts[i] = x.detach().requires_grad_(need)
-            query, key, value, *relative = parts
+                    x = x.detach().requires_grad_(need)
+                parts.append(x)
+            query, key, value, query_rows, key_rows, relative_value = parts
 
             # Compute the block again, now with a graph, and go back through it.
             with torch.enable_grad(), torch.autocast(**ctx.precision):
@@ -678,27 +672,20 @@ class AttentionInBlocks(torch.autograd.Function):
                     key,
                     value,
                     attention_mask,
-                    *relative,
+                    query_rows,
+                    key_rows,
+                    relative_value,
                     first,
                     **ctx.settings,
                 )
             given = [x for x, need in zip(parts, needed, strict=True) if need]
-            gradients = iter(torch.autograd.grad(z, given, block_of(gradient, first)))
+            gradients = torch.autograd.grad(z, given, block_of(gradient, first))
 
             # Add the gradients to their sums. Those of the queries and their rows belong to this
             # block only. If all queries share one row, all blocks add to its gradient.
-            query_sum, key_sum, value_sum, query_rows_sum, key_rows_sum, table_sum = sums
-            targets = [
-                block_of(query_sum, first),
-                key_sum,
-                value_sum,
-                block_of(query_rows_sum, first),
-                key_rows_sum,
-                table_sum,
-            ]
-            for target in targets:
-                if target is not None:
-                    target.add_(next(gradients))
+            targets = [total for total in parts_of_block(sums, first) if total is not None]
+            for target, part in zip(targets, gradients, strict=True):
+                target.add_(part)
 
         # Return them in the dtypes of the inputs, in the order of the arguments of `forward`.
         for i, (x, total) in enumerate(zip(inputs, sums, strict=True)):
@@ -706,6 +693,18 @@ class AttentionInBlocks(torch.autograd.Function):
                 sums[i] = total.to(x.dtype)
         query_sum, key_sum, value_sum, *relative_sums = sums
         return None, query_sum, key_sum, value_sum, None, *relative_sums, None, None
+
+
+def parts_of_block(tensors, first):
+    """What the block that begins at query `first` uses of six tensors: its own part of two of them.
+
+    tensors: query, key, value, query_rows, key_rows and relative_value, or the sums of their
+    gradients. A block uses its own queries and their rows, and all of the others.
+    """
+    query, key, value, query_rows, key_rows, relative_value = tensors
+    query = block_of(query, first)
+    query_rows = block_of(query_rows, first)
+    return [query, key, value, query_rows, key_rows, relative_value]
 
 
 def attend_block(

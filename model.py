@@ -376,16 +376,19 @@ def masked_indices(labels, pad_to_multiple_of=1):
 def first_masked_indices(labels, max_predictions):
     """`masked_indices` with a fixed M = max_predictions, without waiting for the device.
 
-    To count the masked tokens, the CPU would have to wait for the GPU. Instead, every token writes
-    its own index into a slot: masked token m, counted from 0, into slot m, and every other token
-    into an additional slot at the end, which is dropped. Example with max_predictions = 3:
+    To know how many tokens are masked, the CPU would have to wait for the GPU. Instead, every token
+    writes its own index into a slot: masked token m, counted from 0, into slot m, and every other
+    token into an additional slot at the end, which is dropped. Example with max_predictions = 3:
 
+        token          0   1     2     3   4
         labels      -100   7  -100  -100   9       (tokens 1 and 4 are masked)
         slot           3   0     3     3   1
+
+        slot           0   1     2
         indices        1   4     0                 slot 2 stays 0: its target becomes -100
     """
     is_masked = labels != IGNORED  # (B * N,)
-    count = is_masked.sum()
+    count = is_masked.sum()  # a tensor on the device, which the CPU does not read
 
     # the slot of each token; masked tokens beyond max_predictions go to the last slot, too
     slots = torch.where(is_masked, is_masked.cumsum(0) - 1, max_predictions)
@@ -487,7 +490,9 @@ def fill_in(model, tokenizer, text, best=5):
     if not text.endswith((".", "?", "!", "[SEP]")):
         text += "."
 
-    cls, sep, mask = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]", "[MASK]"))
+    cls = tokenizer.token_to_id("[CLS]")
+    sep = tokenizer.token_to_id("[SEP]")
+    mask = tokenizer.token_to_id("[MASK]")
     ids = [cls, *tokenizer.encode(text, add_special_tokens=False).ids, sep]
     if mask not in ids:
         raise ValueError(

@@ -328,14 +328,14 @@ of("kernels.extra_columns",
    ("(first + n - 1) - k", "first + n - k", "one column too many on the left"))
 
 of("kernels.AddBand",
-   ("first + i * STRIP", "first", "each strip is treated as the first one"),
+   ("first + number * STRIP", "first", "each strip is treated as the first one"),
    ("sum_bands(gradient, *ctx.settings)", "sum_bands(gradient.flip(-1), *ctx.settings)",
     "the gradient of the rows is summed from right to left"),
    ("return gradient, row_gradient", "return None, row_gradient", "the scores get no gradient"),
    ("score_strip += ", "score_strip -= ", "the rows are subtracted"))
 
 of("kernels.sum_bands",
-   ("first + i * queries_per_strip", "first", "each strip is treated as the first one"))
+   ("first + number * queries_per_strip", "first", "each strip is treated as the first one"))
 
 of("kernels.zeros_to_sum",
    ("torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32))", "torch.zeros_like(x)",

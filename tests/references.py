@@ -112,8 +112,9 @@ def relative_value(weights, q_i, k_j, i, j, h, config, N):
 
 
 def t5_bucket(r):
-    """Exact below 8, then 8 buckets up to 128 in equal steps of log(abs(r)). Raffel et al. 2020
+    """A bucket for each distance below 8, then 8 wider ones. Raffel et al. 2020
 
+    The starts of these grow by sqrt(2): 8, 12, 16, 23, ... The last one, 91, has no end.
     8 + m for the largest m with 8 * 2^(m/2) <= abs(r), as whole numbers: 64 * 2^m <= abs(r)^2.
     """
     bucket = abs(r)

@@ -1,4 +1,4 @@
-"""What the tests of the science share: small mixers and models with random weights, and batches.
+"""What the tests in tests/science share: small mixers and models with random weights, and batches.
 
 `alone` says what a test is about: everything else is replaced by its stand-in, so that a
 mistake in one function fails the tests of this function, and not all tests at once.
@@ -77,7 +77,7 @@ def projection_of(name, config, variant):
     return torch.nn.Linear(config.hidden_size, config.hidden_size)
 
 
-def start_of_linear_layers(mixer):
+def initialise_linear_layers(mixer):
     """The `initialise` of a mixer: linear weights normal(0, 0.02), biases 0."""
     for part in mixer.modules():
         if isinstance(part, torch.nn.Linear):
@@ -114,8 +114,8 @@ GIVEN = {
     "Dynamic.forward": stand_ins.dynamic_rows,
     "KeyDynamic.forward": stand_ins.key_dynamic_rows,
     "RelativeValue.table": table_of_values,
-    "Mixer.initialise": start_of_linear_layers,
-    "SelfAttention.initialise": start_of_linear_layers,
+    "Mixer.initialise": initialise_linear_layers,
+    "SelfAttention.initialise": initialise_linear_layers,
 }
 
 

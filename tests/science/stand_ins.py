@@ -1,8 +1,9 @@
 """Stand-ins for the functions of attention.py and kernels.py, which `helpers.alone` puts in place.
 
 They have the arguments and results of the functions that they describe, and share no code with
-them. Those for whole maps are written with tables of indices, because the loops of references.py
-are slow for long sequences. If a test fails, read the loops there first.
+them, except `drop`: it must draw the same random numbers. Those for whole maps are written with
+tables of indices, because the loops of references.py are slow for long sequences. If a test fails,
+read the loops there first.
 """
 
 import functools

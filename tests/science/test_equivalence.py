@@ -29,7 +29,7 @@ B, N, H, d, K = 2, 23, 3, 4, 7
 C = H * d
 k = K // 2
 NO_PADDING = torch.ones(B, N, dtype=torch.bool)
-R = torch.arange(N)[None, :] - torch.arange(N)[:, None]  # (N, N): r = j - i of every pair
+RELATIVE = torch.arange(N)[None, :] - torch.arange(N)[:, None]  # (N, N): r = j - i of every pair
 
 
 def assert_same(one, other):
@@ -60,14 +60,14 @@ def band_matrix(p, dilation=1):
     """
     A = 0
     for r in range(-k, k + 1):
-        diagonal = (r * dilation == R).double()  # (N, N)
+        diagonal = (r * dilation == RELATIVE).double()  # (N, N)
         A = A + p[..., r + k, None] * diagonal
     return A
 
 
 def softmax_within_window(logits):
     """softmax_j over the keys with |j - i| <= k; 0 at all other keys. logits (..., N, N)."""
-    return logits.masked_fill(R.abs() > k, -math.inf).softmax(dim=-1)
+    return logits.masked_fill(RELATIVE.abs() > k, -math.inf).softmax(dim=-1)
 
 
 def share_within_sentence(p):
@@ -128,7 +128,7 @@ def test_a_dynamic_convolution_of_the_query_is_shaws_relative_key():
 
     # Shaw: a vector a_r is added to the key at every pair
     w = mixer.terms["dynamic"].w  # (d, K)
-    a = w.t()[R.clamp(-k, k) + k]  # (N, N, d)
+    a = w.t()[RELATIVE.clamp(-k, k) + k]  # (N, N, d)
     keys = key[:, :, None] + a  # (B, H, 1, N, d) + (N, N, d) -> (B, H, N, N, d)
     shaw = torch.einsum("bhid,bhijd->bhij", query, keys) / math.sqrt(d)
 
@@ -157,7 +157,7 @@ def test_the_fixed_term_is_t5s_bias_with_one_bucket_per_position():
     mixer = mixer_of("fixed")
     query, _, _ = project(mixer, draw(B, N, C))
 
-    bucket = R.clamp(-k, k) + k  # (N, N)
+    bucket = RELATIVE.clamp(-k, k) + k  # (N, N)
     table = mixer.terms["fixed"].beta.t()  # (K, H)
     bias = F.embedding(bucket, table).permute(2, 0, 1)  # (N, N, H) -> (H, N, N)
     rows = mixer.sum_of_rows("query", query).expand(-1, N, -1)  # (H, 1, K) -> (H, N, K)
@@ -358,7 +358,7 @@ def test_the_four_terms_of_transformer_xl_are_ours():
     w = split_heads(term.W(R_r)[None], H)[0].transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
     dynamic = relative_scores(q @ w, N)
     fixed = relative_scores((term.v[:, None] @ w).expand(-1, N, -1), N)  # (H, N, N)
-    row = k @ term.u[:, :, None] / math.sqrt(d)  # (B, H, N, 1): k = 0, and clipped everywhere
+    row = k @ term.u[:, :, None] / math.sqrt(d)  # (B, H, N, 1): one number for every r
     key_dynamic = key_scores(row, N)
     assert_same(scores_of(mixer, x), content_of(q, k) + dynamic + key_dynamic + fixed)
 

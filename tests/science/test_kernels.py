@@ -511,9 +511,9 @@ def test_the_drawing_of_key_scores_is_what_it_computes():
 # --- Convolutions with a kernel per query ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("band", [1, 3, 64])
-def test_convolve_is_a_sum_over_the_window(monkeypatch, band):
-    monkeypatch.setattr(kernels, "CONVOLVE_BLOCK", band)
+@pytest.mark.parametrize("block", [1, 3, 64])
+def test_convolve_is_a_sum_over_the_window(monkeypatch, block):
+    monkeypatch.setattr(kernels, "CONVOLVE_BLOCK", block)
     for N, K in ((1, 3), (3, 9), (10, 3), (12, 9), (6, 1), (6, 13)):
         rows = draw(2, 2, N, K).requires_grad_()
         value = draw(2, 2, N, 4, seed=1).requires_grad_()

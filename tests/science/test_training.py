@@ -1,4 +1,4 @@
-"""The training step and the evaluation, and the joints between the modules that they call.
+"""The training step and the evaluation, and what they pass from one module to the next.
 
 First several steps together, against a plain loop whose parts are in tests/references.py. Then
 every part of a step by itself: the batch, the masks, the dropout, the padding mask, the loss, the

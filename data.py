@@ -245,7 +245,7 @@ def count_forms(tokenizer, sample):
 
 
 def share_of_long_words(sample):
-    """Of the characters of a sample without its spaces, the share in words > LONGEST_WORD."""
+    """The share of the characters of a sample, without its spaces, in words > LONGEST_WORD."""
     characters = 0
     in_long_words = 0
     for paragraph in sample:

@@ -61,7 +61,7 @@ from tqdm import tqdm
 from attention import VARIANTS
 from data import PAD, SEP, BatchSource, batches_per_epoch, pad_pairs
 from model import SIZES, BertForClassification, load_config, load_run
-from pretrain import ADAM_BETAS, ADAM_EPS, MAX_GRADIENT_NORM, Trainer, step_seed
+from pretrain import ADAM_BETAS, ADAM_EPS, CHECKPOINT, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
 from support.commands import (
     command_line,
@@ -516,6 +516,8 @@ def settings_for(name, seed, text, config, args, dtype):
         config: the BertConfig of the model.
         args: the command line of `finetune`.
         dtype: the precision.
+    Raises:
+        ValueError: --batch_size is above the training rows of the task.
     """
     # --lr, --epochs and so on replace the published settings, but only for the tasks in --task. If
     # MNLI is trained only because RTE starts from it, these options do not change its settings.
@@ -564,7 +566,8 @@ def plan_jobs(folder, tasks, args, dtype):
         A list of Job.
 
     Raises:
-        ValueError: the folder of the results has results with other settings.
+        ValueError: the folder of the results has results with other settings, or --batch_size is
+            above the training rows of a task.
     """
     config = load_config(folder)
     digests = digests_of(folder)
@@ -703,7 +706,7 @@ def fine_tune_once(job, run, device, progress):
     num_labels = label_count(train.examples.task)
     model = make_classifier(run.model.config, num_labels, run.encoder(job), job.settings)
     dtype = getattr(torch, job.settings["dtype"])
-    trainer = Trainer(model, job.settings, job.running / "train_state.pt", device, dtype)
+    trainer = Trainer(model, job.settings, job.running / CHECKPOINT, device, dtype)
     trainer.resume(folder_option="--name")
 
     # train
@@ -787,8 +790,8 @@ def predict_tests(folder, formats, data_dir, args, device):
     command = finetune_command_line(folder, args)
     check_fine_tuned_models(folder, out, read_results(out), is_toy(args.data_dir), command)
     examples_of_file = {}
-    for file, (name, split) in SUBMISSION.items():
-        examples_of_file[file] = read_task(formats[name], data_dir, split, args.allow_partial)
+    for file, (name, test_split) in SUBMISSION.items():
+        examples_of_file[file] = read_task(formats[name], data_dir, test_split, args.allow_partial)
 
     submission = out / "submission"
     submission.mkdir(exist_ok=True)
@@ -796,10 +799,10 @@ def predict_tests(folder, formats, data_dir, args, device):
         remove_parts(submission)
         for file, (name, test_split) in SUBMISSION.items():
             # the best model of the task; another process may be adding models
-            split = CHOSEN_ON[test_split]
+            dev_split = CHOSEN_ON[test_split]
             with results_lock(out):
-                best = best_record(read_results(out), name, split)
-                path = best_path(out, name, split)
+                best = best_record(read_results(out), name, dev_split)
+                path = best_path(out, name, dev_split)
                 weights = load_weights_of(path, best, remake_hint(out, name, command))
             model = BertForClassification(pretrained.config, label_count(formats[name])).to(device)
             load_weights(model, weights, path)
@@ -811,7 +814,7 @@ def predict_tests(folder, formats, data_dir, args, device):
             write_text(submission / file, submission_text(predictions, formats[name]))
             print(
                 f"{file}: {len(predictions):,} predictions of seed {best['seed']}, "
-                f"development score {score_on(best, split):.1f}"
+                f"development score {score_on(best, dev_split):.1f}"
             )
 
         with results_lock(out):
@@ -845,9 +848,11 @@ def check_fine_tuned_models(folder, out, records, toy, command):
 
         # they were fine-tuned on the tasks whose test files are asked for
         if any(each.get("toy", False) != toy for each in settings):
-            toy_tasks = "the toy tasks (--data_dir toy)"
-            trained_on = "GLUE" if toy else toy_tasks
-            asked_for = toy_tasks if toy else "GLUE"
+            trained_on = "the toy tasks (--data_dir toy)"
+            asked_for = "GLUE"
+            if toy:
+                trained_on = "GLUE"
+                asked_for = "the toy tasks (--data_dir toy)"
             raise ValueError(
                 f"{out}: its runs of {name} were fine-tuned on {trained_on}, and these are the "
                 f"test files of {asked_for}: choose another --data_dir or another --name"
@@ -1095,6 +1100,7 @@ def parse_arguments(arguments):
         epilog="Without a COMMAND, glue.py RUN ... means glue.py finetune RUN ...\n\n"
         + published_settings_text(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
 
     # one parser per command; each one has only the options that it uses
@@ -1106,6 +1112,7 @@ def parse_arguments(arguments):
             help=text,
             description=text[0].upper() + text[1:] + ".",
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         parsers[name].set_defaults(function=function)
     add_finetune_options(parsers["finetune"])
@@ -1296,9 +1303,12 @@ def add_device_option(parser):
 
 def positive_number(text):
     """argparse type: a number above 0."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number above 0")
     return number
 
 
@@ -1337,8 +1347,9 @@ def published_settings_text():
         f"  {WARMUP_SHARE:.0%} of the steps, then falls linearly to 0; dropout {DROPOUT};",
         f"  seeds {seeds}",
         "",
-        "  The rates of tiny are this project's own. The paper does not list WNLI: its epochs are",
-        "  those of the released code.",
+        "  The rates of tiny are this project's own. A model of another shape gets those of small:",
+        "  give a larger one a smaller --lr. The paper does not list WNLI: its epochs are those of",
+        "  the released code.",
     ]
     return "\n".join(text)
 

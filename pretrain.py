@@ -98,7 +98,14 @@ from support.distributed import (
 from support.files import save_checkpoint, sha256_of, write_text
 from support.limits import check_memory, free_memory, memory_for, memory_line, peak_memory
 from support.provenance import made_by
-from support.runs import added_to_errors, check_not_in_use, holds_files, load_weights, own_folder
+from support.runs import (
+    added_to_errors,
+    check_not_in_use,
+    holds_files,
+    load_weights,
+    own_folder,
+    pretraining_settings,
+)
 from support.signals import StopSignals
 from support.statistics import different_settings, listed_differences, mean_and_standard_error
 
@@ -150,6 +157,8 @@ TOY_RECIPE = Recipe(2_000, batch_size=64, seq_len=64, lr=2e-3, warmup_steps=200,
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-6
 MAX_GRADIENT_NORM = 1.0
+
+CHECKPOINT = "train_state.pt"  # the file in the folder of a run from which it is resumed
 
 # In training, the number of predicted tokens is rounded up to a multiple of this (masked_logits).
 PREDICTIONS_MULTIPLE_OF = 64
@@ -311,7 +320,8 @@ class Trainer:
         self.unread_norms = []
 
         # Each process knows only the losses of its own rows. The loss of a batch is the mean of
-        # these losses over the processes.
+        # these losses over the processes. The norms are the same in all processes, because each
+        # has the mean of all gradients.
         if self.parallel is not None:
             losses = [total / process_count() for total in sum_over_processes(losses)]
         return losses, norms
@@ -374,7 +384,7 @@ class Trainer:
         state = read_state(self.path)
 
         # the checkpoint of another run must not be overwritten
-        self.check_settings(state["settings"])
+        check_belongs(self.path.parent, state["settings"], self.settings, folder_option)
 
         # where the run was
         self.step = state["step"]
@@ -390,14 +400,15 @@ class Trainer:
             load_weights(self.model, state["model"], self.path)
             load_optimizer(self.optimizer, state["optimizer"], self.step, self.path)
 
-    def check_settings(self, saved):
-        """ValueError if the saved settings are not those of this run."""
-        differences = listed_differences(saved, self.settings)
-        if differences:
-            raise ValueError(
-                f"{self.path.parent} belongs to another run ({differences}); "
-                f"{advice_on_precision(saved, self.settings)}choose another {self.folder_option}"
-            )
+
+def check_belongs(folder, saved, settings, folder_option):
+    """ValueError if the settings that are saved in a folder are not those of this run."""
+    differences = listed_differences(saved, settings)
+    if differences:
+        raise ValueError(
+            f"{folder} belongs to another run ({differences}); "
+            f"{advice_on_precision(saved, settings)}choose another {folder_option}"
+        )
 
 
 def resumed_log(state, made_by):
@@ -506,6 +517,11 @@ def train_step(trainer, corpus):
 
     # parts: the rows of this process, at most micro_batch of them at a time
     parts = own_parts(masked_ids, attention_mask, labels, trainer.micro_batch)
+
+    # The parts are computed one after the other, and their gradients add up. loss_so_far has no
+    # graph, so backward() gives the gradients of one part, and the last loss is that of the batch:
+    #     part 1     loss = 0  + l1     gradients of l1
+    #     part 2     loss = l1 + l2     gradients of l2
     loss_so_far = 0.0
     for number, part in enumerate(parts, 1):
         is_last = number == len(parts)
@@ -527,7 +543,6 @@ def train_step(trainer, corpus):
                 )  # (M, V), (M,)
             loss = loss_so_far + part.weight * masked_lm_loss(logits, targets)
 
-        # The gradients of the parts add up.
         if not is_last:
             loss.backward()
             loss_so_far = loss.detach()
@@ -573,8 +588,11 @@ def own_parts(masked_ids, attention_mask, labels, micro_batch=None):
     Returns:
         A list of Part, not empty.
     """
-    B = len(labels)
+    # the masked tokens of the whole batch; at least 1, because the weights are divided by it
     predicted = (labels != IGNORED).sum().clamp(min=1)
+
+    # the rows of this process: first, ..., end - 1
+    B = len(labels)
     first = B * rank() // process_count()
     end = B * (rank() + 1) // process_count()
 
@@ -790,7 +808,7 @@ def new_trainer(config, settings, folder, device, dtype, micro_batch=None):
     """A Trainer of a model whose weights are drawn from the seed."""
     torch.manual_seed(step_seed(settings["seed"], 0, "weights"))
     model = BertForMaskedLM(config)
-    trainer = Trainer(model, settings, folder / "train_state.pt", device, dtype)
+    trainer = Trainer(model, settings, folder / CHECKPOINT, device, dtype)
 
     # How the work is divided is not a setting: the result is the same up to rounding and dropout.
     trainer.micro_batch = micro_batch
@@ -825,10 +843,7 @@ def own_run(trainer, folder):
 
 def resume_run(trainer, folder):
     """Continue from the folder's checkpoint. ValueError if the folder holds something else."""
-    if not trainer.path.exists() and holds_files(folder):
-        raise ValueError(
-            f"{folder} is not empty and holds no run to resume; choose another --out_dir"
-        )
+    check_holds_run_or_nothing(folder)
     trainer.resume(folder_option="--out_dir")
     if trainer.result is None:
         return
@@ -986,11 +1001,16 @@ def check_options(args):
     """ValueError if --kernel_size, --beyond or --attention_layer is given without any use."""
     variants = [VARIANTS[name] for name in args.variant]
     if args.kernel_size is not None and not any(variant.has_kernel for variant in variants):
-        raise ValueError(f"--kernel_size: no kernel in {', '.join(args.variant)}")
+        raise ValueError(
+            f"--kernel_size has no use: these variants have no kernel: {', '.join(args.variant)}"
+        )
 
     # "clip" is the default, so only the other value is certain to be given
     if args.beyond != "clip" and not any(variant.uses_beyond for variant in variants):
-        raise ValueError(f"--beyond: no window of position scores in {', '.join(args.variant)}")
+        raise ValueError(
+            "--beyond zero has no use: these variants add no kernel to their scores: "
+            f"{', '.join(args.variant)}"
+        )
 
     if args.attention_layer is not None and not any(variant.hybrid for variant in variants):
         hybrids = [name for name, variant in VARIANTS.items() if variant.hybrid]
@@ -1049,7 +1069,8 @@ def run_folders(args):
 def check_folders(folders, resume):
     """ValueError, before any work, if a folder cannot be that of a run.
 
-    It may be a file, or used by another process, or hold files although resume is "never".
+    It may be a file, or used by another process, or hold other files than those of a run, or those
+    of a run although resume is "never".
     """
     for folder in folders:
         for path in (folder, *folder.parents):
@@ -1060,6 +1081,25 @@ def check_folders(folders, resume):
                 f"{folder} is not empty and --resume is never; choose another --out_dir"
             )
         check_not_in_use(folder)
+        check_holds_run_or_nothing(folder)
+
+
+def check_holds_run_or_nothing(folder):
+    """ValueError if a folder holds files, but no checkpoint to continue from."""
+    if holds_files(folder) and not (folder / CHECKPOINT).exists():
+        raise ValueError(
+            f"{folder} is not empty and holds no run to resume; choose another --out_dir"
+        )
+
+
+def check_log(folder, settings):
+    """ValueError if the log in a folder is that of a run with other settings."""
+    try:
+        saved = pretraining_settings(folder)
+    except ValueError:
+        return  # a damaged log is written again from the checkpoint, which is checked, too
+    if saved:
+        check_belongs(folder, saved, settings, "--out_dir")
 
 
 def check_memory_of(configs, batch_size, corpus, device, dtype, micro_batch):
@@ -1177,6 +1217,14 @@ def main(arguments=None):
             f"--batch_size is above the {len(corpus.train):,} training pairs: a step repeats them"
         )
 
+    # and so is a folder of another run
+    settings_of = {}
+    for (variant, seed), folder in folders.items():
+        settings = settings_for(configs[variant], recipe, args.size, seed, corpus, dtype)
+        settings_of[variant, seed] = settings
+        if is_first() and not args.dry_run:
+            check_log(folder, settings)
+
     # under torchrun: the first process has checked everything, so the others may begin
     let_others_begin()
 
@@ -1184,7 +1232,7 @@ def main(arguments=None):
     for (variant, seed), folder in folders.items():
         # a model with weights drawn from the seed
         config = configs[variant]
-        settings = settings_for(config, recipe, args.size, seed, corpus, dtype)
+        settings = settings_of[variant, seed]
         trainer = new_trainer(config, settings, folder, device, dtype, args.micro_batch)
         print_start(trainer, config, folder, guess_accuracy)
 
@@ -1235,7 +1283,8 @@ def main(arguments=None):
 def parse_arguments(arguments=None):
     """The command line's values. Wrong ones end the program with the usage and one line."""
     parser = argparse.ArgumentParser(
-        description="Masked-LM pre-training of any variant on any text."
+        description="Masked-LM pre-training of any variant on any text.",
+        allow_abbrev=False,
     )
     add = parser.add_argument
     by_size = "default by size and corpus, printed when the run starts"
@@ -1255,7 +1304,8 @@ def parse_arguments(arguments=None):
         choices=BEYOND,
         default="clip",
         help="what is added to scores of tokens beyond the kernel: its end weight (clip) or 0 "
-        "(zero); variants without such kernels ignore it (default: clip)",
+        "(zero); ignored by variants without such kernels, refused if no variant has one "
+        "(default: clip)",
     )
     add(
         "--attention_layer",
@@ -1280,12 +1330,16 @@ def parse_arguments(arguments=None):
     )
 
     # how long and how fast
-    add("--steps", type=positive_int, help=by_size)
+    add("--steps", type=positive_int, help=f"updates of the weights; {by_size}")
     add("--batch_size", type=positive_int, help=f"pairs per step, on average; {by_size}")
     add("--seq_len", type=positive_int, help=f"tokens per pair, at most; {by_size}")
     add("--lr", type=float, help=f"peak learning rate; {by_size}")
-    add("--warmup_steps", type=positive_int, help=by_size)
-    add("--dropout", type=float, help=by_size)
+    add(
+        "--warmup_steps",
+        type=positive_int,
+        help=f"steps with a rising learning rate; {by_size}; with --steps at most a tenth of them",
+    )
+    add("--dropout", type=float, help=f"probability, from 0 to below 1; {by_size}")
     add("--seed", nargs="+", type=int, default=[0], help="one run per seed (default: 0)")
 
     # where

@@ -261,6 +261,8 @@ def describe(values):
     """The Description from the entries of config.json."""
     # what kind of model it is, and whether it computes what ours do
     kind = values.get("model_type")
+    if kind is None:
+        raise ValueError("it has no model_type (a run of this project needs no import)")
     if not isinstance(kind, str) or kind not in CLASSES:
         raise ValueError(
             f"model_type is {shown(kind)}; models of type {', '.join(CLASSES)} can be imported"

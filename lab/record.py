@@ -45,7 +45,7 @@ from support.locks import lock
 from support.pair_results import check_record as check_pairs_record
 from support.pair_results import read_results as read_pair_results
 from support.provenance import made_by
-from support.runs import model_digest
+from support.runs import model_digest, progress_of_unfinished
 
 # --- A benchmark ----------------------------------------------------------------------------------
 
@@ -167,11 +167,14 @@ def record_of_run(folder):
     first, training, evaluations, continued = read_log(folder)
 
     # a run that was stopped has no result yet
-    step = evaluations[-1]["step"] if evaluations else 0
+    progress = progress_of_unfinished(folder)
     steps = first["settings"]["steps"]
-    if step != steps or not training:
+    is_evaluated = evaluations != [] and evaluations[-1]["step"] == steps
+    if progress is None and not (training and is_evaluated):
+        progress = "its log has no result"
+    if progress is not None:
         raise ValueError(
-            f"{folder} is not finished (step {step} of {steps}): "
+            f"{folder} is not finished ({progress}): "
             "the pretrain.py command that started it continues it"
         )
 

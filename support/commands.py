@@ -1,6 +1,7 @@
 """What the command lines share: errors as one line, signals, and types of arguments."""
 
 import argparse
+import math
 import os
 import shlex
 import signal
@@ -152,7 +153,10 @@ def positive_int(text):
 
 def fraction(text):
     """argparse type: a number that is at least 0 and below 1."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not in [0, 1)")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number from 0 to below 1")
     return value

@@ -57,7 +57,9 @@ class Job(NamedTuple):
 def check_batch_size(task, batch_size, rows):
     """ValueError if a batch that the user asks for (or None) is larger than the training data."""
     if batch_size is not None and batch_size > rows:
-        raise ValueError(f"--batch_size {batch_size:,}: {task} has {rows:,} training rows")
+        raise ValueError(
+            f"--batch_size {batch_size:,} is above the {rows:,} training rows of {task}"
+        )
 
 
 def missing_jobs(jobs):

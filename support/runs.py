@@ -176,9 +176,10 @@ def say_if_unfinished(folder):
 
 
 def progress_of_unfinished(folder):
-    """ "step 400 of 2,000" if model.pt is not the model of the last step; otherwise None.
+    """How far a run is that is not finished, such as "step 400 of 2,000"; None if it is finished.
 
-    Also None if the log does not say how many steps there are. ValueError if the log is damaged.
+    This is the last step in the log: model.pt may be some steps later. Also None if the log does
+    not say how many steps there are. ValueError if the log is damaged.
     """
     steps = pretraining_settings(folder).get("steps")
     if not isinstance(steps, int):

@@ -64,7 +64,11 @@ def listed_differences(there, here, except_for=()):
     """`different_settings` as text, "lr is 0.1 there and 0.2 here; ..."; "" if there are none."""
     listed = []
     for name, (one, other) in different_settings(there, here, except_for).items():
-        listed.append(f"{name} is {one} there and {other} here")
+        if name == "corpus":
+            text = f"another text or --vocab_size: fingerprint {one} there and {other} here"
+        else:
+            text = f"{name} is {one} there and {other} here"
+        listed.append(text)
     return "; ".join(listed)
 
 

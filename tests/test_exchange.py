@@ -628,7 +628,7 @@ def test_two_files_that_disagree_about_capital_letters_are_refused(refused, tmp_
             {"model_type": "roberta"},
             "model_type is roberta; models of type bert, electra, convbert",
         ),
-        ({"model_type": None}, "model_type is None"),
+        ({"model_type": None}, "it has no model_type"),
         ({"model_type": ["bert"]}, "model_type is ['bert']"),
         ({"hidden_act": "gelu_new"}, "hidden_act is gelu_new, and here it can only be 'gelu'"),
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps is 1e-05, and here it can only be 1e-12"),

@@ -622,7 +622,7 @@ def settings_of(name, size, rows, *options):
 
 def test_settings_with_more_rows_per_batch_than_there_are_rows_are_refused():
     assert settings_of("mrpc", "small", 30, "--batch_size", 30)["batch_size"] == 30
-    with pytest.raises(ValueError, match="mrpc has 30 training rows"):
+    with pytest.raises(ValueError, match="above the 30 training rows of mrpc"):
         settings_of("mrpc", "small", 30, "--batch_size", 31)
 
 
@@ -1749,6 +1749,7 @@ def test_a_wrong_submission_ends_with_a_list_of_what_is_wrong(tmp_path, run_prog
         ("RUN", "--format", "csv"),
         ("table", "RUN", "--epochs", "3"),
         ("predict", "RUN", "--seeds", "3"),
+        ("RUN", "--seed", "3"),  # not --seeds, which is a count
         ("check", "x.zip", "--task", "cola"),
         ("table", "RUN", "--published", "--by_phenomenon"),
         ("table", "RUN", "--published", "--compare", "none", "composite"),
@@ -1778,6 +1779,7 @@ def test_a_loss_that_is_not_finite_ends_in_one_line_and_leaves_no_result(
         ("RUN", "--seeds", "0"),
         ("RUN", "--seeds", "-3"),
         ("RUN", "--lr", "0"),
+        ("RUN", "--lr", "much"),
         ("RUN", "--lr", "nan"),
         ("RUN", "--lr", "1e400"),
         ("RUN", "--weight_decay", "nan"),

@@ -220,5 +220,5 @@ def test_a_lock_of_the_results_is_gone_afterwards(tmp_path):
 def test_a_batch_that_is_larger_than_the_training_data_is_refused():
     check_batch_size("wnli", None, 10)
     check_batch_size("wnli", 10, 10)
-    with pytest.raises(ValueError, match="--batch_size 2,000,000,000: wnli has 10 training rows"):
+    with pytest.raises(ValueError, match="2,000,000,000 is above the 10 training rows of wnli"):
         check_batch_size("wnli", 2_000_000_000, 10)

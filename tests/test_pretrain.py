@@ -1242,6 +1242,32 @@ def test_a_folder_that_cannot_be_made_ends_in_one_line(main, tmp_path):
 # --- Folders that belong to something else --------------------------------------------------------
 
 
+def test_folders_of_others_are_refused_before_the_first_of_several_runs_starts(main, tmp_path):
+    arguments = ["--variant", "none", "--steps", 3]
+    both = [*arguments, "--seed", 0, 1, "--out_dir", tmp_path]
+    second = tmp_path / "none-seed1"
+
+    # another run
+    assert main(*arguments, "--seed", 1, "--lr", 0.5, "--out_dir", second)[0] == 0
+    code, _, error = main(*both)
+    assert code == 2 and is_one_line(error)
+    assert f"{second} belongs to another run (lr is 0.5 there and 0.001 here)" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["none-seed1"]
+
+    # no run
+    (second / "train_state.pt").unlink()
+    code, _, error = main(*both)
+    assert code == 2 and is_one_line(error) and "holds no run to resume" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["none-seed1"]
+
+
+def test_options_are_written_out(main, tmp_path, monkeypatch):
+    """So --seed of glue.py, which has --seeds, cannot mean something else than here."""
+    monkeypatch.chdir(tmp_path)
+    code, _, error = main("--step", 3)
+    assert code == 2 and "unrecognized arguments: --step" in error and not list(tmp_path.iterdir())
+
+
 def test_the_attention_layer_of_a_hybrid_is_a_setting_of_the_run(main, tmp_path):
     arguments = ["--variant", "lightconv-hybrid", "--steps", 3, "--out_dir", tmp_path]
     assert main(*arguments, "--attention_layer", 2)[0] == 0
@@ -1260,7 +1286,7 @@ def test_the_attention_layer_of_a_hybrid_is_a_setting_of_the_run(main, tmp_path)
         (["--kernel_size", 9], "kernel_size is 17 there and 9 here"),
         (["--beyond", "zero"], "beyond is clip there and zero here"),
         (["--lr", 0.5], "lr is 0.002 there and 0.5 here"),
-        (["--vocab_size", 30], "corpus is"),
+        (["--vocab_size", 30], "another text or --vocab_size"),
     ],
 )
 def test_a_folder_of_another_run_is_refused_with_what_differs(main, tmp_path, other, words):
@@ -1688,7 +1714,7 @@ def test_a_checkpoint_with_weights_or_optimizer_of_another_model_is_refused(
         (["--dropout", "1.5"], "dropout"),
         (["--steps", "5", "--warmup_steps", "6"], "--warmup_steps"),
         (["--corpus", ""], "no corpus"),
-        (["--variant", "none", "canon", "--beyond", "zero"], "--beyond: no window"),
+        (["--variant", "none", "canon", "--beyond", "zero"], "--beyond zero has no use"),
         (["--attention_layer", "2"], "lightconv-hybrid"),
         (["--variant", "none", "fixed", "--attention_layer", "2"], "hybrid"),
         (["--variant", "none", "absolute", "--kernel_size", "9"], "kernel"),

@@ -689,8 +689,9 @@ def test_a_table_names_every_machine_the_dates_and_how_many_versions_of_the_code
     run = write_run(tmp_path / "none-seed0")
     log = run / "log.jsonl"
     other = {**MADE_BY, "date": "2026-11-23", "device": "cuda (model)", "code": "beef"}
-    line = json.dumps({"step": 20, "made_by": other})
-    log.write_text(log.read_text(encoding="utf-8") + "\n" + line, encoding="utf-8")
+    lines = log.read_text(encoding="utf-8").splitlines()
+    lines.insert(22, json.dumps({"step": 20, "made_by": other}))  # after the lines of step 20
+    log.write_text("\n".join(lines), encoding="utf-8")
     kept = record.record_of_run(run)
     assert kept["continued"] == [other]
     assert report.conditions([kept]) == (

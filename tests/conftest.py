@@ -52,6 +52,7 @@ BESIDE = (
     "test_course.py",
     "test_distributed.py",
     "test_exchange.py",
+    "test_figures.py",
     "test_glue.py",
     "test_pairs.py",
     "test_readme.py",

@@ -1258,8 +1258,9 @@ class Variant:
 
     @property
     def uses_beyond(self):
-        """Whether the config's `beyond` may change anything: it is for rows of K weights that are
-        added to scores, and for a mixer that reads it.
+        """Whether the config's `beyond` changes what this variant computes.
+
+        It does if the mixer reads it, or if a term adds rows of K weights to the scores.
         """
         if self.mixer.uses_beyond:
             return True

@@ -848,11 +848,12 @@ def check_fine_tuned_models(folder, out, records, toy, command):
 
         # they were fine-tuned on the tasks whose test files are asked for
         if any(each.get("toy", False) != toy for each in settings):
-            trained_on = "the toy tasks (--data_dir toy)"
+            toy_tasks = "the toy tasks (--data_dir toy)"
+            trained_on = toy_tasks
             asked_for = "GLUE"
             if toy:
                 trained_on = "GLUE"
-                asked_for = "the toy tasks (--data_dir toy)"
+                asked_for = toy_tasks
             raise ValueError(
                 f"{out}: its runs of {name} were fine-tuned on {trained_on}, and these are the "
                 f"test files of {asked_for}: choose another --data_dir or another --name"

@@ -1092,14 +1092,18 @@ def check_holds_run_or_nothing(folder):
         )
 
 
-def check_log(folder, settings):
-    """ValueError if the log in a folder is that of a run with other settings."""
-    try:
-        saved = pretraining_settings(folder)
-    except ValueError:
-        return  # a damaged log is written again from the checkpoint, which is checked, too
-    if saved:
-        check_belongs(folder, saved, settings, "--out_dir")
+def check_logs(folders, settings_of):
+    """ValueError if the log in one of the folders is that of a run with other settings.
+
+    folders: {(variant, seed): folder}; settings_of: {(variant, seed): settings}.
+    """
+    for run, folder in folders.items():
+        try:
+            saved = pretraining_settings(folder)
+        except ValueError:
+            continue  # a damaged log is written again from the checkpoint, which is checked later
+        if saved:
+            check_belongs(folder, saved, settings_of[run], "--out_dir")
 
 
 def check_memory_of(configs, batch_size, corpus, device, dtype, micro_batch):
@@ -1217,13 +1221,16 @@ def main(arguments=None):
             f"--batch_size is above the {len(corpus.train):,} training pairs: a step repeats them"
         )
 
-    # and so is a folder of another run
+    # the settings of all runs
     settings_of = {}
-    for (variant, seed), folder in folders.items():
-        settings = settings_for(configs[variant], recipe, args.size, seed, corpus, dtype)
-        settings_of[variant, seed] = settings
-        if is_first() and not args.dry_run:
-            check_log(folder, settings)
+    for variant, seed in folders:
+        settings_of[variant, seed] = settings_for(
+            configs[variant], recipe, args.size, seed, corpus, dtype
+        )
+
+    # a folder that belongs to another run is refused before any run starts, too
+    if is_first() and not args.dry_run:
+        check_logs(folders, settings_of)
 
     # under torchrun: the first process has checked everything, so the others may begin
     let_others_begin()

@@ -6,7 +6,7 @@ A blank keeps the signature, the docstring (equation, shapes) and the comments t
         # (H, 1, K): the same row for every sequence and query
         raise NotImplementedError("part 2: the fixed term")
 
-The rest of a file is byte for byte the same, but for the SPECIAL_CASES of blank functions.
+The rest of a file is byte for byte the same, except for the SPECIAL_CASES of blank functions.
 ASSIGNMENT.md lists the functions. The copy holds no file of the grader, because the list of known
 mistakes would give the answers away.
 """
@@ -49,6 +49,7 @@ FILES = (
     "tests/science/*.py",
     "toy/*.py",
 )
+
 # Fast special cases of graded functions: (the graded one, a body that calls it). Where that one is
 # blank, their own bodies would give its answer away.
 SPECIAL_CASES = {

@@ -140,12 +140,17 @@ class PlainAdamW:
 
     def update_weight(self, name, gradient, lr):
         """AdamW of one weight: decay, then a step along the mean of the gradients."""
+        # the running means of the gradient and of its square
         x = self.weights[name]
         first = self.first[name].mul_(0.9).add_(gradient, alpha=0.1)
         second = self.second[name].mul_(0.999).add_(gradient**2, alpha=0.001)
+
         with torch.no_grad():
+            # decay
             if decays(name):
                 x -= lr * SETTINGS["weight_decay"] * x
+
+            # a step; the means begin at 0, and the divisors correct this
             mean = first / (1 - 0.9**self.step)
             root = (second / (1 - 0.999**self.step)).sqrt()
             x -= lr * mean / (root + 1e-6)

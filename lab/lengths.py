@@ -372,22 +372,28 @@ def run_of(folder):
     return {"run": Path(folder).resolve().name, "settings": pretraining_settings(folder)}
 
 
-def check_out(path, folders, measured):
-    """ValueError, before the work, if the file of --out cannot take these runs."""
+def records_of_file(path):
+    """{identity of a run: its record} of the file of --out; {} if it is not there yet."""
+    if not path.exists():
+        return {}
+    return {identity_of_run(record): record for record in read_length_records(path)}
+
+
+def check_out(path, kept, folders, measured):
+    """ValueError, before the work, if the file of --out cannot take these runs.
+
+    kept: from `records_of_file`.
+    """
     # all of them are finished; nothing in a record would show that one is not
     for folder in folders:
         progress = progress_of_unfinished(folder)
         if progress is not None:
             raise ValueError(f"--out is for finished runs: {folder} is at {progress}")
 
-    # the runs that are in the file
-    kept = []
-    if path.exists():
-        kept = read_length_records(path)
-
-    # they were measured in the same way
+    # the runs in the file were measured in the same way, so one of them is enough here
     if kept:
-        differences = different_settings(kept[0]["measured"], measured, except_for=())
+        first = next(iter(kept.values()))
+        differences = different_settings(first["measured"], measured, except_for=())
         if differences:
             raise ValueError(
                 f"--out: the losses in {path} were measured in another way (other "
@@ -395,7 +401,7 @@ def check_out(path, folders, measured):
             )
 
     # they can be compared with the new ones, which replace records of the same run
-    runs = {identity_of_run(record): record for record in kept}
+    runs = dict(kept)
     for folder in folders:
         run = run_of(folder)
         runs[identity_of_run(run)] = run
@@ -403,12 +409,8 @@ def check_out(path, folders, measured):
         check_comparable(list(runs.values()))
 
 
-def not_in_file(path, folders):
+def not_in_file(path, kept, folders):
     """The runs whose losses are not in the file of --out, or are those of another model."""
-    kept = {}
-    if path.exists():
-        kept = {identity_of_run(record): record for record in read_length_records(path)}
-
     missing = []
     for folder in folders:
         record = kept.get(identity_of_run(run_of(folder)))
@@ -550,8 +552,9 @@ def main(arguments=None):
     # what is left to measure
     missing = args.runs
     if args.out is not None:
-        check_out(args.out, args.runs, measured)
-        missing = not_in_file(args.out, args.runs)
+        kept = records_of_file(args.out)
+        check_out(args.out, kept, args.runs, measured)
+        missing = not_in_file(args.out, kept, args.runs)
     readable = readable_lengths(missing, args.lengths)
 
     # write the file now, perhaps without a line, so that a wrong path fails before the work

@@ -172,7 +172,7 @@ def unpack(archive, folder, names):
                 for name in names:
                     content = files.read(f"{folder.name}/{name}")
                     (new / name).write_bytes(content)
-                    flush_to_disk(new / name)
+                    flush_to_disk(new / name)  # its content, before the folder gets its name
         except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise ValueError(f"cannot unpack {archive}: {error}") from None
 

@@ -193,7 +193,9 @@ def progress_of_unfinished(folder):
         is_finished = step >= steps
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError(f"{path} is damaged: its last line is not complete") from None
-    return None if is_finished else f"step {step:,} of {steps:,}"
+    if is_finished:
+        return None
+    return f"step {step:,} of {steps:,}"
 
 
 # --- The tokenizer --------------------------------------------------------------------------------

@@ -79,7 +79,11 @@ def pytest_collection_modifyitems(config, items):
     waiting = []
     others = []
     for item in items:
-        name = item.path.name if item.path.parent == TESTS else None
+        # a file in another folder, such as science/, may have the same name
+        name = None
+        if item.path.parent == TESTS:
+            name = item.path.name
+
         if name in BESIDE:
             beside.append(item)
         elif name == "test_beside.py":

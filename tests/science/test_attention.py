@@ -489,7 +489,6 @@ def test_beyond_changes_the_output_only_of_variants_that_use_it(variant):
     zero.load_state_dict(clip.state_dict())
     x, mask = padded_batch(11)
     is_equal = torch.equal(clip(x, mask)[mask], zero(x, mask)[mask])
-
     assert is_equal == (not VARIANTS[variant].uses_beyond)
 
 

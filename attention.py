@@ -59,6 +59,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from kernels import add_band, attention_in_blocks, band_sums, convolve, key_scores, widen
+from support.commands import UserError
 
 # With more queries than this, attention is computed in blocks of queries. It must be at least
 # kernels.BLOCK; otherwise each block would itself be divided into blocks, without end.
@@ -452,7 +453,7 @@ class TransformerXL(Term):
         C = config.hidden_size
         H = config.heads
         if C % 2:
-            raise ValueError(f"xl has as many sines as cosines: hidden_size cannot be {C}")
+            raise UserError(f"xl has as many sines as cosines: hidden_size cannot be {C}")
         self.W = nn.Linear(C, C, bias=False)
         initialise_linear(self)
         self.u = nn.Parameter(torch.zeros(H, C // H))  # (H, d)
@@ -497,7 +498,7 @@ class Rotary(Term):
         super().__init__(config)
         d = config.hidden_size // config.heads
         if d % 2:
-            raise ValueError(f"rotary rotates pairs of channels: a head cannot have {d} of them")
+            raise UserError(f"rotary rotates pairs of channels: a head cannot have {d} of them")
 
     def content(self, q, k):
         N, d = q.shape[-2:]
@@ -648,9 +649,9 @@ class HalfConvolution(nn.Module):
 
 
 def half_of_the_heads(config):
-    """H/2: half of the heads are convolutions, as in the papers. ValueError if H is odd."""
+    """H/2: half of the heads are convolutions, as in the papers. UserError if H is odd."""
     if config.heads % 2:
-        raise ValueError(
+        raise UserError(
             f"{config.variant} gives half of the heads to convolutions: "
             f"heads must be even, not {config.heads}"
         )

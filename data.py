@@ -36,6 +36,7 @@ from tqdm import tqdm
 
 import toy.language
 from support import corpus_cache, text_files
+from support.commands import UserError
 from support.files import new_folder, sha256_of
 from support.runs import SPECIAL_TOKENS
 from support.text_files import WIKITEXT
@@ -372,13 +373,13 @@ def train_tokenizer(sample, vocab_size, log):
         A tokenizers.Tokenizer. The same sample always gives the same one.
 
     Raises:
-        ValueError: the vocabulary is too small for all different characters, or each word of the
+        UserError: the vocabulary is too small for all different characters, or each word of the
             text is longer than LONGEST_WORD characters.
     """
     tokenizer = untrained_tokenizer()
     forms = count_forms(tokenizer, sample)
     if sample and not forms:
-        raise ValueError(
+        raise UserError(
             f"none of its words has {LONGEST_WORD} characters or fewer: "
             f"are there spaces between its words?"
         )
@@ -399,7 +400,7 @@ def train_tokenizer(sample, vocab_size, log):
     max_pieces = vocab_size - len(SPECIAL_TOKENS)
     if len(characters) > max_pieces:
         needed = len(characters) + len(SPECIAL_TOKENS)
-        raise ValueError(
+        raise UserError(
             f"a vocabulary of {vocab_size:,} is too small: the {len(characters):,} different "
             f"characters of the text and the special tokens need {needed:,}"
         )
@@ -450,18 +451,18 @@ def prepare_corpus(names, cache_dir, seq_len, vocab_size=VOCABULARY_SIZE, log=pr
         A Corpus.
 
     Raises:
-        ValueError: the corpus cannot be used, or an argument is impossible.
+        UserError: the corpus cannot be used, or an argument is impossible.
         OSError: a download failed, or the disk is full.
     """
     # Token ids are stored in 16 bits.
     smallest = len(SPECIAL_TOKENS) + 1
     largest = 1 << 16
     if not smallest <= vocab_size <= largest:
-        raise ValueError(
+        raise UserError(
             f"a vocabulary has from {smallest} to {largest:,} tokens, not {vocab_size:,}"
         )
     if seq_len < 8:
-        raise ValueError(f"sequences must have at least 8 tokens, not {seq_len}")
+        raise UserError(f"sequences must have at least 8 tokens, not {seq_len}")
 
     # Each corpus has its own folder in the cache. The name of the folder is a hash of everything
     # that the corpus depends on. The length of the rows is not part of it, because pairs are cut
@@ -529,13 +530,13 @@ def fill_cache(sources, identity, folder, vocab_size, log):
         counts = write_token_ids(paragraphs, tokenizer, new)
 
         if counts["pairs"] < 2:
-            raise ValueError(
+            raise UserError(
                 f"too little text: {counts['sentences']} sentences, {counts['pairs']} pairs of "
                 f"sentences from the same document; at least 2 pairs are needed, one to train on "
                 f"and one to hold out"
             )
         if [identity_of(source) for source in sources] != identity:
-            raise ValueError("its text was changed while it was read: start again")
+            raise UserError("its text was changed while it was read: start again")
 
         # Count the held-out pairs that occur among the training pairs, too.
         first_sentences = pair_sentences(corpus_cache.read_array(new, "documents.bin"))
@@ -979,7 +980,7 @@ class Corpus(BatchSource):
 
     @property
     def tokens(self):
-        """(tokens,) all token ids, on disk. Raises ValueError if the file was changed meanwhile."""
+        """(tokens,) all token ids, on disk. Raises UserError if the file was changed meanwhile."""
         return self.token_file.array()
 
     def epoch_batches(self, seed, epoch, batch_size):

@@ -64,6 +64,7 @@ from model import SIZES, BertForClassification, load_config, load_run
 from pretrain import ADAM_BETAS, ADAM_EPS, CHECKPOINT, MAX_GRADIENT_NORM, Trainer, step_seed
 from support import glue_format
 from support.commands import (
+    UserError,
     command_line,
     fraction,
     given_options,
@@ -76,7 +77,7 @@ from support.distributed import let_others_begin, print_from_any, run_together
 from support.files import remove_parts, sha256_of, write_text
 from support.glue_cache import build_once
 from support.glue_downloads import download_tasks
-from support.glue_format import FORMATS, check_data, named_tasks, read_task
+from support.glue_format import FORMATS, MissingFile, check_data, named_tasks, read_task
 from support.glue_jobs import (
     POLL_SECONDS,
     Job,
@@ -320,7 +321,7 @@ def make_classifier(config, num_labels, encoder, settings):
     load_weights(model, encoder, "the encoder to start from", strict=False)
     for name in model.state_dict():
         if name.startswith("bert.") and name not in encoder:
-            raise ValueError(
+            raise UserError(
                 f"the encoder to start from has no {name}: delete its file, and it is made again"
             )
     return model
@@ -517,7 +518,7 @@ def settings_for(name, seed, text, config, args, dtype):
         args: the command line of `finetune`.
         dtype: the precision.
     Raises:
-        ValueError: --batch_size is above the training rows of the task.
+        UserError: --batch_size is above the training rows of the task.
     """
     # --lr, --epochs and so on replace the published settings, but only for the tasks in --task. If
     # MNLI is trained only because RTE starts from it, these options do not change its settings.
@@ -566,7 +567,7 @@ def plan_jobs(folder, tasks, args, dtype):
         A list of Job.
 
     Raises:
-        ValueError: the folder of the results has results with other settings, or --batch_size is
+        UserError: the folder of the results has results with other settings, or --batch_size is
             above the training rows of a task.
     """
     config = load_config(folder)
@@ -644,7 +645,7 @@ class PretrainedRun:
         # results name the model that they come from, so it must still be the same
         for name, digest in digests_of(self.folder).items():
             if job.settings[name] != digest:
-                raise ValueError(
+                raise UserError(
                     f"{self.folder} got another model since this command was started: "
                     "start it again"
                 )
@@ -823,7 +824,7 @@ def predict_tests(folder, formats, data_dir, args, device):
 
 
 def check_fine_tuned_models(folder, out, records, toy, command):
-    """ValueError if fine-tuned models are missing, or do not fit `folder` or the test files.
+    """UserError if fine-tuned models are missing, or do not fit `folder` or the test files.
 
     Args:
         folder: the run, as pretrain.py wrote it.
@@ -836,12 +837,12 @@ def check_fine_tuned_models(folder, out, records, toy, command):
         # there is a result
         settings = [record["settings"] for (task, _), record in records.items() if task == name]
         if not settings:
-            raise ValueError(f"{out} has no run of {name}: {command} --task {name} makes one")
+            raise UserError(f"{out} has no run of {name}: {command} --task {name} makes one")
 
         # they started from the model that the folder has now, and saw token ids of its tokenizer
         for key, file in (("model", "model.pt"), ("tokenizer", "tokenizer.json")):
             if any(each.get(key) != digests[key] for each in settings):
-                raise ValueError(
+                raise UserError(
                     f"{out}: its runs of {name} started from another {file} than {folder} has now, "
                     "or an earlier version of this program made them: choose another --name"
                 )
@@ -854,7 +855,7 @@ def check_fine_tuned_models(folder, out, records, toy, command):
             if toy:
                 trained_on = "GLUE"
                 asked_for = toy_tasks
-            raise ValueError(
+            raise UserError(
                 f"{out}: its runs of {name} were fine-tuned on {trained_on}, and these are the "
                 f"test files of {asked_for}: choose another --data_dir or another --name"
             )
@@ -863,7 +864,7 @@ def check_fine_tuned_models(folder, out, records, toy, command):
         for split in FORMATS[name].dev_splits:
             path = best_path(out, name, split)
             if not path.exists():
-                raise ValueError(f"{path} is missing: {remake_hint(out, name, command)}")
+                raise UserError(f"{path} is missing: {remake_hint(out, name, command)}")
 
 
 def remake_hint(out, name, command):
@@ -943,7 +944,7 @@ def read_tasks(formats, data_dir, args):
                 f"other tasks start from {name} (--no-intermediate: they start from the "
                 "pre-trained model)"
             )
-            with added_to_errors(why, FileNotFoundError):
+            with added_to_errors(why, MissingFile):
                 splits = read_splits(formats[name], data_dir, args.allow_partial)
         tasks[name] = make_task_text(splits)
     return tasks
@@ -1014,7 +1015,7 @@ def table_command(args):
     """Print the results of the runs."""
     runs = [read_run(folder, args.name) for folder in each_run_once(args.runs)]
     if args.published and has_toy_results(runs):
-        raise ValueError(
+        raise UserError(
             "there are results of the toy tasks among these runs; "
             "the published rows are results of GLUE"
         )
@@ -1025,7 +1026,7 @@ def table_command(args):
         runs = [run for run in runs if run.variant in args.compare]  # the notes are about these
     elif args.by_phenomenon:
         if not has_phenomena(runs):
-            raise ValueError("--by_phenomenon is about cola, which has no results in these runs")
+            raise UserError("--by_phenomenon is about cola, which has no results in these runs")
         lines = result_lines(runs, phenomenon_cells)
     else:
         lines = result_lines(runs, task_cells, args.published)
@@ -1034,21 +1035,21 @@ def table_command(args):
 
 
 def read_run(folder, name):
-    """A run and its results, for the table. ValueError if it has none."""
+    """A run and its results, for the table. UserError if it has none."""
     say_if_unfinished(folder)
     # without a log only the variant is known
     settings = {**pretraining_settings(folder), "variant": load_config(folder).variant}
     records = read_results(folder / name)
     if not records:
         hint = command_line(["python", "glue.py", "finetune", folder, "--name", name])
-        raise ValueError(f"{folder / name} has no results: {hint} makes them")
+        raise UserError(f"{folder / name} has no results: {hint} makes them")
 
     # the results must be of the model that is there now, not of one with fewer steps
     if (folder / "model.pt").is_file():
         digest = model_digest(folder)
         for record in records.values():
             if record["settings"].get("model", digest) != digest:
-                raise ValueError(
+                raise UserError(
                     f"the results in {folder / name} are of an earlier model.pt: "
                     "fine-tune the run again with another --name"
                 )
@@ -1072,7 +1073,7 @@ def check_command(args):
 def download_command(args):
     """Download the files of the tasks."""
     if is_toy(args.data_dir):
-        raise ValueError("the toy tasks need no download: give another --data_dir")
+        raise UserError("the toy tasks need no download: give another --data_dir")
     download_tasks(named_tasks(args.tasks), args.data_dir)
     return 0
 

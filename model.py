@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from attention import VARIANTS, Mixer, initialise_linear, make_mixers
 from kernels import BEYOND
-from support.commands import LARGEST_INT, run_command, valid_text
+from support.commands import LARGEST_INT, UserError, run_command, valid_text
 from support.runs import load_weights, read_config, read_tokenizer, read_weights, write_run
 
 # small and base: [C] table 4. tiny is what the CPU of a laptop trains in minutes.
@@ -43,7 +43,7 @@ MOST_LAYERS = 200  # with a wrong number in a config.json, making the model coul
 
 @dataclass(frozen=True)
 class BertConfig:
-    """Everything that defines a model. Raises ValueError if the numbers do not fit.
+    """Everything that defines a model. Raises UserError if the numbers do not fit.
 
     What a single mixer needs, such as an even number of heads, is checked when the mixer is made.
     """
@@ -69,7 +69,7 @@ class BertConfig:
     def __post_init__(self):
         if self.variant not in VARIANTS:
             names = ", ".join(VARIANTS)
-            raise ValueError(f"unknown variant {self.variant!r}; the variants are: {names}")
+            raise UserError(f"unknown variant {self.variant!r}; the variants are: {names}")
         self.fill_in_defaults()
         self.check_numbers()
         self.check_kernel()
@@ -86,7 +86,7 @@ class BertConfig:
             object.__setattr__(self, "attention_layer", self.layers)
 
     def check_numbers(self):
-        """ValueError if a size is not a whole number in its range, or if sizes do not fit."""
+        """UserError if a size is not a whole number in its range, or if sizes do not fit."""
         # Check the fields of type int, and those of type int | None unless their value is None.
         for field in fields(self):
             value = getattr(self, field.name)
@@ -96,26 +96,26 @@ class BertConfig:
             if field.name == "layers":
                 most = MOST_LAYERS
             if is_number and (type(value) is not int or not 1 <= value <= most):
-                raise ValueError(f"{field.name} must be a whole number, 1 to {most}, not {value!r}")
+                raise UserError(f"{field.name} must be a whole number, 1 to {most}, not {value!r}")
 
         if self.hidden_size % self.heads:
-            raise ValueError(
+            raise UserError(
                 f"hidden_size {self.hidden_size} cannot be divided into {self.heads} heads"
             )
         if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), not {self.dropout!r}")
+            raise UserError(f"dropout must be in [0, 1), not {self.dropout!r}")
 
     def check_kernel(self):
-        """ValueError if kernel_size or beyond cannot be used.
+        """UserError if kernel_size or beyond cannot be used.
 
         A variant without rows of K weights ignores beyond.
         """
         variant = VARIANTS[self.variant]
 
         if self.kernel_size is not None and not variant.has_kernel:
-            raise ValueError(f"{self.variant} has no kernel, so it takes no kernel_size")
+            raise UserError(f"{self.variant} has no kernel, so it takes no kernel_size")
         if self.kernel_size is not None and self.kernel_size % 2 == 0:
-            raise ValueError(
+            raise UserError(
                 "kernel_size must be odd (k tokens to each side, and the token itself), "
                 f"not {self.kernel_size}"
             )
@@ -124,24 +124,24 @@ class BertConfig:
         # allowed even if it is larger; otherwise a small max_length would forbid the default.
         longest = max(2 * self.max_length - 1, variant.kernel_size)
         if self.kernel_size is not None and self.kernel_size > longest:
-            raise ValueError(
+            raise UserError(
                 f"kernel_size {self.kernel_size} is too large: with {longest}, a kernel reaches "
                 "every token"
             )
         if self.beyond not in BEYOND:
-            raise ValueError(f"beyond must be one of {', '.join(BEYOND)}, not {self.beyond!r}")
+            raise UserError(f"beyond must be one of {', '.join(BEYOND)}, not {self.beyond!r}")
 
     def check_attention_layer(self):
-        """ValueError if the variant is not a hybrid, or if the model has no such layer."""
+        """UserError if the variant is not a hybrid, or if the model has no such layer."""
         if self.attention_layer is None:
             return
 
         if not VARIANTS[self.variant].hybrid:
-            raise ValueError(
+            raise UserError(
                 f"attention_layer is for the hybrid variants; {self.variant} is not one of them"
             )
         if self.attention_layer > self.layers:
-            raise ValueError(
+            raise UserError(
                 f"attention_layer {self.attention_layer} is beyond the model's {self.layers} layers"
             )
 
@@ -152,7 +152,7 @@ class BertConfig:
         overrides: further fields. They also replace those that the size sets, such as layers=2.
         """
         if size not in SIZES:
-            raise ValueError(f"unknown size {size!r}; the sizes are: {', '.join(SIZES)}")
+            raise UserError(f"unknown size {size!r}; the sizes are: {', '.join(SIZES)}")
         known = {field.name for field in fields(cls)}
         for name in overrides:
             if name not in known:
@@ -447,18 +447,18 @@ def save_run(folder, model, tokenizer):
 
 
 def load_config(folder):
-    """The BertConfig of a run. Raises ValueError if the folder is not a run of this project."""
+    """The BertConfig of a run. Raises UserError if the folder is not a run of this project."""
     values = read_config(folder)
     try:
         return BertConfig(**values)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{folder}/config.json does not describe a model: {error}") from None
+    except (TypeError, UserError) as error:
+        raise UserError(f"{folder}/config.json does not describe a model: {error}") from None
 
 
 def load_run(folder):
     """The masked-LM model of a run, in evaluation mode, and its tokenizer.
 
-    Raises ValueError if the folder is not a run, or a file in it is damaged or does not fit.
+    Raises UserError if the folder is not a run, or a file in it is damaged or does not fit.
     """
     config = load_config(folder)
 
@@ -467,9 +467,9 @@ def load_run(folder):
         with torch.device("meta"):
             model = BertForMaskedLM(config)
     except RuntimeError:
-        raise ValueError(f"{folder}/config.json describes a model that is too large") from None
-    except ValueError as error:
-        raise ValueError(f"{folder}/config.json does not describe a model: {error}") from None
+        raise UserError(f"{folder}/config.json describes a model that is too large") from None
+    except UserError as error:
+        raise UserError(f"{folder}/config.json does not describe a model: {error}") from None
 
     load_weights(model, read_weights(folder), f"{folder}/model.pt", assign=True)
     model.bert.share()  # the file has a copy of a shared parameter for each layer
@@ -495,12 +495,12 @@ def fill_in(model, tokenizer, text, best=5):
     mask = tokenizer.token_to_id("[MASK]")
     ids = [cls, *tokenizer.encode(text, add_special_tokens=False).ids, sep]
     if mask not in ids:
-        raise ValueError(
+        raise UserError(
             "the text has no blank: write [MASK] for the word to guess, "
             'as in "the dog [MASK] tired"'
         )
     if len(ids) > model.config.max_length:
-        raise ValueError(
+        raise UserError(
             f"the text has {len(ids)} tokens, the model takes {model.config.max_length}"
         )
 

@@ -69,6 +69,7 @@ from support.checkpoints import damaged, is_number, load_optimizer, read_state
 from support.commands import (
     LARGEST_INT,
     TrainingFailed,
+    UserError,
     given_options,
     positive_int,
     refuse_double_dash,
@@ -116,7 +117,7 @@ from support.statistics import different_settings, listed_differences, mean_and_
 class Recipe:
     """How long and how fast a model is trained.
 
-    Raises ValueError for a seq_len, lr or warmup_steps that no run can have.
+    Raises UserError for a seq_len, lr or warmup_steps that no run can have.
     """
 
     steps: int  # updates of the weights
@@ -129,13 +130,13 @@ class Recipe:
 
     def __post_init__(self):
         if self.seq_len < 8:
-            raise ValueError(
+            raise UserError(
                 f"--seq_len must be at least 8, for two short sentences, not {self.seq_len}"
             )
         if not 0 < self.lr < math.inf:
-            raise ValueError(f"--lr must be a number above 0, not {self.lr}")
+            raise UserError(f"--lr must be a number above 0, not {self.lr}")
         if self.warmup_steps > self.steps:
-            raise ValueError(
+            raise UserError(
                 f"--warmup_steps {self.warmup_steps:,} is more than all {self.steps:,} steps"
             )
 
@@ -157,6 +158,10 @@ TOY_RECIPE = Recipe(2_000, batch_size=64, seq_len=64, lr=2e-3, warmup_steps=200,
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-6
 MAX_GRADIENT_NORM = 1.0
+
+# Until this step, a loss that is not finite is more often a mistake in a new mixer than a learning
+# rate that is too high: the warm-up has hardly begun.
+FIRST_STEPS = 10
 
 CHECKPOINT = "train_state.pt"  # the file in the folder of a run from which it is resumed
 
@@ -303,14 +308,16 @@ class Trainer:
         first = self.step - len(losses) + 1
         for step, (loss, norm) in enumerate(zip(losses, norms, strict=True), first):
             if not math.isfinite(loss):
-                raise self.failed(f"the loss is {loss} at step {step}")
+                raise self.failed(f"the loss is {loss} at step {step}", step)
             if not math.isfinite(norm):
-                raise self.failed(f"the gradient norm is {norm} at step {step}")
+                raise self.failed(f"the gradient norm is {norm} at step {step}", step)
 
         # the weights
         for parameter in self.model.parameters():
             if not parameter.isfinite().all():
-                raise self.failed(f"the weights are not finite numbers after step {self.step}")
+                raise self.failed(
+                    f"the weights are not finite numbers after step {self.step}", self.step
+                )
 
     def read_losses(self):
         """The unread losses and gradient norms as numbers: two lists. It waits for the device."""
@@ -326,9 +333,14 @@ class Trainer:
             losses = [total / process_count() for total in sum_over_processes(losses)]
         return losses, norms
 
-    def failed(self, reason):
-        """A TrainingFailed that says what is kept and what may help."""
+    def failed(self, reason, step):
+        """A TrainingFailed that says what is kept and what may help. step: where it was seen."""
         advice = "a lower --lr or a longer warm-up may help"
+        if step <= FIRST_STEPS:
+            advice = (
+                "so early, the cause is more often the code of the model than the learning rate: "
+                "a division by 0, or a softmax over nothing but -inf; otherwise " + advice
+            )
         if self.folder_option is not None:
             advice = f"{advice}, with another {self.folder_option}"
         if self.saved_step is not None:
@@ -376,7 +388,7 @@ class Trainer:
         Args:
             folder_option: the command-line option that chooses another folder, for messages.
         Raises:
-            ValueError: the checkpoint is damaged, or belongs to a run with other settings.
+            UserError: the checkpoint is damaged, or belongs to a run with other settings.
         """
         self.folder_option = folder_option
         if not self.path.exists():
@@ -402,10 +414,10 @@ class Trainer:
 
 
 def check_belongs(folder, saved, settings, folder_option):
-    """ValueError if the settings that are saved in a folder are not those of this run."""
+    """UserError if the settings that are saved in a folder are not those of this run."""
     differences = listed_differences(saved, settings)
     if differences:
-        raise ValueError(
+        raise UserError(
             f"{folder} belongs to another run ({differences}); "
             f"{advice_on_precision(saved, settings)}choose another {folder_option}"
         )
@@ -741,7 +753,7 @@ def record_evaluation(trainer, corpus):
     batch_size = rows_at_once(settings["batch_size"], trainer.micro_batch)
     loss, accuracy = evaluate(trainer.model, corpus, batch_size, trainer.device, trainer.dtype)
     if not math.isfinite(loss):
-        raise trainer.failed(f"the held-out loss is {loss} after step {trainer.step}")
+        raise trainer.failed(f"the held-out loss is {loss} after step {trainer.step}", trainer.step)
     trainer.records.append(
         {"step": trainer.step, "held_out_loss": loss, "held_out_accuracy": accuracy}
     )
@@ -833,7 +845,7 @@ def own_run(trainer, folder):
         # and none continues before all have read it.
         start = [trainer.settings, trainer.step, trainer.result is not None]
         if value_of_first(start) != start:
-            raise ValueError(
+            raise UserError(
                 f"process {rank()} sees another {folder}, or another text, than the first process: "
                 "--out_dir and --corpus must be on a disk that all machines share"
             )
@@ -842,7 +854,7 @@ def own_run(trainer, folder):
 
 
 def resume_run(trainer, folder):
-    """Continue from the folder's checkpoint. ValueError if the folder holds something else."""
+    """Continue from the folder's checkpoint. UserError if the folder holds something else."""
     check_holds_run_or_nothing(folder)
     trainer.resume(folder_option="--out_dir")
     if trainer.result is None:
@@ -856,9 +868,9 @@ def resume_run(trainer, folder):
     ):
         model, _ = load_run(folder)
         if model.config != trainer.model.config:
-            raise ValueError(f"{folder} holds another model")
+            raise UserError(f"{folder} holds another model")
         if sha256_of(folder / "model.pt") != trainer.result.get("model_sha256"):
-            raise ValueError(f"{folder}/model.pt holds the weights of another run")
+            raise UserError(f"{folder}/model.pt holds the weights of another run")
 
 
 # --- Dry run: memory and time of a step -----------------------------------------------------------
@@ -998,23 +1010,23 @@ def config_for(args, recipe, name):
 
 
 def check_options(args):
-    """ValueError if --kernel_size, --beyond or --attention_layer is given without any use."""
+    """UserError if --kernel_size, --beyond or --attention_layer is given without any use."""
     variants = [VARIANTS[name] for name in args.variant]
     if args.kernel_size is not None and not any(variant.has_kernel for variant in variants):
-        raise ValueError(
+        raise UserError(
             f"--kernel_size has no use: these variants have no kernel: {', '.join(args.variant)}"
         )
 
     # "clip" is the default, so only the other value is certain to be given
     if args.beyond != "clip" and not any(variant.uses_beyond for variant in variants):
-        raise ValueError(
+        raise UserError(
             "--beyond zero has no use: these variants add no kernel to their scores: "
             f"{', '.join(args.variant)}"
         )
 
     if args.attention_layer is not None and not any(variant.hybrid for variant in variants):
         hybrids = [name for name, variant in VARIANTS.items() if variant.hybrid]
-        raise ValueError(f"--attention_layer is for {', '.join(hybrids)}")
+        raise UserError(f"--attention_layer is for {', '.join(hybrids)}")
 
 
 def settings_for(config, recipe, size, seed, corpus, dtype):
@@ -1067,7 +1079,7 @@ def run_folders(args):
 
 
 def check_folders(folders, resume):
-    """ValueError, before any work, if a folder cannot be that of a run.
+    """UserError, before any work, if a folder cannot be that of a run.
 
     It may be a file, or used by another process, or hold other files than those of a run, or those
     of a run although resume is "never".
@@ -1075,9 +1087,9 @@ def check_folders(folders, resume):
     for folder in folders:
         for path in (folder, *folder.parents):
             if os.path.lexists(path) and not path.is_dir():
-                raise ValueError(f"--out_dir: {path} is a file, not a folder")
+                raise UserError(f"--out_dir: {path} is a file, not a folder")
         if resume == "never" and holds_files(folder):
-            raise ValueError(
+            raise UserError(
                 f"{folder} is not empty and --resume is never; choose another --out_dir"
             )
         check_not_in_use(folder)
@@ -1085,29 +1097,29 @@ def check_folders(folders, resume):
 
 
 def check_holds_run_or_nothing(folder):
-    """ValueError if a folder holds files, but no checkpoint to continue from."""
+    """UserError if a folder holds files, but no checkpoint to continue from."""
     if holds_files(folder) and not (folder / CHECKPOINT).exists():
-        raise ValueError(
+        raise UserError(
             f"{folder} is not empty and holds no run to resume; choose another --out_dir"
         )
 
 
 def check_logs(folders, settings_of):
-    """ValueError if the log in one of the folders is that of a run with other settings.
+    """UserError if the log in one of the folders is that of a run with other settings.
 
     folders: {(variant, seed): folder}; settings_of: {(variant, seed): settings}.
     """
     for run, folder in folders.items():
         try:
             saved = pretraining_settings(folder)
-        except ValueError:
+        except UserError:
             continue  # a damaged log is written again from the checkpoint, which is checked later
         if saved:
             check_belongs(folder, saved, settings_of[run], "--out_dir")
 
 
 def check_memory_of(configs, batch_size, corpus, device, dtype, micro_batch):
-    """ValueError if the training of one of the models cannot fit into the memory.
+    """UserError if the training of one of the models cannot fit into the memory.
 
     Args:
         configs: BertConfigs with the vocabulary of the corpus.

@@ -57,7 +57,7 @@ from pretrain import (
     train_step,
     wants_compile,
 )
-from support.commands import positive_int, run_command
+from support.commands import UserError, positive_int, run_command
 from support.devices import autocast, choose_device, compile_encoder, dtype_name, synchronize
 from support.memory import keep_freed_memory
 
@@ -309,7 +309,7 @@ def chosen_variants(names, allowed, baseline):
     """
     for name in names:
         if name not in allowed and name != "all":
-            raise ValueError(
+            raise UserError(
                 f"--variant {name!r} cannot be measured here; the variants are: "
                 f"{', '.join(allowed)}"
             )
@@ -524,13 +524,13 @@ def measure_length(configs, N, B, device, dtype, rounds):
 
 @contextmanager
 def length_in_errors(N):
-    """An error of the device or of torch in the `with` block becomes a ValueError that names N."""
+    """An error of the device or of torch in the `with` block becomes a UserError that names N."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         # The first line says enough; a MemoryError has none.
         lines = str(error).splitlines() or [type(error).__name__]
-        raise ValueError(f"N = {N} cannot be measured here: {lines[0]}") from None
+        raise UserError(f"N = {N} cannot be measured here: {lines[0]}") from None
 
 
 def make_mixer_run(config, B, N, device, dtype):
@@ -636,7 +636,7 @@ def run_lengths(args, arguments):
 def doubled_lengths(longest):
     """[64, 128, 256, ...] up to `longest`."""
     if longest < 64:
-        raise ValueError(f"--max_length must be 64 or more, not {longest}")
+        raise UserError(f"--max_length must be 64 or more, not {longest}")
     lengths = [64]
     while 2 * lengths[-1] <= longest:
         lengths.append(2 * lengths[-1])
@@ -733,7 +733,7 @@ def measure_attention(methods, lengths, tokens, device, dtype):
         methods: {name: function of (query, key, value, attention_mask, rows)}.
         tokens: per batch, approximately: there are max(1, tokens // N) sequences of N.
     Raises:
-        ValueError: there is not enough memory, or the device cannot compute this, or torch.compile
+        UserError: there is not enough memory, or the device cannot compute this, or torch.compile
             does not work.
     """
     for N in lengths:

@@ -39,7 +39,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from attention import VARIANTS, ConvBert, SelfAttention
 from model import BertConfig, BertForMaskedLM, load_run
 from support.checkpoints import check_tensor, own_copy
-from support.commands import run_command
+from support.commands import UserError, run_command
 from support.files import load_checkpoint, rename, write_text
 from support.json_lines import refuse_constant
 from support.runs import SPECIAL_TOKENS, parse_tokenizer, say_if_unfinished, write_run
@@ -234,27 +234,27 @@ class Description(NamedTuple):
 
 
 def read_json(path):
-    """The dictionary in a JSON file. Raises ValueError if it is damaged."""
+    """The dictionary in a JSON file. Raises UserError if it is damaged."""
     try:
         text = path.read_text(encoding="utf-8")
         values = json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise UserError(f"{path} is damaged: {error}") from None
     if not isinstance(values, dict):
-        raise ValueError(f"{path} is damaged: it is not a JSON object")
+        raise UserError(f"{path} is damaged: it is not a JSON object")
     return values
 
 
 def read_description(folder):
-    """The Description of a folder. Raises ValueError if our models cannot be what it describes."""
+    """The Description of a folder. Raises UserError if our models cannot be what it describes."""
     path = folder / "config.json"
     if not path.is_file():
-        raise ValueError(f"{folder} is not a checkpoint of transformers: it has no config.json")
+        raise UserError(f"{folder} is not a checkpoint of transformers: it has no config.json")
     values = read_json(path)
     try:
         return describe(values)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error}") from None
 
 
 def describe(values):
@@ -262,20 +262,20 @@ def describe(values):
     # what kind of model it is, and whether it computes what ours do
     kind = values.get("model_type")
     if kind is None:
-        raise ValueError("it has no model_type (a run of this project needs no import)")
+        raise UserError("it has no model_type (a run of this project needs no import)")
     if not isinstance(kind, str) or kind not in CLASSES:
-        raise ValueError(
+        raise UserError(
             f"model_type is {shown(kind)}; models of type {', '.join(CLASSES)} can be imported"
         )
     for name, needed in SAME.items():
         value = values.get(name, needed)
         if value != needed:
-            raise ValueError(f"{name} is {shown(value)}, and here it can only be {needed!r}")
+            raise UserError(f"{name} is {shown(value)}, and here it can only be {needed!r}")
 
     # sizes
     for name in SIZES:
         if name not in values:
-            raise ValueError(f"it has no {name}")
+            raise UserError(f"it has no {name}")
     sizes = {own: values[name] for name, own in SIZES.items()}
     sizes["embedding_size"] = sizes["hidden_size"]
     if kind != "bert":
@@ -296,11 +296,11 @@ def describe(values):
 
 
 def check_groups(groups, config):
-    """ValueError if a feed-forward network cannot have this number of groups."""
+    """UserError if a feed-forward network cannot have this number of groups."""
     if type(groups) is not int or groups < 1:
-        raise ValueError(f"num_groups is {shown(groups)}, not a whole number above 0")
+        raise UserError(f"num_groups is {shown(groups)}, not a whole number above 0")
     if config.hidden_size % groups or config.ffn_size % groups:
-        raise ValueError(
+        raise UserError(
             f"{config.hidden_size} and {config.ffn_size} cannot be divided into {shown(groups)} "
             "groups (num_groups)"
         )
@@ -347,26 +347,26 @@ def read_tensors(folder):
     path = folder / "pytorch_model.bin"
     if path.is_file():
         return path, load_pickled(path)
-    raise ValueError(f"{folder} has neither model.safetensors nor pytorch_model.bin")
+    raise UserError(f"{folder} has neither model.safetensors nor pytorch_model.bin")
 
 
 def load_pickled(path):
     """{name: tensor} of a pytorch_model.bin."""
     if not zipfile.is_zipfile(path):
-        raise ValueError(
+        raise UserError(
             f"{path} is damaged, or was written by PyTorch before 1.6: give model.safetensors, or "
             "save the file again with a newer PyTorch"
         )
     try:
         tensors = load_checkpoint(path)
     except ValueError:
-        raise ValueError(
+        raise UserError(
             f"{path} is damaged, or holds more than tensors by name (code in it is not executed)"
         ) from None
 
     # a dictionary of names; what belongs to a name is checked when it is used
     if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
-        raise ValueError(f"{path} does not hold tensors by name")
+        raise UserError(f"{path} does not hold tensors by name")
     return dict(tensors)
 
 
@@ -377,7 +377,7 @@ def weights_of(tensors, description):
         tensors: {name: tensor}, as read from the file.
         description: of the model that the file should hold.
     Raises:
-        ValueError: a weight is missing, wrong or has no place here.
+        UserError: a weight is missing, wrong or has no place here.
     """
     # one name and one place for each weight
     kind, config, groups, _ = description
@@ -401,7 +401,7 @@ def weights_of(tensors, description):
     for name, part in expected.items():
         published = published_name(name, kind)
         if published not in remaining:
-            raise ValueError(f"it has no {published}")
+            raise UserError(f"it has no {published}")
         tensor = remaining.pop(published)
         if groups > 1 and re.search(r"\.ffn\.[02]\.weight", name):
             tensor = ungrouped(published, tensor, groups, part)
@@ -431,7 +431,7 @@ def with_new_names(tensors, kind):
         LayerNorm.gamma, LayerNorm.beta     ->  LayerNorm.weight, LayerNorm.bias (older files)
         encoder.layer.0. ...                ->  bert.encoder.layer.0. ... (files of an encoder)
 
-    Raises ValueError if two tensors get the same name.
+    Raises UserError if two tensors get the same name.
     """
     renamed = {}
     for name, tensor in tensors.items():
@@ -440,13 +440,13 @@ def with_new_names(tensors, kind):
         if new.startswith(("embeddings.", "embeddings_project.", "encoder.", "pooler.")):
             new = f"{kind}.{new}"
         if new in renamed:
-            raise ValueError(f"it has two tensors that are {shown(new)}")
+            raise UserError(f"it has two tensors that are {shown(new)}")
         renamed[new] = tensor
     return renamed
 
 
 def without_copies(tensors, kind):
-    """The tensors without those that are copies. ValueError if a copy is not equal."""
+    """The tensors without those that are copies. UserError if a copy is not equal."""
     tensors = dict(tensors)
     for copy, original in copies_of(kind).items():
         if copy not in tensors:
@@ -456,7 +456,7 @@ def without_copies(tensors, kind):
         tensor = tensors.pop(copy)
         other = tensors.setdefault(original, tensor)
         if not is_equal(tensor, other):
-            raise ValueError(f"{copy} differs from {original}, and here they are the same weights")
+            raise UserError(f"{copy} differs from {original}, and here they are the same weights")
     return tensors
 
 
@@ -474,7 +474,7 @@ def expected_parts(config, kind):
         with torch.device("meta"):
             weights = BertForMaskedLM(config).state_dict()
     except RuntimeError:
-        raise ValueError("config.json describes a model that is too large") from None
+        raise UserError("config.json describes a model that is too large") from None
     if kind == "convbert":
         weights = separate_convbert(weights)
     return weights
@@ -494,7 +494,7 @@ def ungrouped(name, tensor, groups, expected):
 
 
 def checked(name, tensor, expected):
-    """A float32 copy of a tensor. ValueError if it has the wrong shape or numbers.
+    """A float32 copy of a tensor. UserError if it has the wrong shape or numbers.
 
     Args:
         name: of the tensor in the file.
@@ -502,7 +502,7 @@ def checked(name, tensor, expected):
     """
     if not isinstance(tensor, torch.Tensor) or tensor.dtype not in FLOATS:
         kind = getattr(tensor, "dtype", type(tensor).__name__)
-        raise ValueError(f"{name} is {kind}, and must be float32, float16 or bfloat16")
+        raise UserError(f"{name} is {kind}, and must be float32, float16 or bfloat16")
     check_tensor(name, tensor, expected.to(tensor.dtype))
     return own_copy(tensor.float())
 
@@ -522,11 +522,11 @@ def new_head(config):
 
 
 def notes_on_rest(remaining, kind):
-    """Name the tensors that were not used. ValueError if one of them belongs to the encoder."""
+    """Name the tensors that were not used. UserError if one of them belongs to the encoder."""
     names = [name for name in remaining if name.removeprefix(f"{kind}.") not in INDICES]
     of_encoder = [name for name in names if name.startswith((f"{kind}.emb", f"{kind}.enc"))]
     if of_encoder:
-        raise ValueError(
+        raise UserError(
             f"{len(of_encoder)} weights of its encoder have no place here: "
             f"{', '.join(map(shown, of_encoder[:3]))}"
         )
@@ -557,17 +557,17 @@ def read_published_tokenizer(folder):
     if path.is_file():
         extra = folder / "added_tokens.json"
         if extra.is_file() and read_json(extra):
-            raise ValueError(
+            raise UserError(
                 f"{extra} is not supported: add tokenizer.json of the same model, which has these "
                 "tokens, too"
             )
         tokenizer, notes = wordpiece_tokenizer(path, settings)
         return path, tokenizer, notes
-    raise ValueError(f"{folder} has neither tokenizer.json nor vocab.txt")
+    raise UserError(f"{folder} has neither tokenizer.json nor vocab.txt")
 
 
 def check_case(path, tokenizer, settings):
-    """ValueError if the two files of a tokenizer disagree about capital letters.
+    """UserError if the two files of a tokenizer disagree about capital letters.
 
     transformers uses the value in tokenizer_config.json, the tokenizers library that in
     tokenizer.json.
@@ -576,7 +576,7 @@ def check_case(path, tokenizer, settings):
     normalizer = json.loads(tokenizer.to_str())["normalizer"] or {}
     own = normalizer.get("lowercase")
     if lower_case is not None and own is not None and lower_case != own:
-        raise ValueError(
+        raise UserError(
             f"{path}: lowercase is {own}, but do_lower_case is {shown(lower_case)} in "
             "tokenizer_config.json; make them equal"
         )
@@ -596,10 +596,10 @@ def wordpiece_tokenizer(path, settings):
             for number, line in enumerate(file):
                 piece = line.rstrip("\n")
                 if piece in vocabulary:
-                    raise ValueError(f"lines {vocabulary[piece] + 1} and {number + 1} are equal")
+                    raise UserError(f"lines {vocabulary[piece] + 1} and {number + 1} are equal")
                 vocabulary[piece] = number
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise UserError(f"{path} is damaged: {error}") from None
 
     # how text is changed before it is cut into pieces
     notes = []
@@ -611,7 +611,7 @@ def wordpiece_tokenizer(path, settings):
     for name, value in entries.items():
         is_unset = name == "strip_accents" and value is None
         if type(value) is not bool and not is_unset:
-            raise ValueError(f"{path}: tokenizer_config.json has {shown(value)} for {name}")
+            raise UserError(f"{path}: tokenizer_config.json has {shown(value)} for {name}")
     if "do_lower_case" not in settings:
         notes.append(
             "text is converted to lower case, because tokenizer_config.json has no do_lower_case"
@@ -644,13 +644,13 @@ def renumbered(tokenizer, rows):
         tokenizer: a tokenizers.Tokenizer.
         rows: how many token embeddings the checkpoint has.
     Raises:
-        ValueError: the tokenizer does not fit, or is of a kind that cannot get new numbers.
+        UserError: the tokenizer does not fit, or is of a kind that cannot get new numbers.
     """
     ids = tokenizer.get_vocab(with_added_tokens=True)
     pieces = tokenizer.get_vocab(with_added_tokens=False)
     for token in SPECIAL_TOKENS:
         if token not in ids:
-            raise ValueError(f"the tokenizer has no {token}")
+            raise UserError(f"the tokenizer has no {token}")
 
     # The tokenizers library requires that tokens which were added to the pieces come after them.
     def place(token):
@@ -659,9 +659,9 @@ def renumbered(tokenizer, rows):
     tokens = [*SPECIAL_TOKENS, *sorted(set(ids) - set(SPECIAL_TOKENS), key=place)]
     old_ids = [ids[token] for token in tokens]
     if len(set(old_ids)) != len(old_ids):
-        raise ValueError("two pieces of the tokenizer have the same number")
+        raise UserError("two pieces of the tokenizer have the same number")
     if max(old_ids) >= rows:
-        raise ValueError(
+        raise UserError(
             f"the tokenizer has a piece with the number {max(old_ids)}, and the model has only "
             f"{rows} token embeddings"
         )
@@ -679,7 +679,7 @@ def renumbered(tokenizer, rows):
     tokenizer = Tokenizer.from_str(json.dumps(state))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     if tokenizer.get_vocab() != {token: number for number, token in enumerate(tokens)}:
-        raise ValueError("the pieces of this tokenizer cannot get new numbers")
+        raise UserError("the pieces of this tokenizer cannot get new numbers")
     return tokenizer, old_ids, notes
 
 
@@ -687,7 +687,7 @@ def renumber(state, tokens):
     """Change the numbers in the JSON form of a tokenizer. tokens: all, in their new order."""
     model = state["model"]
     if model["type"] != "WordPiece":
-        raise ValueError(
+        raise UserError(
             f"{', '.join(SPECIAL_TOKENS)} must have the ids 0 to 4, and only a WordPiece "
             f"tokenizer can get new ids; this one is {model['type']}"
         )
@@ -727,9 +727,9 @@ def new_folder_without_lock(folder):
 
 
 def check_new(folder):
-    """ValueError if there is something that would be overwritten."""
+    """UserError if there is something that would be overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} already exists; name a new or an empty folder")
+        raise UserError(f"{folder} already exists; name a new or an empty folder")
 
 
 def import_checkpoint(folder, run):
@@ -741,14 +741,14 @@ def import_checkpoint(folder, run):
     try:
         weights, notes_on_weights = weights_of(tensors, description)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error}") from None
 
     # the tokenizer, and with it the order of the token embeddings
     path, tokenizer, notes_on_file = read_published_tokenizer(folder)
     try:
         tokenizer, old_ids, notes_on_ids = renumbered(tokenizer, config.vocab_size)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error}") from None
     config = replace(config, vocab_size=len(old_ids))
     for name in (TOKEN, "bias"):
         weights[name] = weights[name][old_ids]
@@ -769,7 +769,7 @@ def notes_on_padding(kind):
 
 
 def kind_of(config):
-    """The kind of checkpoint a run can be exported as. ValueError, with the reason, if none."""
+    """The kind of checkpoint a run can be exported as. UserError, with the reason, if none."""
     # what those models have no place for
     variant = VARIANTS[config.variant]
     reason = None
@@ -784,7 +784,7 @@ def kind_of(config):
     elif variant.depthwise:
         reason = "a convolution of the values next to attention"
     if reason is not None:
-        raise ValueError(
+        raise UserError(
             f"{config.variant} cannot be exported: it has {reason}, and the models of transformers "
             "have no place for it; none, absolute and convbert can be exported"
         )

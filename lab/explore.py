@@ -29,7 +29,7 @@ import torch
 from attention import TERMS, VARIANTS, ConvBert, Deberta, SelfAttention, split_heads
 from lab.figures import describe, dilation_of, encode, input_of_mixer, is_clipped, mixer_of
 from model import load_run
-from support.commands import run_command, valid_text
+from support.commands import UserError, run_command, valid_text
 from support.files import write_text
 
 TEMPLATE = Path(__file__).with_name("explore.html")
@@ -65,12 +65,12 @@ CONVOLUTIONS = {
 def describe_run(folder, sentence):
     """What the page shows of one run: a dictionary of plain values.
 
-    Raises ValueError if the folder is not a run, or if the sentence is empty or too long.
+    Raises UserError if the folder is not a run, or if the sentence is empty or too long.
     """
     model, tokenizer = load_run(folder)
     ids, pieces = encode(model, tokenizer, sentence)
     if len(pieces) > LONGEST:
-        raise ValueError(f"the sentence has {len(pieces)} tokens, the page shows at most {LONGEST}")
+        raise UserError(f"the sentence has {len(pieces)} tokens, the page shows at most {LONGEST}")
 
     # the maps and kernels of every layer, and what names the run
     config = model.config
@@ -292,12 +292,12 @@ def parse_arguments(arguments=None):
 
 
 def check_arguments(args):
-    """ValueError if the command line cannot be right, before any run is read."""
+    """UserError if the command line cannot be right, before any run is read."""
     # the last word is a run, or the sentence has no quotation marks
     if os.path.isfile(os.path.join(args.sentence, "config.json")):
-        raise ValueError('the sentence is missing; give one after RUN, as in "the dog barks."')
+        raise UserError('the sentence is missing; give one after RUN, as in "the dog barks."')
     if len(args.runs) > 2:
-        raise ValueError(
+        raise UserError(
             "give one or two runs, then the sentence in quotation marks, "
             'as in: RUN RUN2 "the dog barks."'
         )
@@ -305,9 +305,9 @@ def check_arguments(args):
     if args.html is None:
         return
     if args.html.is_dir():
-        raise ValueError(f"{args.html} is a folder; name a file in it: {args.html / 'out.html'}")
+        raise UserError(f"{args.html} is a folder; name a file in it: {args.html / 'out.html'}")
     if args.html.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--html {args.html}: the name of the page must end with .html")
+        raise UserError(f"--html {args.html}: the name of the page must end with .html")
 
 
 def main(arguments=None):

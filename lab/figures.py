@@ -39,7 +39,7 @@ from lab.pairs import groups_of, mean_accuracy
 from lab.record import read_log, read_run_records
 from lab.report import checked, with_pairs
 from model import load_run
-from support.commands import positive_int, run_command, valid_text
+from support.commands import UserError, positive_int, run_command, valid_text
 from support.files import write_atomically
 from support.json_lines import refuse_constant
 from support.statistics import standard_error
@@ -58,17 +58,17 @@ MARKERS = ("o", "s", "^", "D", "v")  # for more dots than there are colours
 def encode(model, tokenizer, sentence):
     """(ids (1, N) of [CLS] sentence [SEP], its N pieces as text).
 
-    Raises ValueError if the sentence is empty or too long for the model.
+    Raises UserError if the sentence is empty or too long for the model.
     """
     text = valid_text(sentence).strip()
     if not text:
-        raise ValueError('the sentence is empty; give one after RUN, as in "the dog barks."')
+        raise UserError('the sentence is empty; give one after RUN, as in "the dog barks."')
 
     cls = tokenizer.token_to_id("[CLS]")
     sep = tokenizer.token_to_id("[SEP]")
     ids = [cls, *tokenizer.encode(text, add_special_tokens=False).ids, sep]
     if len(ids) > model.config.max_length:
-        raise ValueError(
+        raise UserError(
             f"the sentence has {len(ids)} tokens, the model takes {model.config.max_length}"
         )
 
@@ -79,13 +79,13 @@ def encode(model, tokenizer, sentence):
 
 
 def mixer_of(model, layer, head=1):
-    """The mixer of a layer. Raises ValueError if the model has no such layer or head."""
+    """The mixer of a layer. Raises UserError if the model has no such layer or head."""
     layers = model.config.layers
     heads = model.config.heads
     if layer > layers:
-        raise ValueError(f"there is no layer {layer}: the model has {layers}")
+        raise UserError(f"there is no layer {layer}: the model has {layers}")
     if head > heads:
-        raise ValueError(f"there is no head {head}: a layer of the model has {heads}")
+        raise UserError(f"there is no head {head}: a layer of the model has {heads}")
     return model.bert.layers[layer - 1].mixer
 
 
@@ -102,7 +102,7 @@ def input_of_mixer(model, ids, layer):
 def attention_map(model, ids, layer):
     """(H, N, N): the weights of attention in all heads of a layer.
 
-    Raises ValueError if the layer is not self-attention.
+    Raises UserError if the layer is not self-attention.
     """
     q, k, query_rows, key_rows, attention_mask, beyond = inputs_of_attention(model, ids, layer)
 
@@ -123,7 +123,7 @@ def attention_maps(model, ids, layer, head):
     mixer_of(model, layer, head)  # an error if there is no such head
     q, _, query_rows, key_rows, _, beyond = inputs_of_attention(model, ids, layer)
     if query_rows is None and key_rows is None:
-        raise ValueError(
+        raise UserError(
             f"layer {layer} of {model.config.variant} adds no position terms to the content term, "
             "so there is no kernel to draw"
         )
@@ -148,11 +148,11 @@ def inputs_of_attention(model, ids, layer):
     Returns:
         q, k (1, H, N, d), query_rows and key_rows (or None), attention_mask (1, N), beyond.
     Raises:
-        ValueError: the layer is another mixer than SelfAttention.
+        UserError: the layer is another mixer than SelfAttention.
     """
     mixer = mixer_of(model, layer)
     if not isinstance(mixer, SelfAttention):
-        raise ValueError(
+        raise UserError(
             f"layer {layer} of {model.config.variant} is a {type(mixer).__name__}, and this figure "
             "needs self-attention in all heads; python -m lab.explore shows every layer"
         )
@@ -170,14 +170,14 @@ def inputs_of_attention(model, ids, layer):
 
 @torch.no_grad()
 def fixed_kernels(model):
-    """{layer: (H, K)}: softmax over r of the fixed kernels. ValueError if the model has none."""
+    """{layer: (H, K)}: softmax over r of the fixed kernels. UserError if the model has none."""
     found = {}
     for layer, block in enumerate(model.bert.layers, 1):
         kernels = block.mixer.kernels()
         if "fixed" in kernels:
             found[layer] = kernels["fixed"].softmax(dim=-1).numpy()  # (H, K)
     if not found:
-        raise ValueError(f"{model.config.variant} has no fixed kernels of K weights")
+        raise UserError(f"{model.config.variant} has no fixed kernels of K weights")
     return found
 
 
@@ -185,13 +185,13 @@ def fixed_kernels(model):
 def dynamic_kernels(model, ids, layer):
     """(H, N, K): softmax over r of the kernel that each token makes.
 
-    Raises ValueError if the tokens of this layer make no kernels.
+    Raises UserError if the tokens of this layer make no kernels.
     """
     mixer = mixer_of(model, layer)
     x, attention_mask = input_of_mixer(model, ids, layer)
     logits = mixer.token_kernels(x, attention_mask)  # (1, H, N, K)
     if logits is None:
-        raise ValueError(
+        raise UserError(
             f"layer {layer} of {model.config.variant} has no dynamic kernels of K weights; "
             "python -m lab.explore shows all terms of the score"
         )
@@ -205,7 +205,7 @@ def depthwise_kernels(model, layer):
     The names are "of the values" (added to attention, [C] eq. 7), "of the input" (ConvBERT and
     Canon), "for the query", "for the key" and "for the value" (half convolutional projections, [C]
     section 5).
-    Raises ValueError if the layer has no depthwise convolution.
+    Raises UserError if the layer has no depthwise convolution.
     """
     found = {}
     for name, weight in mixer_of(model, layer).kernels().items():
@@ -213,7 +213,7 @@ def depthwise_kernels(model, layer):
             weight = weight.numpy()  # (C, K)
             found[name.removeprefix("depthwise, ")] = weight[channel_order(weight)]
     if not found:
-        raise ValueError(f"layer {layer} of {model.config.variant} has no depthwise convolution")
+        raise UserError(f"layer {layer} of {model.config.variant} has no depthwise convolution")
     return found
 
 
@@ -354,11 +354,11 @@ def signed(r):
 
 
 def load_pyplot():
-    """matplotlib's pyplot, set up for files. Raises ValueError if matplotlib is not installed."""
+    """matplotlib's pyplot, set up for files. Raises UserError if matplotlib is not installed."""
     try:
         import matplotlib
     except ImportError:
-        raise ValueError(
+        raise UserError(
             "drawing needs matplotlib, which is optional: pip install matplotlib"
         ) from None
 
@@ -483,7 +483,7 @@ def draw_dynamic(model, ids, pieces, layer, head):
     mixer_of(model, layer, head)
     kernels = dynamic_kernels(model, ids, layer)  # (H, N, K)
     if head > len(kernels):
-        raise ValueError(
+        raise UserError(
             f"there is no convolution head {head}: "
             f"a layer of {model.config.variant} has {len(kernels)}"
         )
@@ -510,11 +510,11 @@ def style_of_line(number):
 def read_curves(folder):
     """{"training": [(step, loss), ...], "held-out": [...]} from the log of a run.
 
-    Raises ValueError if there is no log, or if it is damaged or has no losses.
+    Raises UserError if there is no log, or if it is damaged or has no losses.
     """
     _, training, evaluations, _ = read_log(Path(folder))
     if not training and not evaluations:
-        raise ValueError(f"{folder}/log.jsonl has no losses yet")
+        raise UserError(f"{folder}/log.jsonl has no losses yet")
     return {
         "training": [(line["step"], line["loss"]) for line in training],
         "held-out": [(line["step"], line["held_out_loss"]) for line in evaluations],
@@ -556,12 +556,12 @@ def plot_curve(axis, curve, **style):
 def read_lengths(path):
     """{variant: [(N, ms, GFLOP, KiB), ...]} from a file of `python -m lab.bench lengths`.
 
-    What could not be measured is nan. Raises ValueError if it is not such a file.
+    What could not be measured is nan. Raises UserError if it is not such a file.
     """
     path = Path(path)
     command = "python -m lab.bench lengths --out FILE.json"
     if not path.is_file():
-        raise ValueError(f"{path} is not a file; {command} writes one")
+        raise UserError(f"{path} is not a file; {command} writes one")
 
     # Memory is null if the system does not say it.
     table = {}
@@ -572,9 +572,9 @@ def read_lengths(path):
             costs = (int(row["N"]), float(row["ms"]), float(row["gflop"]), kib)
             table.setdefault(row["variant"], []).append(costs)
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
-        raise ValueError(f"{path} is damaged or was not written by {command}") from None
+        raise UserError(f"{path} is damaged or was not written by {command}") from None
     if not table:
-        raise ValueError(f"{path} has no rows yet")
+        raise UserError(f"{path} has no rows yet")
     return table
 
 
@@ -612,21 +612,19 @@ def read_phenomena(path):
         {variant: {name of a group: [accuracy of each run]}}. The groups are the phenomena and the
         mean of all paradigms. Runs without results are left out.
     Raises:
-        ValueError: it is not such a file, or it has results of no pairs or of several kinds.
+        UserError: it is not such a file, or it has results of no pairs or of several kinds.
     """
     records = checked(read_run_records(path))
     names = set()
     for record in records:
         names.update(record["pairs"])
     if not names:
-        raise ValueError(
+        raise UserError(
             f"{path} has no minimal pairs yet: python -m lab.pairs RUN ..., then "
             f"python -m lab.report collect RUN ... --out {path}"
         )
     if len(names) > 1:
-        raise ValueError(
-            f"{path} has results of several kinds of pairs: {', '.join(sorted(names))}"
-        )
+        raise UserError(f"{path} has results of several kinds of pairs: {', '.join(sorted(names))}")
 
     # every run has the same paradigms, in groups by phenomenon
     data = names.pop()

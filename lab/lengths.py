@@ -72,7 +72,7 @@ from data import CLS, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
 from lab.figures import figure_path, load_pyplot, save, style_of_line
 from lab.record import add_records, identity_of_run, losses_of_variants, read_length_records
 from model import IGNORED, load_config, load_run
-from support.commands import positive_int, run_command
+from support.commands import UserError, positive_int, run_command
 from support.devices import autocast, choose_device, dtype_name
 from support.pair_results import DIGITS
 from support.provenance import made_by
@@ -109,7 +109,7 @@ class HeldOutText(NamedTuple):
 def held_out_stretches(corpus, longest):
     """The held-out sentences of a data.Corpus: (stretches, longest - 1) token ids.
 
-    Raises ValueError if they are shorter than one row of `longest` tokens.
+    Raises UserError if they are shorter than one row of `longest` tokens.
     """
     # the sentences in the order of the corpus, each with a [SEP]
     parts = []
@@ -123,7 +123,7 @@ def held_out_stretches(corpus, longest):
     width = longest - 1  # [CLS] takes one place
     stretches = len(tokens) // width
     if stretches == 0:
-        raise ValueError(
+        raise UserError(
             f"the held-out text has {len(tokens):,} tokens, too few for a row of {longest:,}: "
             "give smaller --lengths"
         )
@@ -133,7 +133,7 @@ def held_out_stretches(corpus, longest):
 def held_out_text(corpus, lengths):
     """The HeldOutText of a data.Corpus for rows of these lengths.
 
-    Raises ValueError if it is too short, or if no token is scored at all lengths.
+    Raises UserError if it is too short, or if no token is scored at all lengths.
     """
     text = held_out_stretches(corpus, max(lengths))
 
@@ -144,7 +144,7 @@ def held_out_text(corpus, lengths):
     # the hidden tokens that are scored: the same, too
     labels = labels.masked_fill(~scored_positions(text.shape[1], lengths), IGNORED)
     if (labels == IGNORED).all():
-        raise ValueError("no token is far enough from the ends of its rows: give longer --lengths")
+        raise UserError("no token is far enough from the ends of its rows: give longer --lengths")
     return HeldOutText(masked_ids, labels)
 
 
@@ -254,9 +254,9 @@ def with_divided_end_weights(model, N):
 
 
 def check_end_weights(folder, config):
-    """ValueError if a model has no weights that --divide_end_weights could divide."""
+    """UserError if a model has no weights that --divide_end_weights could divide."""
     if "fixed" not in VARIANTS[config.variant].terms or config.beyond != "clip":
-        raise ValueError(
+        raise UserError(
             f"{folder}: --divide_end_weights is for variants with a fixed term and --beyond clip, "
             f"not for {config.variant} with --beyond {config.beyond}"
         )
@@ -287,7 +287,7 @@ def measurement(text, lengths, dtype, divide):
 def readable_lengths(folders, lengths):
     """{folder: the lengths that its model can read}, of the runs that can read any of them.
 
-    Raises ValueError if no run can.
+    Raises UserError if no run can.
     """
     readable = {}
     for folder in folders:
@@ -295,7 +295,7 @@ def readable_lengths(folders, lengths):
         if possible:
             readable[folder] = possible
     if folders and not readable:
-        raise ValueError("no run can read rows of these --lengths")
+        raise UserError("no run can read rows of these --lengths")
     return readable
 
 
@@ -341,19 +341,19 @@ def losses_of_run(folder, lengths, text, divide, device, dtype, bar):
             model_for_N = with_divided_end_weights(model, N)
         loss = loss_at(model_for_N, text, N, device, dtype, bar)
         if not math.isfinite(loss):
-            raise ValueError(f"{folder}: the loss at {N:,} tokens is {loss}")
+            raise UserError(f"{folder}: the loss at {N:,} tokens is {loss}")
         losses.append([N, loss])
     return losses
 
 
 def check_runs(folders, corpus):
-    """ValueError if runs cannot be compared, or were trained on another corpus.
+    """UserError if runs cannot be compared, or were trained on another corpus.
 
     Runs of one variant, whose mean is taken, may differ in the seed only.
     """
     for folder in folders:
         if pretraining_settings(folder).get("corpus") != corpus.fingerprint:
-            raise ValueError(
+            raise UserError(
                 f"{folder} was not trained on this --corpus with this --vocab_size; "
                 "give both as for its training"
             )
@@ -380,7 +380,7 @@ def records_of_file(path):
 
 
 def check_out(path, kept, folders, measured):
-    """ValueError, before the work, if the file of --out cannot take these runs.
+    """UserError, before the work, if the file of --out cannot take these runs.
 
     kept: from `records_of_file`.
     """
@@ -388,14 +388,14 @@ def check_out(path, kept, folders, measured):
     for folder in folders:
         progress = progress_of_unfinished(folder)
         if progress is not None:
-            raise ValueError(f"--out is for finished runs: {folder} is at {progress}")
+            raise UserError(f"--out is for finished runs: {folder} is at {progress}")
 
     # the runs in the file were measured in the same way, so one of them is enough here
     if kept:
         first = next(iter(kept.values()))
         differences = different_settings(first["measured"], measured, except_for=())
         if differences:
-            raise ValueError(
+            raise UserError(
                 f"--out: the losses in {path} were measured in another way (other "
                 f"{', '.join(differences)}); choose another file"
             )

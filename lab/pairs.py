@@ -49,7 +49,7 @@ import toy.pairs
 from model import load_config, load_run
 from support import blimp
 from support.blimp import Paradigm
-from support.commands import command_line, run_command
+from support.commands import UserError, command_line, run_command
 from support.devices import choose_device
 from support.glue_table import print_table
 from support.pair_results import (
@@ -144,11 +144,11 @@ def make_row(tokenizer, context, sentence):
 
 
 def check_lengths(rows, longest):
-    """ValueError if a row is longer than what the model takes."""
+    """UserError if a row is longer than what the model takes."""
     for (context, sentence), row in rows.items():
         if len(row.ids) > longest:
             text = f"{context} {sentence}".strip()
-            raise ValueError(f"{text!r} has {len(row.ids)} tokens, the model takes {longest}")
+            raise UserError(f"{text!r} has {len(row.ids)} tokens, the model takes {longest}")
 
 
 # --- Copies: rows with a piece masked -------------------------------------------------------------
@@ -360,26 +360,26 @@ def data_name(data):
     A folder may be named "blimp", because it often holds BLiMP. Pairs that differ from those that
     were scored before are scored again. Two folders of one name share a file of results: scoring
     one of them without --paradigms deletes the results of paradigms that only the other one has,
-    and main prints their names. Raises ValueError for a folder named "toy".
+    and main prints their names. Raises UserError for a folder named "toy".
     """
     if data in BUILT_IN:
         return data
     name = Path(os.path.realpath(data)).name
     if name == "toy":
-        raise ValueError(
+        raise UserError(
             f"{data}: results on toy are those of the built-in pairs; give the folder another name"
         )
     return name
 
 
 def chosen_paradigms(paradigms, names):
-    """Those with one of these names; all if no names are given. ValueError for an unknown name."""
+    """Those with one of these names; all if no names are given. UserError for an unknown name."""
     if not names:
         return paradigms
     known = [paradigm.name for paradigm in paradigms]
     for name in names:
         if name not in known:
-            raise ValueError(f"unknown paradigm {name!r}; the paradigms are: {', '.join(known)}")
+            raise UserError(f"unknown paradigm {name!r}; the paradigms are: {', '.join(known)}")
     return [paradigm for paradigm in paradigms if paradigm.name in names]
 
 
@@ -417,7 +417,7 @@ def evaluate(folder, data, paradigms, device):
         for paradigm in tqdm(missing, desc=f"{Path(folder).name}", unit="paradigm", disable=None):
             started = time.perf_counter()
             advice = f"to leave out {paradigm.name}, give the other paradigms to --paradigms"
-            with added_to_errors(advice, ValueError):
+            with added_to_errors(advice, UserError):
                 scores = score_pairs(model, tokenizer, paradigm.pairs, tokens_per_batch)
             record = {
                 "data": data,
@@ -438,24 +438,24 @@ def evaluate(folder, data, paradigms, device):
 def read_run(folder, data):
     """A run with its results, for the tables: {"run", "settings", "pairs": {data: records}}.
 
-    Raises ValueError if it has no results on these data, or if they are of an earlier model.
+    Raises UserError if it has no results on these data, or if they are of an earlier model.
     """
     # its results, of the model that it has now
     say_if_unfinished(folder)
     records = list(read_results(folder, data_name(data)).values())
     command = command_line(["python", "-m", "lab.pairs", folder, "--data", data])
     if not records:
-        raise ValueError(f"{folder} has no results on {data} yet: {command} makes them")
+        raise UserError(f"{folder} has no results on {data} yet: {command} makes them")
     # read_results returns records of one model only
     if records[0]["model"] != model_digest(folder):
-        raise ValueError(
+        raise UserError(
             f"the results of {folder} are of an earlier model: {command} makes new ones"
         )
 
     # what was trained
     settings = pretraining_settings(folder)
     if "variant" not in settings or "seed" not in settings:
-        raise ValueError(f"{folder} has no log.jsonl, so its variant and its seed are unknown")
+        raise UserError(f"{folder} has no log.jsonl, so its variant and its seed are unknown")
     return {"run": str(folder), "settings": settings, "pairs": {data_name(data): records}}
 
 
@@ -466,15 +466,15 @@ def read_run(folder, data):
 
 
 def records_of(run, data):
-    """{paradigm: record} of a run. Raises ValueError if it has no results on these data."""
+    """{paradigm: record} of a run. Raises UserError if it has no results on these data."""
     records = run["pairs"].get(data, [])
     if not records:
-        raise ValueError(f"{run['run']} has no results on {data}")
+        raise UserError(f"{run['run']} has no results on {data}")
     return {record["paradigm"]: record for record in records}
 
 
 def check_same_pairs(runs, data):
-    """ValueError if the runs were not all scored on the same pairs."""
+    """UserError if the runs were not all scored on the same pairs."""
     first = records_of(runs[0], data)
     for run in runs[1:]:
         records = records_of(run, data)
@@ -482,7 +482,7 @@ def check_same_pairs(runs, data):
         # both have results, but of other pairs
         for paradigm in sorted(first.keys() & records.keys()):
             if first[paradigm]["pairs_sha256"] != records[paradigm]["pairs_sha256"]:
-                raise ValueError(
+                raise UserError(
                     f"{runs[0]['run']} and {run['run']} were not scored on the same pairs of "
                     f"{data} ({paradigm}): score both of them again"
                 )
@@ -493,7 +493,7 @@ def check_same_pairs(runs, data):
             without = runs[0]
             if missing[0] in first:
                 without = run
-            raise ValueError(
+            raise UserError(
                 f"{without['run']} has no result on {missing[0]} of {data}: score it again, "
                 "and only what is missing is done"
             )
@@ -502,14 +502,14 @@ def check_same_pairs(runs, data):
 def with_paradigms(run, data, paradigms):
     """The run with its results on these paradigms only; the run itself if none are named.
 
-    Raises ValueError if it has no results on one of them.
+    Raises UserError if it has no results on one of them.
     """
     if not paradigms:
         return run
     records = records_of(run, data)
     for name in paradigms:
         if name not in records:
-            raise ValueError(
+            raise UserError(
                 f"{run['run']} has no results on {name!r}; the paradigms are: {', '.join(records)}"
             )
     return {**run, "pairs": {data: [records[name] for name in paradigms]}}
@@ -632,18 +632,18 @@ def compare_variants(runs, data, first, second, paradigms=()):
     Returns:
         list of PairDifference.
     Raises:
-        ValueError: a variant has no runs, there is no seed that both have, or the runs were not
+        UserError: a variant has no runs, there is no seed that both have, or the runs were not
             trained in the same way or not scored on the same pairs.
     """
     variants = group_by_variant(runs)
     for name in (first, second):
         if name not in variants:
-            raise ValueError(f"there is no run of {name}; the runs are of: {', '.join(variants)}")
+            raise UserError(f"there is no run of {name}; the runs are of: {', '.join(variants)}")
 
     # pairs of runs with the same seed
     seeds = [seed for seed in variants[first] if seed in variants[second]]
     if not seeds:
-        raise ValueError(f"there is no seed that both {first} and {second} have")
+        raise UserError(f"there is no seed that both {first} and {second} have")
     first_runs = {}
     second_runs = {}
     for seed in seeds:

@@ -37,6 +37,7 @@ import torch
 from attention import VARIANTS
 from model import BertForMaskedLM, load_config, parameter_count
 from pretrain import RESULT
+from support.commands import UserError
 from support.files import write_text
 from support.glue_results import check_record as check_glue_record
 from support.glue_results import read_results as read_glue_results
@@ -89,7 +90,7 @@ class Record:
         }
         self.out = out
         if out is not None and out.is_dir():
-            raise ValueError(f"--out: {out} is a folder, not a file")
+            raise UserError(f"--out: {out} is a folder, not a file")
 
         # Write a new file now, so that a wrong path fails before anything is measured. An existing
         # file is kept as it is until the first new row.
@@ -160,7 +161,7 @@ def record_of_run(folder):
     Args:
         folder: of the run, as pretrain.py wrote it; perhaps with results of glue.py and lab.pairs.
     Raises:
-        ValueError: it is not a run, the run is not finished, or one of its files is damaged.
+        UserError: it is not a run, the run is not finished, or one of its files is damaged.
     """
     folder = Path(folder)
     config = load_config(folder)
@@ -173,7 +174,7 @@ def record_of_run(folder):
     if progress is None and not (training and is_evaluated):
         progress = "its log has no result"
     if progress is not None:
-        raise ValueError(
+        raise UserError(
             f"{folder} is not finished ({progress}): "
             "the pretrain.py command that started it continues it"
         )
@@ -218,11 +219,11 @@ def read_log(folder):
         its first line, the lines of training, those of evaluations, and those that say from which
         step on another machine or another version of the code continued.
 
-    Raises ValueError if there is no log or if it is damaged.
+    Raises UserError if there is no log or if it is damaged.
     """
     path = folder / "log.jsonl"
     if not path.is_file():
-        raise ValueError(f"{folder} is not a run of pretrain.py: it has no log.jsonl")
+        raise UserError(f"{folder} is not a run of pretrain.py: it has no log.jsonl")
 
     try:
         first, *lines = read_lines(path)
@@ -236,11 +237,11 @@ def read_log(folder):
         for line in training:
             check_numbers(line["step"], line["loss"], line["tokens"], line["seconds"])
             if line["seconds"] <= 0:
-                raise ValueError(f"seconds are {line['seconds']}")
+                raise UserError(f"seconds are {line['seconds']}")
         for line in evaluations:
             check_numbers(line["step"], line["held_out_loss"], line["held_out_accuracy"])
     except DAMAGE as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
+        raise UserError(f"{path} is damaged ({error})") from None
     return first, training, evaluations, continued
 
 
@@ -253,17 +254,17 @@ def read_pairs(folder):
 
 
 def check_model(folder, record):
-    """ValueError if the record of a run has results of an earlier model in the same folder."""
+    """UserError if the record of a run has results of an earlier model in the same folder."""
     digest = model_digest(folder)
     for result in record["glue"]:
         if result["settings"].get("model", digest) != digest:
-            raise ValueError(
+            raise UserError(
                 f"{folder}/glue has results of an earlier model of this folder: "
                 "delete it and run glue.py again"
             )
     for data, lines in record["pairs"].items():
         if any(line["model"] != digest for line in lines):
-            raise ValueError(
+            raise UserError(
                 f"{folder}/pairs/{data}.jsonl has results of an earlier model of this folder: "
                 "delete it and run lab.pairs again"
             )
@@ -275,12 +276,12 @@ def read_lines(path):
 
 
 def check_numbers(*values):
-    """ValueError if a value is not a finite number."""
+    """UserError if a value is not a finite number."""
     for value in values:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"{value!r} is not a number")
+            raise UserError(f"{value!r} is not a number")
         if not math.isfinite(value):
-            raise ValueError(f"a number is {value}")
+            raise UserError(f"a number is {value}")
 
 
 def check_run_record(record):
@@ -288,7 +289,7 @@ def check_run_record(record):
     settings = record["settings"]
     names = (record["run"], settings["variant"])
     if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{names} are not names")
+        raise UserError(f"{names} are not names")
     check_numbers(settings["seed"], settings["steps"])
     for name in RESULT:
         check_numbers(record["result"][name])
@@ -300,7 +301,7 @@ def check_run_record(record):
 
 
 def read_run_records(path):
-    """The records of a file results/NAME.jsonl. ValueError if it is missing or damaged."""
+    """The records of a file results/NAME.jsonl. UserError if it is missing or damaged."""
     check_is_file(path, "python -m lab.report collect")
     advice = (
         "if lab.report collect made it, delete the line and collect the run again; "
@@ -310,11 +311,11 @@ def read_run_records(path):
 
 
 def check_is_file(path, program):
-    """ValueError if there is no file of records. program: the command that makes it."""
+    """UserError if there is no file of records. program: the command that makes it."""
     if Path(path).is_dir():
-        raise ValueError(f"{path} is a folder, not a file of records")
+        raise UserError(f"{path} is a folder, not a file of records")
     if not Path(path).is_file():
-        raise ValueError(f"{path} is not there: {program} RUN ... --out {path} makes it")
+        raise UserError(f"{path} is not there: {program} RUN ... --out {path} makes it")
 
 
 def add_records(path, added, read=read_run_records):
@@ -372,17 +373,17 @@ def check_length_record(record):
     settings = record["settings"]
     names = (record["run"], settings["variant"], record["measured"]["dtype"])
     if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{names} are not names")
+        raise UserError(f"{names} are not names")
     check_numbers(settings["seed"], settings["seq_len"])
     check_numbers(record["measured"]["scored"], *record["measured"]["lengths"])
     if not record["losses"]:
-        raise ValueError("it has no losses")
+        raise UserError("it has no losses")
     for N, loss in record["losses"]:
         check_numbers(N, loss)
 
 
 def read_length_records(path):
-    """The records of a file of losses by length. ValueError if it is missing or damaged.
+    """The records of a file of losses by length. UserError if it is missing or damaged.
 
     Also if its lines were not measured in the same way: such losses cannot be compared.
     """
@@ -395,7 +396,7 @@ def read_length_records(path):
     # all lines together
     for record in records:
         if record["measured"] != records[0]["measured"]:
-            raise ValueError(
+            raise UserError(
                 f"{path}: {record['run']} was measured in another way than the first run: {repair}"
             )
     return records

@@ -46,7 +46,7 @@ from lab.record import (
     read_run_records,
     record_of_run,
 )
-from support.commands import run_command
+from support.commands import UserError, run_command
 from support.files import write_text
 from support.glue_table import (
     NOTES,
@@ -189,11 +189,11 @@ def checked(records):
     """The records, which may stand in one table.
 
     Raises:
-        ValueError: there are no runs, or two of one variant differ in more than the seed, or in
+        UserError: there are no runs, or two of one variant differ in more than the seed, or in
             nothing, or they were not tested on the same minimal pairs.
     """
     if not records:
-        raise ValueError("a file of records is empty: collect runs into it")
+        raise UserError("a file of records is empty: collect runs into it")
     check_comparable(records)
 
     # the mean of fewer paradigms would be another number
@@ -577,7 +577,7 @@ def paired_results(records, others, what):
         others: of runs. Their other results are not used.
         what: the others, for the message: "random batches".
     Raises:
-        ValueError: a result is missing, or the two are not of the same model and the same rows.
+        UserError: a result is missing, or the two are not of the same model and the same rows.
     """
     # the others, to look them up
     other_results = {}
@@ -592,10 +592,10 @@ def paired_results(records, others, what):
             name = f"{record['run']}, {result['task']}, seed {result['seed']}"
             other = other_results.get((record["run"], result["task"], result["seed"]))
             if other is None:
-                raise ValueError(f"{name} has no {what}")
+                raise UserError(f"{name} has no {what}")
             for setting in ("model", "data"):
                 if result["settings"].get(setting) != other["settings"].get(setting):
-                    raise ValueError(f"{name}: the {setting} is not the same")
+                    raise UserError(f"{name}: the {setting} is not the same")
             pairs.append((record, result, other))
     return pairs
 
@@ -870,7 +870,7 @@ def length_changes_table(records):
     trained_at = records[0]["settings"]["seq_len"]
     lengths = records[0]["measured"]["lengths"]
     if trained_at not in lengths:
-        raise ValueError(f"the loss at {trained_at} tokens, the training's --seq_len, is missing")
+        raise UserError(f"the loss at {trained_at} tokens, the training's --seq_len, is missing")
     longer = [N for N in lengths if N > trained_at]
 
     # one row per variant, one column per longer length
@@ -923,18 +923,18 @@ def attacks_table(record):
 
 
 def read_records(path):
-    """The content of a file of records. ValueError if it is missing or damaged.
+    """The content of a file of records. UserError if it is missing or damaged.
 
     For a .jsonl file this is the list of its records of runs, for a .json file its value.
     """
     if path.suffix == ".jsonl":
         return read_run_records(path)
     if not path.is_file():
-        raise ValueError(f"{path} is not there: lab.bench or lab.attacks with --out makes it")
+        raise UserError(f"{path} is not there: lab.bench or lab.attacks with --out makes it")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
+        raise UserError(f"{path} is damaged ({error})") from None
 
 
 @dataclass(frozen=True)
@@ -1033,11 +1033,11 @@ def lines_of(name, results):
         name: of the table.
         results: the folder of the records.
     Raises:
-        ValueError: there is no such table, or its records are missing, damaged or do not fit
+        UserError: there is no such table, or its records are missing, damaged or do not fit
             together.
     """
     if name not in TABLES:
-        raise ValueError(f"there is no table {name!r}; the tables are: {', '.join(TABLES)}")
+        raise UserError(f"there is no table {name!r}; the tables are: {', '.join(TABLES)}")
     table = TABLES[name]
     contents = [table.read(results / file) for file in table.files]
 
@@ -1046,7 +1046,7 @@ def lines_of(name, results):
         return table.make(*contents, *table.options)
     except (KeyError, IndexError, TypeError, AttributeError, StopIteration) as error:
         files = " or ".join(str(results / file) for file in table.files)
-        raise ValueError(f"{files} is damaged or was made by another version ({error!r})") from None
+        raise UserError(f"{files} is damaged or was made by another version ({error!r})") from None
 
 
 def print_tables(names, results):
@@ -1074,7 +1074,7 @@ def with_tables(text, results):
         text: of the document. A marker is a line of its own.
         results: the folder of the records.
     Raises:
-        ValueError: a marker is not closed or not opened, or a table cannot be made.
+        UserError: a marker is not closed or not opened, or a table cannot be made.
     """
     kept = []
     table = None  # the name of the table that the line is in
@@ -1082,9 +1082,9 @@ def with_tables(text, results):
         is_begin = line.startswith(BEGIN)
         is_end = line == END
         if is_begin and table is not None:
-            raise ValueError(f"{line} is inside the table {table}")
+            raise UserError(f"{line} is inside the table {table}")
         if is_end and table is None:
-            raise ValueError(f"there is {END} without a table")
+            raise UserError(f"there is {END} without a table")
 
         # of what is between two markers, nothing is kept
         if is_end:
@@ -1095,7 +1095,7 @@ def with_tables(text, results):
             table = line.removeprefix(BEGIN).removesuffix("-->").strip()
             kept += lines_of(table, results)
     if table is not None:
-        raise ValueError(f"the table {table} has no {END}")
+        raise UserError(f"the table {table} has no {END}")
     return "\n".join(kept)
 
 
@@ -1112,7 +1112,7 @@ def write_documents(root):
         try:
             with_new_tables = with_tables(text, root / "results")
         except ValueError as error:
-            raise ValueError(f"{path.name}: {error}") from None
+            raise UserError(f"{path.name}: {error}") from None
         if with_new_tables != text:
             changed[path] = with_new_tables
 
@@ -1140,7 +1140,7 @@ def collect_command(args):
     identities = [identity_of_run(record) for record in records]
     for folder, identity in zip(folders, identities, strict=True):
         if identities.count(identity) > 1:
-            raise ValueError(f"{folder}: there is another run with this name; rename one of them")
+            raise UserError(f"{folder}: there is another run with this name; rename one of them")
 
     add_records(args.out, records)
     print(f"{args.out}: {counted(len(records), 'run')} added or replaced")

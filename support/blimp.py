@@ -16,6 +16,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
+from support.commands import UserError
 from support.downloads import download
 
 COMMIT = "3e56b06fcabca9b30822fc66435fca6b1aa40bb1"
@@ -39,7 +40,7 @@ def read_blimp(cache_dir):
 
     Raises:
         OSError: the download failed.
-        ValueError: the archive that is already there is not the published one.
+        UserError: the archive that is already there is not the published one.
     """
     path = download([URL], Path(cache_dir, "downloads", "BLiMP.zip"), SIZE, SHA256)
 
@@ -51,7 +52,7 @@ def read_blimp(cache_dir):
                 if name.startswith("data/") and name.endswith(".jsonl"):
                     texts[f"{path}, {name}"] = archive.read(name)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"cannot unpack {path}: {error}") from None
+        raise UserError(f"cannot unpack {path}: {error}") from None
     return group_by_paradigm(texts)
 
 
@@ -59,7 +60,7 @@ def read_folder(folder):
     """The paradigms of all files *.jsonl in a folder, a list of Paradigm.
 
     Raises:
-        ValueError: there are no such files, or a line is damaged.
+        UserError: there are no such files, or a line is damaged.
     """
     texts = {}
     for path in sorted(Path(folder).glob("*.jsonl")):
@@ -67,7 +68,7 @@ def read_folder(folder):
         if not path.name.startswith("._"):
             texts[str(path)] = path.read_bytes()
     if not texts:
-        raise ValueError(
+        raise UserError(
             f"{str(folder)!r} has no files *.jsonl: --data is toy, blimp, or a folder of files in "
             "the format of BLiMP"
         )
@@ -82,7 +83,7 @@ def group_by_paradigm(texts):
     Returns:
         list of Paradigm, sorted by phenomenon, then by name.
     Raises:
-        ValueError: a line is damaged. The message names it.
+        UserError: a line is damaged. The message names it.
     """
     paradigms = {}
     for source, content in texts.items():
@@ -97,32 +98,32 @@ def group_by_paradigm(texts):
             if name not in paradigms:
                 paradigms[name] = Paradigm(name, phenomenon, [])
             if paradigms[name].phenomenon != phenomenon:
-                raise ValueError(
+                raise UserError(
                     f"{source}, line {number}: the phenomenon of {name} is {phenomenon!r} here, "
                     f"but it was {paradigms[name].phenomenon!r} before"
                 )
             paradigms[name].pairs.append(("", row["sentence_good"], row["sentence_bad"]))
 
     if not paradigms:
-        raise ValueError(f"{', '.join(texts)}: there is no pair in these files")
+        raise UserError(f"{', '.join(texts)}: there is no pair in these files")
     return sorted(paradigms.values(), key=lambda paradigm: (paradigm.phenomenon, paradigm.name))
 
 
 def read_line(line, place):
     """One line, bytes, as a dictionary in which all KEYS are texts.
 
-    Raises ValueError, which names the place, if it is damaged.
+    Raises UserError, which names the place, if it is damaged.
     """
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place} is damaged: {error}") from None
+        raise UserError(f"{place} is damaged: {error}") from None
     if not isinstance(row, dict):
-        raise ValueError(f"{place} is damaged: it is not a JSON object")
+        raise UserError(f"{place} is damaged: it is not a JSON object")
 
     for key in KEYS:
         if key not in row:
-            raise ValueError(f"{place} has no {key!r}")
+            raise UserError(f"{place} has no {key!r}")
         if not isinstance(row[key], str) or not row[key].strip():
-            raise ValueError(f"{place}: {key!r} is not a text, or it is empty")
+            raise UserError(f"{place}: {key!r} is not a text, or it is empty")
     return row

@@ -11,6 +11,7 @@ import math
 
 import torch
 
+from support.commands import UserError
 from support.files import damaged, load_checkpoint
 from support.json_lines import reason_of
 
@@ -29,10 +30,10 @@ def read_state(path):
     """The dictionary that Trainer.save wrote, with all but its tensors checked.
 
     The tensors are checked where they are loaded: by `load_optimizer`, and by load_weights in
-    support/runs.py. Raises ValueError if the file is damaged or is not such a checkpoint.
+    support/runs.py. Raises UserError if the file is damaged or is not such a checkpoint.
     """
     if not path.is_file():
-        raise ValueError(f"{path} is not a file")
+        raise UserError(f"{path} is not a file")
     state = load_checkpoint(path)
     try:
         check_state(state)
@@ -47,7 +48,7 @@ def check_state(state):
         raise TypeError("it is not a dictionary")
     for key in KEYS:
         if key not in state:
-            raise ValueError(f"it has no {key}")
+            raise UserError(f"it has no {key}")
 
     # All but the tensors are plain values, which can be written as JSON. NaN and infinity cannot.
     json.dumps([state[key] for key in KEYS], allow_nan=False)
@@ -60,27 +61,27 @@ def check_state(state):
 
 
 def check_progress(state):
-    """ValueError if the numbers that say how far a run has come are not possible."""
+    """UserError if the numbers that say how far a run has come are not possible."""
     step = state["step"]
     steps = state["settings"]["steps"]
     if not is_count(step) or not is_count(steps) or step > steps:
-        raise ValueError(f"it is at step {step} of {steps}")
+        raise UserError(f"it is at step {step} of {steps}")
     if not is_count(state["tokens"]):
-        raise ValueError("its number of tokens is not a whole number")
+        raise UserError("its number of tokens is not a whole number")
     if not is_number(state["seconds"]) or state["seconds"] < 0:
-        raise ValueError("its seconds are not a number")
+        raise UserError("its seconds are not a number")
 
 
 def check_log(state):
-    """ValueError if these are not the lines of a log. The first line holds the settings."""
+    """UserError if these are not the lines of a log. The first line holds the settings."""
     records = state["records"]
     is_list = type(records) is list
     if not is_list or not records or not all(type(record) is dict for record in records):
-        raise ValueError("its log is not a list of records")
+        raise UserError("its log is not a list of records")
     if records[0]["settings"] != state["settings"]:
-        raise ValueError("its log has other settings")
+        raise UserError("its log has other settings")
     if not all(type(record.get("made_by", {})) is dict for record in records):
-        raise ValueError("its log does not say what made it")
+        raise UserError("its log does not say what made it")
 
     # one loss for each step since the last line with a loss
     logged = 0
@@ -89,27 +90,27 @@ def check_log(state):
             logged = record["step"]
     losses = state["losses"]
     if type(losses) is not list or not all(is_number(loss) for loss in losses):
-        raise ValueError("its losses are not numbers")
+        raise UserError("its losses are not numbers")
     if logged + len(losses) != state["step"]:
-        raise ValueError("its losses are not one for each step since the last line of its log")
+        raise UserError("its losses are not one for each step since the last line of its log")
 
 
 def check_result(state):
-    """ValueError if a run is said to be finished and is not, or the other way round.
+    """UserError if a run is said to be finished and is not, or the other way round.
 
     The result is found directly after the last step, before anything is saved.
     """
     finished = state["result"] is not None
     at_the_end = state["step"] == state["settings"]["steps"]
     if finished != at_the_end:
-        raise ValueError("it has a result before the last step, or none after it")
+        raise UserError("it has a result before the last step, or none after it")
 
     if finished and type(state["result"]) is not dict:
         raise TypeError("its result is not a dictionary")
     if not finished:
         for key in UNFINISHED_KEYS:
             if key not in state:
-                raise ValueError(f"it has no {key}")
+                raise UserError(f"it has no {key}")
 
 
 def is_count(value):
@@ -128,21 +129,21 @@ def is_number(value):
 
 
 def check_tensor(name, tensor, expected):
-    """ValueError unless a tensor has finite numbers, and the shape and dtype of `expected`.
+    """UserError unless a tensor has finite numbers, and the shape and dtype of `expected`.
 
     torch itself copies complex numbers without their imaginary part, and accepts sparse tensors,
     tensors without numbers (of the device "meta"), and numbers that are not finite.
     """
     if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"{name} is not a tensor")
+        raise UserError(f"{name} is not a tensor")
     if tensor.dtype != expected.dtype:
-        raise ValueError(f"{name} is {tensor.dtype}, not {expected.dtype}")
+        raise UserError(f"{name} is {tensor.dtype}, not {expected.dtype}")
     if tensor.layout != torch.strided or tensor.is_meta:
-        raise ValueError(f"{name} is not an ordinary tensor with numbers")
+        raise UserError(f"{name} is not an ordinary tensor with numbers")
     if tensor.shape != expected.shape:
-        raise ValueError(f"{name} has the shape {list(tensor.shape)}, not {list(expected.shape)}")
+        raise UserError(f"{name} has the shape {list(tensor.shape)}, not {list(expected.shape)}")
     if not tensor.isfinite().all():
-        raise ValueError(f"{name} has numbers that are not finite")
+        raise UserError(f"{name} has numbers that are not finite")
 
 
 def load_optimizer(optimizer, saved, step, path):
@@ -158,7 +159,7 @@ def load_optimizer(optimizer, saved, step, path):
         step: how many steps had been done.
         path: the file, for the message.
     Raises:
-        ValueError: the moments belong to another model, or are damaged.
+        UserError: the moments belong to another model, or are damaged.
     """
     own = optimizer.state_dict()
     parameters = []
@@ -174,7 +175,7 @@ def load_optimizer(optimizer, saved, step, path):
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         raise damaged(path, "its optimizer is not that of AdamW") from None
     if groups != [group["params"] for group in own["param_groups"]]:
-        raise ValueError(f"{path} holds the optimizer of another model")
+        raise UserError(f"{path} holds the optimizer of another model")
 
     # before the first step there are no moments, after it each parameter has its own
     numbers = range(len(parameters))
@@ -193,13 +194,13 @@ def load_optimizer(optimizer, saved, step, path):
 def checked_moments(moments, parameter, step):
     """Copies of what AdamW keeps for a parameter. Raises an error if something is wrong with it."""
     if set(moments) != {"step", "exp_avg", "exp_avg_sq"}:
-        raise ValueError("a parameter does not have the two moments of AdamW")
+        raise UserError("a parameter does not have the two moments of AdamW")
 
     # AdamW's own count of the steps
     count = moments["step"]
     check_tensor("its step", count, torch.tensor(0.0))
     if count.item() != min(step, LAST_COUNTED_STEP):
-        raise ValueError(f"it is at step {count.item():g}, the run at step {step}")
+        raise UserError(f"it is at step {count.item():g}, the run at step {step}")
 
     # the mean of the gradients and of their squares
     mean = moments["exp_avg"]
@@ -207,7 +208,7 @@ def checked_moments(moments, parameter, step):
     check_tensor("a moment", mean, parameter)
     check_tensor("a moment", square, parameter)
     if (square < 0).any():
-        raise ValueError("the mean of squares is below 0")
+        raise UserError("the mean of squares is below 0")
 
     # Each tensor gets its own memory: in a file that was changed, several tensors may share it.
     return {"step": count.clone(), "exp_avg": own_copy(mean), "exp_avg_sq": own_copy(square)}

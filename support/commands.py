@@ -9,9 +9,13 @@ import subprocess
 import sys
 from contextlib import suppress
 
-from support.memory import is_out_of_memory, keep_freed_memory
+from support.memory import keep_freed_memory
 
 LARGEST_INT = 2**31 - 1  # of a number on the command line
+
+
+class UserError(ValueError):
+    """A mistake of the user: a wrong path, option, name or file. It is printed as one line."""
 
 
 class TrainingFailed(Exception):
@@ -21,9 +25,11 @@ class TrainingFailed(Exception):
 def run_command(program, function, *arguments):
     """Call function(*arguments) and leave Python with the exit code that it returns.
 
-    An expected error becomes one line, "program: message", and an exit code:
+    A UserError, and an OSError that names a file, are printed as one line, "program: message".
+    Every other error is one of the code and keeps its traceback: whoever changes a mixer must see
+    file and line. The exit codes:
 
-        1      the training failed, or the memory is full
+        1      the training failed, or an error of the code
         2      wrong input, a file that cannot be read or written, or a failed download
         130    Ctrl-C
 
@@ -53,31 +59,15 @@ def run_command(program, function, *arguments):
     except BrokenPipeError:
         message = "stopped, because nobody reads the output any more"
         code = 2
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
+        # An OSError without the name of a file, such as an error of a library, is not the user's.
+        if isinstance(error, OSError) and error.filename is None:
+            raise
         message = str(error)
         code = 2
     except KeyboardInterrupt:
         message = "interrupted; the files that were written are complete"
         code = 130
-    except (MemoryError, RuntimeError) as error:
-        # torch reports a full memory by either of the two
-        if is_out_of_memory(error):
-            message = (
-                "out of memory; smaller batches or shorter rows need less (--batch_size, "
-                "--seq_len; in pretrain.py also --micro_batch, with the same result up to rounding "
-                "and dropout)"
-            )
-            code = 1
-        # what CUDA says on a GPU that is older than those for which torch was built
-        elif "no kernel image" in str(error):
-            message = (
-                "this build of torch has no code for this GPU: install one that has, or give "
-                "--device cpu"
-            )
-            code = 2
-        # other RuntimeErrors are bugs of this project: show the traceback
-        else:
-            raise
 
     # Both streams may be full or closed.
     discard_if_broken(sys.stdout)

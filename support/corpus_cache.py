@@ -28,6 +28,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
+from support.commands import UserError
 from support.files import delete, make_folder, rename, sha256_of, temporary_name
 from support.locks import InUse, lock
 
@@ -78,10 +79,8 @@ def named_in_errors(title):
     """Errors in the `with` block begin with the name of the corpus."""
     try:
         yield
-    except OSError as error:
-        raise OSError(f"corpus {title}: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"corpus {title}: {error}") from None
+    except (UserError, OSError) as error:
+        raise UserError(f"corpus {title}: {error}") from None
 
 
 def remove_leftovers(cache_dir):
@@ -92,7 +91,7 @@ def remove_leftovers(cache_dir):
             continue
 
         # If the lock is free, its owner has ended. `lock` removes the file when the block ends.
-        # A ValueError says that the lock is in use, or that it is the file of another program.
+        # A UserError says that the lock is in use, or that it is the file of another program.
         with suppress(ValueError, OSError), lock(path, path.stem):
             delete(temporary_name(path.with_suffix("")))
 
@@ -232,7 +231,7 @@ def load_if_intact(folder, log):
     if os.path.lexists(folder):
         try:
             return load(folder)
-        except ValueError as error:
+        except UserError as error:
             log(f"{error}: it is prepared again")
             remove(folder)
     remove_leftovers(folder.parent)
@@ -246,7 +245,7 @@ def load(folder):
         A PreparedCorpus.
 
     Raises:
-        ValueError: the folder is damaged.
+        UserError: the folder is damaged.
         OSError: a file cannot be read.
     """
     try:
@@ -254,7 +253,7 @@ def load(folder):
     except (OSError, MemoryError):
         raise  # this says nothing about the content of the files
     except Exception as error:  # the tokenizers library raises a plain Exception
-        raise ValueError(f"the corpus prepared in {folder} is damaged ({error})") from None
+        raise UserError(f"the corpus prepared in {folder} is damaged ({error})") from None
 
 
 def load_checked(folder):
@@ -262,13 +261,13 @@ def load_checked(folder):
     # Five ordinary files. A pipe under one of these names would block.
     for name in ("meta.json", *FINGERPRINTED):
         if not (folder / name).is_file():
-            raise ValueError(f"no file {name}")
+            raise UserError(f"no file {name}")
 
     # meta.json is what was written.
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     checksum = meta.pop("checksum", None)
     if checksum != checksum_of(meta):
-        raise ValueError("wrong checksum of meta.json")
+        raise UserError("wrong checksum of meta.json")
 
     # Only the token ids stay on disk: they may be larger than the memory. If the folder is damaged,
     # their file is closed, because Windows cannot delete an open file.
@@ -283,7 +282,7 @@ def load_checked(folder):
 
 
 def read_corpus(folder, meta, token_file):
-    """The PreparedCorpus of a folder. Raises ValueError if its files are not what was written.
+    """The PreparedCorpus of a folder. Raises UserError if its files are not what was written.
 
     Args:
         folder: of the corpus.
@@ -300,7 +299,7 @@ def read_corpus(folder, meta, token_file):
         hashlib.sha256(documents).hexdigest(),
     ]
     if fingerprint_of(digests) != meta["fingerprint"]:
-        raise ValueError("its files do not have the fingerprint in meta.json")
+        raise UserError("its files do not have the fingerprint in meta.json")
 
     # Only now the library may read the tokenizer: a damaged one can make it panic.
     return PreparedCorpus(
@@ -328,7 +327,7 @@ def check_consistency(corpus):
     }
     for name, size in sizes.items():
         if size != corpus.counts[name]:
-            raise ValueError(f"{name}: {size}, not {corpus.counts[name]}")
+            raise UserError(f"{name}: {size}, not {corpus.counts[name]}")
 
     # Each sentence begins after the one before it, and the last one ends with the last token. The
     # same is true of documents and sentences.
@@ -337,7 +336,7 @@ def check_consistency(corpus):
 
     # Every id is one of the tokenizer's.
     if largest_token >= corpus.tokenizer.get_vocab_size():
-        raise ValueError("a token id is not in the vocabulary")
+        raise UserError("a token id is not in the vocabulary")
 
 
 def size_and_largest(token_file):
@@ -350,9 +349,9 @@ def size_and_largest(token_file):
 
 
 def check_starts(name, starts, end):
-    """ValueError if `starts` does not begin at 0, increase and finish with `end`."""
+    """UserError if `starts` does not begin at 0, increase and finish with `end`."""
     if starts[0] != 0 or starts[-1] != end or np.diff(starts).min() < 1:
-        raise ValueError(f"a {name} begins or ends in the wrong place")
+        raise UserError(f"a {name} begins or ends in the wrong place")
 
 
 # --- The token ids --------------------------------------------------------------------------------
@@ -391,12 +390,12 @@ class TokenFile:
         """(tokens,) the token ids, to be used at once.
 
         Raises:
-            ValueError: the file was changed.
+            UserError: the file was changed.
         """
         state = self.current_state()  # about 1 microsecond
         if state != self.state:
             if self.current_digest() != self.digest:
-                raise ValueError(
+                raise UserError(
                     f"{self.path} was changed or cut by another program: start again, "
                     f"and the corpus is prepared again"
                 )

@@ -5,6 +5,7 @@ import time
 
 import torch
 
+from support.commands import UserError
 from support.distributed import local_count, local_rank, process_count
 from support.memory import is_out_of_memory
 
@@ -27,7 +28,7 @@ def choose_device(device="auto", precision="auto"):
     Returns:
         (torch.device, torch.dtype, a line that says what was chosen and why)
     Raises:
-        ValueError: this machine does not have the device.
+        UserError: this machine does not have the device.
     """
     available = available_devices()
 
@@ -102,18 +103,18 @@ def available_devices():
 
 
 def existing_device(name, available):
-    """torch.device(name). Raises ValueError if this machine does not have it."""
+    """torch.device(name). Raises UserError if this machine does not have it."""
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"unknown device {name!r}; the devices are: cuda, mps, cpu") from None
+        raise UserError(f"unknown device {name!r}; the devices are: cuda, mps, cpu") from None
 
     if device.type == "cuda" and "cuda" in available:
         count = torch.cuda.device_count()
     else:
         count = 1
     if device.type not in available or (device.index or 0) >= count:
-        raise ValueError(f"this machine has no device {name!r} that torch can use")
+        raise UserError(f"this machine has no device {name!r} that torch can use")
     return device
 
 
@@ -124,12 +125,12 @@ def device_of_process(device):
 
     # cuda:1 would be the same GPU for all
     if device.index is not None:
-        raise ValueError(
+        raise UserError(
             f"--device {device} is one GPU for all {process_count()} processes: give --device cuda"
         )
     gpus = torch.cuda.device_count()
     if local_count() > gpus:
-        raise ValueError(
+        raise UserError(
             f"torchrun started {local_count()} processes on this machine, which has {gpus} GPUs: "
             f"give --nproc_per_node {gpus}"
         )

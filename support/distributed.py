@@ -26,6 +26,7 @@ import torch
 from torch import distributed
 from tqdm import tqdm
 
+from support.commands import TrainingFailed
 from support.memory import is_out_of_memory
 
 TIMEOUT = timedelta(minutes=10)  # a process that waits longer for the others ends the run
@@ -99,7 +100,7 @@ def run_together(function, *arguments):
     Returns:
         What the function returns; 0 in a process that did not begin.
     Raises:
-        ConnectionError: another process has ended, and has not said why.
+        TrainingFailed: another process has ended, and has not said why.
     """
     started_by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     if not started_by_torchrun or os.environ["WORLD_SIZE"] == "1":
@@ -121,7 +122,7 @@ def run_together(function, *arguments):
             sys.exit(1)
         if is_lost_connection(error):
             reason = str(error).partition("\n")[0][:200]
-            raise ConnectionError(
+            raise TrainingFailed(
                 "another process of this run has ended, or cannot be reached: so all end; the same "
                 f"command continues from the last checkpoint ({reason})"
             ) from error

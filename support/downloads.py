@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from support.commands import UserError
 from support.files import flush_to_disk, rename, sha256_of
 
 USER_AGENT = "bert-convolution/1.0"  # some servers refuse the name that Python sends by default
@@ -38,7 +39,7 @@ def download(urls, path, size, sha256, timeout=30):
 
     Raises:
         OSError: no mirror gave the file. The message says how to put it there by hand.
-        ValueError: `path` exists and is another file, or another process downloads the same file.
+        UserError: `path` exists and is another file, or another process downloads the same file.
     """
     path = Path(path)
 
@@ -46,7 +47,7 @@ def download(urls, path, size, sha256, timeout=30):
     if path.exists():
         if is_published_file(path, size, sha256):
             return path
-        raise ValueError(
+        raise UserError(
             f"{path} is not the published file, its size or SHA-256 differs: "
             f"delete it and start again"
         )
@@ -65,7 +66,7 @@ def download(urls, path, size, sha256, timeout=30):
         failures.append(f"{url}: {failure}")
 
     reasons = "; ".join(failures)
-    raise OSError(
+    raise UserError(
         f"cannot download {path.name} ({reasons}): "
         f"start again, or download it by hand and put it at {path}"
     )
@@ -124,7 +125,7 @@ def download_rest(url, part, done, size, timeout):
 
     Raises:
         OSError, http.client.HTTPException: why the download ended early.
-        ValueError: another process writes to the same file.
+        UserError: another process writes to the same file.
     """
     # Ask for the bytes from `done` on.
     headers = {"User-Agent": USER_AGENT}
@@ -166,7 +167,7 @@ def write_chunks(response, part, done, size):
             # The file must have exactly the bytes that we wrote. If it has more, then another
             # process writes to it too.
             if os.fstat(file.fileno()).st_size != done:
-                raise ValueError(
+                raise UserError(
                     f"another process is downloading {part}: wait for its end, then start again"
                 )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from support.commands import UserError
 from support.memory import is_out_of_memory
 from support.signals import delayed_signals
 
@@ -40,7 +41,10 @@ def write_atomically(path, write):
             flush_to_disk(temporary)
             rename(temporary, path)
             flush_folder_to_disk(path.parent)
-        except BaseException:
+        except BaseException as error:
+            # When a disk is full, the system does not say which file it was about.
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(path)
             temporary.unlink(missing_ok=True)
             raise
 
@@ -153,7 +157,7 @@ def remove_parts(folder):
 def make_folder(folder):
     """Make a folder, and the folders around it, unless they are there.
 
-    Raises OSError with the name of what is in the way, such as a file.
+    Raises UserError with the name of what is in the way, such as a file.
     """
     folder = Path(folder)
     try:
@@ -161,7 +165,7 @@ def make_folder(folder):
     except (FileExistsError, NotADirectoryError):
         for path in (folder, *folder.parents):
             if os.path.lexists(path) and not path.is_dir():
-                raise OSError(
+                raise UserError(
                     f"{path} is not a folder: delete it, or name another folder"
                 ) from None
         raise
@@ -185,7 +189,7 @@ def write_text(path, text):
 
 
 def save_checkpoint(path, value):
-    """torch.save `value` to `path` atomically. Raises OSError if the disk is full."""
+    """torch.save `value` to `path` atomically. Raises UserError if the disk is full."""
 
     def write(temporary):
         # Give torch an open file: then its RuntimeError about a full disk holds the reason.
@@ -198,13 +202,13 @@ def save_checkpoint(path, value):
         if is_out_of_memory(error):
             raise
         reason = error.__context__ or "is the disk full?"
-        raise OSError(f"could not write {path}: {reason}") from None
+        raise UserError(f"could not write {path}: {reason}") from None
 
 
 def load_checkpoint(path):
     """Read what `save_checkpoint` wrote: tensors and plain values only, so no code is executed.
 
-    Raises ValueError if the file is damaged or is not a checkpoint.
+    Raises UserError if the file is damaged or is not a checkpoint.
     """
     # A checkpoint is a zip archive, which holds a checksum of each part. torch does not look at it.
     with open(path, "rb") as file:
@@ -224,7 +228,7 @@ def load_checkpoint(path):
 
 def damaged(path, reason):
     """The error for a checkpoint that is not what this project writes."""
-    return ValueError(f"{path} is damaged or is not a checkpoint of this project ({reason})")
+    return UserError(f"{path} is damaged or is not a checkpoint of this project ({reason})")
 
 
 def check_archive(file):

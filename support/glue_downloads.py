@@ -9,6 +9,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.commands import UserError
 from support.downloads import download
 from support.files import flush_to_disk, rename
 from support.glue_format import FORMATS
@@ -84,7 +85,7 @@ def download_tasks(names, data_dir, log=print):
     Raises:
         OSError: a download failed; the message names every file that is still missing, its address
             and the path where to put it.
-        ValueError: a file that is already there is wrong.
+        UserError: a file that is already there is wrong.
     """
     # which files are missing?
     missing = missing_sources(names, data_dir)
@@ -98,13 +99,13 @@ def download_tasks(names, data_dir, log=print):
         path = Path(data_dir, source.path)
         try:
             download([source.url], path, source.size, source.sha256)
-        except OSError as error:
+        except UserError as error:
             message = str(error)
             rest = missing[index + 1 :]
             if rest:
                 places = [f"{other.url} to {Path(data_dir, other.path)}" for other in rest]
                 message += "; also missing: " + ", ".join(places)
-            raise OSError(message) from None
+            raise UserError(message) from None
 
         # unpack an archive into the task's folder
         if source.is_archive:
@@ -121,7 +122,7 @@ def table_names(task):
 def missing_sources(names, data_dir):
     """The sources of the tasks `names` that have to be downloaded, in the order of SOURCES.
 
-    Raises ValueError if a task's folder is there but lacks some of its files.
+    Raises UserError if a task's folder is there but lacks some of its files.
     """
     missing = []
     for source in SOURCES:
@@ -133,7 +134,7 @@ def missing_sources(names, data_dir):
         if source.is_archive:
             # an archive makes its task's folder, so the folder must not be there yet
             if absent and folder.exists():
-                raise ValueError(
+                raise UserError(
                     f"{folder} exists, but without {', '.join(absent)}: delete it or move it away"
                 )
             is_missing = bool(absent)
@@ -160,7 +161,7 @@ def unpack(archive, folder, names):
         names: names of the files to take from it.
 
     Raises:
-        ValueError: the archive is damaged or does not contain one of the files.
+        UserError: the archive is damaged or does not contain one of the files.
     """
     with tempfile.TemporaryDirectory(
         dir=folder.parent, prefix=folder.name, ignore_cleanup_errors=True
@@ -174,7 +175,7 @@ def unpack(archive, folder, names):
                     (new / name).write_bytes(content)
                     flush_to_disk(new / name)  # its content, before the folder gets its name
         except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise ValueError(f"cannot unpack {archive}: {error}") from None
+            raise UserError(f"cannot unpack {archive}: {error}") from None
 
         # the folder gets its name when it is complete
         rename(new, folder)

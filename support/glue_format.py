@@ -17,7 +17,11 @@ The tasks: Wang et al. 2019.
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.commands import command_line
+from support.commands import UserError, command_line
+
+
+class MissingFile(UserError):
+    """A file of a task is not there. The message names the command that downloads it."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +207,7 @@ FORMATS = {
 def named_tasks(words):
     """Names of the tasks that the words on a command line mean, each one once.
 
-    A word is the name of a task, or "all". Raises ValueError, with a list of the tasks, for any
+    A word is the name of a task, or "all". Raises UserError, with a list of the tasks, for any
     other word.
     """
     names = []
@@ -214,7 +218,7 @@ def named_tasks(words):
         elif name in FORMATS:
             names.append(name)
         else:
-            raise ValueError(f"unknown task {name!r}; the tasks are: {', '.join(FORMATS)}; or all")
+            raise UserError(f"unknown task {name!r}; the tasks are: {', '.join(FORMATS)}; or all")
     return list(dict.fromkeys(names))
 
 
@@ -250,7 +254,7 @@ def write_split(data_dir, task, split, rows):
             test file) is left out.
 
     Raises:
-        ValueError: no file of the task has a column of that name.
+        UserError: no file of the task has a column of that name.
     """
     columns = task.columns_of(split)
     known = {*task.columns, *task.test_columns}
@@ -264,7 +268,7 @@ def write_split(data_dir, task, split, rows):
     for number, row in enumerate(rows):
         for name in row:
             if name not in known:
-                raise ValueError(f"{task.folder} has no column {name!r}")
+                raise UserError(f"{task.folder} has no column {name!r}")
         lines.append("\t".join(row.get(name, str(number)) for name in columns))
 
     # "\n" at every line's end gives the same bytes on every system
@@ -322,12 +326,12 @@ def read_task(task, data_dir, split, allow_partial=False, log=print):
         Examples
 
     Raises:
-        FileNotFoundError: a file is missing; the message names the command that downloads it.
-        ValueError: the file is refused, or a label is not one of the task's.
+        MissingFile: a file is missing; the message names the command that downloads it.
+        UserError: the file is refused, or a label is not one of the task's.
     """
     # does the task have this split?
     if split not in task.rows:
-        raise ValueError(f"{task.folder} has no split {split!r}; it has: {', '.join(task.rows)}")
+        raise UserError(f"{task.folder} has no split {split!r}; it has: {', '.join(task.rows)}")
 
     # MRPC was published as texts and a list of ids. If somebody made train.tsv, dev.tsv and
     # test.tsv from them, these are read.
@@ -414,7 +418,7 @@ def read_columns(path, names, header=None):
         Table
 
     Raises:
-        ValueError: a column is missing, or the file is not UTF-8 text.
+        UserError: a column is missing, or the file is not UTF-8 text.
     """
     rows = []
     broken_lines = []
@@ -445,17 +449,17 @@ def read_columns(path, names, header=None):
                 elif line != "":
                     broken_lines.append(number)
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text, so it is not GLUE's file") from None
+        raise UserError(f"{path} is not UTF-8 text, so it is not GLUE's file") from None
     return Table(path, rows, broken_lines, long_lines)
 
 
 def find_columns(path, names, header):
-    """{column name: its position in a row, counted from 0}. ValueError: a column is missing."""
+    """{column name: its position in a row, counted from 0}. UserError: a column is missing."""
     indices = {}
     for name in names:
         if name not in header:
             found = ", ".join(header)[:200]
-            raise ValueError(f"{path} has no column {name!r}; its first line names: {found}")
+            raise UserError(f"{path} has no column {name!r}; its first line names: {found}")
         indices[name] = header.index(name)
     return indices
 
@@ -494,19 +498,19 @@ def read_mrpc_texts(task, data_dir, split):
 
 
 def require_file(path, task, data_dir):
-    """FileNotFoundError, with the command that downloads the file, if it is missing."""
+    """MissingFile, with the command that downloads the file, if it is missing."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: run {download_command(task, data_dir)}")
+        raise MissingFile(f"{path} is missing: run {download_command(task, data_dir)}")
 
 
 def check_rows(table, task, data_dir, split, allow_partial, log):
     """Compare the rows of a file with the published number; log what is skipped or missing.
 
-    Returns whether the split is partial. Raises ValueError if it is and `allow_partial` is False.
+    Returns whether the split is partial. Raises UserError if it is and `allow_partial` is False.
     """
     again = f"delete {table.path.parent} and run {download_command(task, data_dir)}"
     if not table.rows:
-        raise ValueError(f"{table.path} has no rows of {split}: {again}")
+        raise UserError(f"{table.path} has no rows of {split}: {again}")
 
     # partial: another number of rows than published, or broken rows in a file published without any
     published = task.rows[split]
@@ -522,7 +526,7 @@ def check_rows(table, task, data_dir, split, allow_partial, log):
         found += f"; rows with more columns than are named: {named_lines(table.long_lines)}"
 
     if partial and not allow_partial:
-        raise ValueError(
+        raise UserError(
             f"{found}. The file is incomplete or was edited: {again}, "
             "or read what it has with --allow_partial"
         )
@@ -544,14 +548,14 @@ def named_lines(numbers):
 
 
 def read_labels(table, task):
-    """Class ids or numbers, one per row. ValueError names the first label that is not allowed."""
+    """Class ids or numbers, one per row. UserError names the first label that is not allowed."""
     labels = []
     for row in table.rows:
         text = row.values[task.label]
         label = read_label(text, task)
         if label is None:
             allowed = allowed_labels(task)
-            raise ValueError(f"{table.path}, line {row.line}: label {text[:50]!r} is not {allowed}")
+            raise UserError(f"{table.path}, line {row.line}: label {text[:50]!r} is not {allowed}")
         labels.append(label)
     return labels
 
@@ -591,7 +595,7 @@ def check_data(formats, data_dir):
         data_dir: the folder that contains the tasks' folders.
 
     Raises:
-        ValueError: there is no file at all, or one cannot be read.
+        UserError: there is no file at all, or one cannot be read.
     """
 
     files = 0
@@ -600,7 +604,7 @@ def check_data(formats, data_dir):
             # read the file, if there is one
             try:
                 examples = read_task(task, data_dir, split, True, log=lambda line: None)
-            except FileNotFoundError:
+            except MissingFile:
                 rows = "no"
                 state = "missing"
             else:
@@ -616,4 +620,4 @@ def check_data(formats, data_dir):
 
     if files == 0:
         command = command_line(["python", "glue.py", "download", "all", "--data_dir", data_dir])
-        raise ValueError(f"there are no GLUE files in {data_dir}: run {command}")
+        raise UserError(f"there are no GLUE files in {data_dir}: run {command}")

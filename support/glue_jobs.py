@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from support.commands import UserError
 from support.files import remove_parts
 from support.glue_results import check_settings, encoder_path, read_results, results_lock
 from support.locks import InUse, lock
@@ -55,9 +56,9 @@ class Job(NamedTuple):
 
 
 def check_batch_size(task, batch_size, rows):
-    """ValueError if a batch that the user asks for (or None) is larger than the training data."""
+    """UserError if a batch that the user asks for (or None) is larger than the training data."""
     if batch_size is not None and batch_size > rows:
-        raise ValueError(
+        raise UserError(
             f"--batch_size {batch_size:,} is above the {rows:,} training rows of {task}"
         )
 
@@ -65,7 +66,7 @@ def check_batch_size(task, batch_size, rows):
 def missing_jobs(jobs):
     """The jobs that are not done yet, in the same order.
 
-    Raises ValueError if there are results with other settings: another process has written them
+    Raises UserError if there are results with other settings: another process has written them
     since these jobs were planned.
     """
     # the results of each folder are read once

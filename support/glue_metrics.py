@@ -7,6 +7,8 @@ labels; matthews, pearson and spearman, if all predictions or all labels are equ
 
 import numpy as np
 
+from support.commands import UserError
+
 
 def checked_arrays(predictions, labels):
     """Both as float64 arrays (n,). ValueError: unequal numbers, none at all, or not finite."""
@@ -103,10 +105,10 @@ def scores(predictions, examples, metrics):
         {metric: value, ..., "score": mean of the values}; all values are multiplied by 100.
 
     Raises:
-        ValueError: no labels were published for the split.
+        UserError: no labels were published for the split.
     """
     if examples.labels is None:
-        raise ValueError(
+        raise UserError(
             f"{examples.task.folder} {examples.split} has no published labels, "
             "so predictions on it cannot be scored here"
         )

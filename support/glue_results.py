@@ -27,7 +27,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from support.commands import LARGEST_INT
+from support.commands import LARGEST_INT, UserError
 from support.devices import advice_on_precision
 from support.files import load_checkpoint, save_checkpoint, sha256_of
 from support.glue_format import FORMATS
@@ -59,7 +59,7 @@ def results_lock(folder):
 def read_results(folder):
     """{(task, seed): record} of a folder's results, in the order of the file; {} without a file.
 
-    Raises ValueError if a line is damaged.
+    Raises UserError if a line is damaged.
     """
     path = results_path(folder)
     if not path.exists():
@@ -78,7 +78,7 @@ def check_record(record):
     # which run it is
     task, seed, result = record["task"], record["seed"], record["result"]
     if task not in FORMATS:
-        raise ValueError(f"the task is {task!r}")
+        raise UserError(f"the task is {task!r}")
     check_int("seed", seed, 1)
 
     # its scores
@@ -96,7 +96,7 @@ def check_record(record):
     # what its marks in a table depend on
     for name in ("constant_prediction", "partial"):
         if not isinstance(result[name], bool):
-            raise ValueError(f"{name} is {short(result[name])}")
+            raise UserError(f"{name} is {short(result[name])}")
 
     check_settings_of(record)
 
@@ -105,7 +105,7 @@ def check_settings_of(record):
     """Raises an error if the settings of a record cannot be those of its run."""
     settings = record["settings"]
     if not isinstance(settings, dict):
-        raise ValueError(f"settings is {short(settings)}")
+        raise UserError(f"settings is {short(settings)}")
 
     # An earlier version of this program did not write all of them.
     is_complete = "tokenizer" in settings
@@ -116,38 +116,38 @@ def check_settings_of(record):
     # which of them were changed
     changed = settings.get("changed", [])
     if not isinstance(changed, list) or not all(isinstance(name, str) for name in changed):
-        raise ValueError(f"changed is {short(changed)}")
+        raise UserError(f"changed is {short(changed)}")
 
     # task and seed are in the record and again in its settings
     for name in ("task", "seed"):
         if settings.get(name, record[name]) != record[name]:
-            raise ValueError(f"{name} is {short(record[name])}, and {settings[name]} in settings")
+            raise UserError(f"{name} is {short(record[name])}, and {settings[name]} in settings")
 
 
 def check_number(name, value, lowest, highest):
-    """ValueError if a value is not a number from `lowest` to `highest`."""
+    """UserError if a value is not a number from `lowest` to `highest`."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not lowest <= value <= highest:
-        raise ValueError(f"{name} is {short(value)}, not a number from {lowest} to {highest}")
+        raise UserError(f"{name} is {short(value)}, not a number from {lowest} to {highest}")
 
 
 def check_int(name, value, lowest, highest=LARGEST_INT):
-    """ValueError if a value is not a whole number from `lowest` to `highest`."""
+    """UserError if a value is not a whole number from `lowest` to `highest`."""
     check_number(name, value, lowest, highest)
     if not isinstance(value, int):
-        raise ValueError(f"{name} is {value}, not a whole number")
+        raise UserError(f"{name} is {value}, not a whole number")
 
 
 def check_word(name, value, words):
-    """ValueError if a value is none of these."""
+    """UserError if a value is none of these."""
     if value not in words:
-        raise ValueError(f"{name} is {short(value)}")
+        raise UserError(f"{name} is {short(value)}")
 
 
 def check_text(name, value):
-    """ValueError if a value is not a text."""
+    """UserError if a value is not a text."""
     if not isinstance(value, str):
-        raise ValueError(f"{name} is {short(value)}")
+        raise UserError(f"{name} is {short(value)}")
 
 
 def short(value):
@@ -186,7 +186,7 @@ SETTINGS = {
 # --- Which results fit together -------------------------------------------------------------------
 
 
-class OtherSettings(ValueError):
+class OtherSettings(UserError):
     """There are results with other settings."""
 
 
@@ -282,28 +282,28 @@ def load_weights_of(path, record, advice):
         advice: what the user can do about a wrong file, for the message.
 
     Raises:
-        ValueError: the file is missing or damaged, or it belongs to another record.
+        UserError: the file is missing or damaged, or it belongs to another record.
     """
     if not path.is_file():
-        raise ValueError(f"{path} is missing: {advice}")
+        raise UserError(f"{path} is missing: {advice}")
     try:
         saved = load_checkpoint(path)
-    except ValueError as error:
-        raise ValueError(f"{error}: {advice}") from None
+    except UserError as error:
+        raise UserError(f"{error}: {advice}") from None
 
     # an earlier version of this program wrote the weights alone
     if not isinstance(saved, dict) or not {*TIE, "weights"} <= set(saved):
-        raise ValueError(
+        raise UserError(
             f"{path} is from an earlier version of this program, or is damaged: {advice}"
         )
     for key in TIE:
         if not is_same(saved[key], record[key]):
-            raise ValueError(
+            raise UserError(
                 f"{path} does not belong to {record['task']}, seed {record['seed']}, in "
                 f"{results_path(path.parent)} (another {key}): {advice}"
             )
     if not isinstance(saved["weights"], dict):
-        raise ValueError(f"{path} is damaged: it holds no weights: {advice}")
+        raise UserError(f"{path} is damaged: it holds no weights: {advice}")
     return saved["weights"]
 
 

@@ -5,6 +5,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
+from support.commands import UserError
 from support.files import write_atomically
 from support.glue_format import allowed_labels, read_label
 
@@ -83,7 +84,7 @@ def check_submission(path, formats):
         formats: {name: TaskFormat}; their `rows` say how many predictions each file must have.
 
     Raises:
-        ValueError: it is not a submission. The message lists all that is wrong, one line each.
+        UserError: it is not a submission. The message lists all that is wrong, one line each.
     """
     names, contents = read_zip(path)
     problems = check_names(names)
@@ -94,7 +95,7 @@ def check_submission(path, formats):
             problems += check_file(file, contents[file], formats[name], split)
 
     if problems:
-        raise ValueError(f"{path} is not a GLUE submission:\n  " + "\n  ".join(problems))
+        raise UserError(f"{path} is not a GLUE submission:\n  " + "\n  ".join(problems))
     print(
         f"{path}: a complete submission of {len(SUBMISSION)} files; "
         "names, header lines, indices, row counts and predictions are right"
@@ -110,11 +111,11 @@ def check_submission(path, formats):
 def read_zip(path):
     """(names of all files in a zip, {name: content} of the files of a submission).
 
-    Raises ValueError if it is not a zip, or if a file is far too large to be a submission's.
+    Raises UserError if it is not a zip, or if a file is far too large to be a submission's.
     """
     # reading a pipe would never end
     if Path(path).exists() and not Path(path).is_file():
-        raise ValueError(f"{path} is not a file")
+        raise UserError(f"{path} is not a file")
 
     names = []
     contents = {}
@@ -141,11 +142,11 @@ def read_zip(path):
         zlib.error,
         lzma.LZMAError,
     ) as error:
-        raise ValueError(f"{path} cannot be read as a zip archive: {error}") from None
+        raise UserError(f"{path} cannot be read as a zip archive: {error}") from None
 
     if too_large:
         info = too_large[0]
-        raise ValueError(
+        raise UserError(
             f"{path}: {info.filename} has {info.file_size:,} bytes, more than {LARGEST_FILE:,}"
         )
     return names, contents

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from support.commands import UserError
 from support.glue_results import score_on
 from support.statistics import (
     ALL_EQUAL,
@@ -422,12 +423,12 @@ class Difference(NamedTuple):
 
 
 def compare_variants(runs, first, second):
-    """`differences_on_shared_seeds`; a ValueError if the two share no seeds in any column."""
+    """`differences_on_shared_seeds`; a UserError if the two share no seeds in any column."""
     differences = differences_on_shared_seeds(runs, first, second)
     if not differences:
         first_seeds = listed_seeds(only_group(runs, first))
         second_seeds = listed_seeds(only_group(runs, second))
-        raise ValueError(
+        raise UserError(
             f"{first} and {second} cannot be compared pair by pair: no task has results of both "
             "with the same pre-training seed and the same fine-tuning seed (pre-training seeds "
             f"{first_seeds} and {second_seeds})"
@@ -448,7 +449,7 @@ def differences_on_shared_seeds(runs, first, second):
         {column: Difference} of first - second, for the columns in which they share seeds.
 
     Raises:
-        ValueError: a variant has no runs, or runs of several kinds; the two were not trained in the
+        UserError: a variant has no runs, or runs of several kinds; the two were not trained in the
             same way.
     """
     first_group = only_group(runs, first)
@@ -470,14 +471,14 @@ def differences_on_shared_seeds(runs, first, second):
 
 
 def only_group(runs, variant):
-    """The runs of a variant. ValueError if there are none, or if they do not share one row."""
+    """The runs of a variant. UserError if there are none, or if they do not share one row."""
     groups = group_runs(runs)
     labels = [label for label, group in groups.items() if group[0].variant == variant]
     if not labels:
         found = ", ".join(dict.fromkeys(run.variant for run in runs))
-        raise ValueError(f"there is no run of {variant!r} among these runs of: {found}")
+        raise UserError(f"there is no run of {variant!r} among these runs of: {found}")
     if len(labels) > 1:
-        raise ValueError(
+        raise UserError(
             f"the runs of {variant} are not of one kind ({'; '.join(labels)}): "
             "name runs that differ in the seed alone"
         )
@@ -485,11 +486,11 @@ def only_group(runs, variant):
 
 
 def check_same_training(run, other):
-    """ValueError if two runs differ in settings other than the seed and SETTINGS_OF_VARIANT."""
+    """UserError if two runs differ in settings other than the seed and SETTINGS_OF_VARIANT."""
     differences = different_training(run, other, except_for=("seed", *SETTINGS_OF_VARIANT))
     if differences:
         listed = [f"{name}: {one} and {two}" for name, (one, two) in differences.items()]
-        raise ValueError(
+        raise UserError(
             f"{run.label} and {other.label} were not trained in the same way "
             f"({'; '.join(listed)}), so their difference would not be that of the variants"
         )

@@ -15,6 +15,8 @@ import json
 import os
 import sys
 
+from support.commands import UserError
+
 # What reading or checking a damaged record raises.
 DAMAGE = (
     ValueError,
@@ -46,7 +48,7 @@ def append_json_line(path, record):
 
         content = line.encode()
         if file.write(content) < len(content):
-            raise OSError(f"could not write all of a line to {path}: is the disk full?")
+            raise UserError(f"could not write all of a line to {path}: is the disk full?")
         os.fsync(file.fileno())
 
 
@@ -73,13 +75,13 @@ def read_json_lines(path, check, advice):
         check: function of a record; it raises one of DAMAGE if the record is not complete.
         advice: what the user can do about a damaged line, for the message.
     Raises:
-        ValueError: a line is damaged; the message names file and line.
+        UserError: a line is damaged; the message names file and line.
     """
     # a file that is not UTF-8 text is damaged, too
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is damaged ({error}): {advice}") from None
+        raise UserError(f"{path} is damaged ({error}): {advice}") from None
 
     # After the last newline there is nothing, a complete line, or half a line.
     if not lines[-1]:
@@ -99,7 +101,7 @@ def read_json_lines(path, check, advice):
             check(record)
         except DAMAGE as error:
             reason = reason_of(error)
-            raise ValueError(f"{path} is damaged (line {number}: {reason}): {advice}") from None
+            raise UserError(f"{path} is damaged (line {number}: {reason}): {advice}") from None
         records.append(record)
     return records
 
@@ -113,4 +115,4 @@ def reason_of(error):
 
 def refuse_constant(text):
     """Python reads NaN and Infinity as numbers, but they are not JSON."""
-    raise ValueError(f"{text} is not a number")
+    raise UserError(f"{text} is not a number")

@@ -32,6 +32,7 @@ from pathlib import Path
 
 import torch
 
+from support.commands import UserError
 from support.distributed import local_count, rows_at_once
 from support.memory import process_memory, reset_peak
 
@@ -157,7 +158,7 @@ def memory_line(peaks, own_pairs, memory):
 def check_memory(
     make_model, config, batch_size, lengths, masked_share, device, dtype, micro_batch=None
 ):
-    """ValueError if a training step cannot fit into the memory of a device.
+    """UserError if a training step cannot fit into the memory of a device.
 
     Args:
         make_model: the class BertForMaskedLM. It is an argument, because model.py imports support/.
@@ -190,7 +191,7 @@ def check_memory(
         return
 
     advice = advice_on_pairs(memory - to_update, batch_size, id_bytes, pair_bytes)
-    raise ValueError(
+    raise UserError(
         f"{config.variant} with {parameters:,} parameters and --batch_size {batch_size:,}, "
         f"{pairs:,} pairs at a time, needs more than {gib(needed)} of memory, and there are "
         f"{gib(memory)}; {advice}"

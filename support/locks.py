@@ -19,6 +19,8 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from support.commands import UserError
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -38,7 +40,7 @@ POLL_SECONDS = 0.2  # between two attempts to get a lock
 WITHOUT_LOCKS = set()  # folders for which the line has been printed
 
 
-class InUse(ValueError):
+class InUse(UserError):
     """Another process has the lock."""
 
 
@@ -102,20 +104,20 @@ def open_locked(path):
 
 
 def open_lock_file(path):
-    """Open the file of a lock, or make it. ValueError if it is the file of another program."""
+    """Open the file of a lock, or make it. UserError if it is the file of another program."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         message = f"cannot lock {path} ({error.strerror})"
         if os.path.lexists(path):
             message += ": if no other process works there, delete it"
-        raise OSError(message) from None
+        raise UserError(message) from None
 
     # It is empty, or it says who holds it.
     content = os.read(file, len(OWNER))
     if content not in (b"", OWNER):
         os.close(file)
-        raise ValueError(f"{path} is not a lock of this project: rename that file")
+        raise UserError(f"{path} is not a lock of this project: rename that file")
     return file
 
 
@@ -133,7 +135,7 @@ def try_to_lock(file, path):
         if error.errno in HELD:
             return False
         if error.errno not in UNSUPPORTED:
-            raise OSError(f"cannot lock {path} ({error.strerror})") from None
+            raise UserError(f"cannot lock {path} ({error.strerror})") from None
 
         # without locks, work as if this were the only process
         if path.parent not in WITHOUT_LOCKS:

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
+from support.commands import UserError
 from support.files import remove_parts_of, write_text
 from support.json_lines import append_json_line, read_json_lines
 from support.locks import lock
@@ -101,7 +102,7 @@ def read_results(folder, data):
     Of two records of a paradigm the later one counts. Records of an earlier model than that of the
     last line do not count.
 
-    Raises ValueError if the file is damaged.
+    Raises UserError if the file is damaged.
     """
     path = results_path(folder, data)
     if not path.exists():
@@ -118,23 +119,23 @@ def check_record(record):
     """Raises one of json_lines.DAMAGE if a record is not complete."""
     for name in ("data", "paradigm", "phenomenon", "pairs_sha256", "model"):
         if not isinstance(record[name], str):
-            raise ValueError(f"{name} is {record[name]!r}")
+            raise UserError(f"{name} is {record[name]!r}")
 
     pairs = record["pairs"]
     if type(pairs) is not int or pairs < 1:
-        raise ValueError(f"pairs is {pairs!r}")
+        raise UserError(f"pairs is {pairs!r}")
 
     # the number of bits, the ties and the accuracy belong together
     digits = 2 * math.ceil(pairs / 8)
     for name in SCORES:
         score = record["scores"][name]
         if len(score["wins"]) != digits or len(score["tied"]) != score["ties"]:
-            raise ValueError(f"{name} of {record['paradigm']} is not complete")
+            raise UserError(f"{name} of {record['paradigm']} is not complete")
         if not all(type(i) is int and 0 <= i < pairs for i in score["tied"]):
-            raise ValueError(f"the ties of {record['paradigm']} are not numbers of pairs")
+            raise UserError(f"the ties of {record['paradigm']} are not numbers of pairs")
         accuracy = 100 * credit_per_pair(score, pairs).mean()
         if not math.isclose(accuracy, score["accuracy"], rel_tol=1e-5, abs_tol=1e-8):
-            raise ValueError(f"the accuracy of {record['paradigm']} is not that of its pairs")
+            raise UserError(f"the accuracy of {record['paradigm']} is not that of its pairs")
 
 
 def add_result(folder, record):

@@ -14,6 +14,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from support.checkpoints import check_tensor, damaged
+from support.commands import UserError
 from support.files import (
     DESKTOP_FILES,
     OWN_PART,
@@ -44,7 +45,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def own_folder(folder):
     """Make a run's folder, and let no other process work on it during a `with` block.
 
-    Raises ValueError if another process works on it.
+    Raises UserError if another process works on it.
     """
     make_folder(folder)
     advice = "wait until it has finished, or choose another --out_dir"
@@ -80,7 +81,7 @@ def matching_folders(name):
 
 
 def check_not_in_use(folder):
-    """ValueError if another process works on a run's folder.
+    """UserError if another process works on a run's folder.
 
     What killed processes left in the folder is deleted.
     """
@@ -91,12 +92,12 @@ def check_not_in_use(folder):
 
 
 @contextmanager
-def added_to_errors(advice, kind=(ValueError, OSError)):
-    """Errors of this kind in the `with` block become ValueErrors with `advice` at their end."""
+def added_to_errors(advice, kind=(UserError, OSError)):
+    """Errors of this kind in the `with` block become UserErrors with `advice` at their end."""
     try:
         yield
     except kind as error:
-        raise ValueError(f"{error}; {advice}") from None
+        raise UserError(f"{error}; {advice}") from None
 
 
 def holds_files(folder):
@@ -124,26 +125,26 @@ def write_run(folder, config, weights, tokenizer):
 
 
 def read_config(folder):
-    """The fields of the model's config. Raises ValueError if the folder is not a run."""
+    """The fields of the model's config. Raises UserError if the folder is not a run."""
     config = read_config_file(folder)
     config.pop(TOKENIZER, None)
     for name in config:
         if not name.isidentifier():
-            raise ValueError(f"{folder}/config.json is damaged: {name!r} is not a setting")
+            raise UserError(f"{folder}/config.json is damaged: {name!r} is not a setting")
     return config
 
 
 def read_config_file(folder):
-    """The dictionary in config.json. Raises ValueError if the folder is not a run."""
+    """The dictionary in config.json. Raises UserError if the folder is not a run."""
     path = Path(folder) / "config.json"
     if not path.is_file():
-        raise ValueError(f"{folder} is not a run: it has no config.json (pretrain.py makes runs)")
+        raise UserError(f"{folder} is not a run: it has no config.json (pretrain.py makes runs)")
     try:
         config = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise UserError(f"{path} is damaged: {error}") from None
     if not isinstance(config, dict):
-        raise ValueError(f"{path} is damaged or belongs to another project")
+        raise UserError(f"{path} is damaged or belongs to another project")
     return config
 
 
@@ -162,7 +163,7 @@ def pretraining_settings(folder):
             raise TypeError("the settings are not a dictionary")
         return settings
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise ValueError(f"{path} is damaged: its first line holds no settings") from None
+        raise UserError(f"{path} is damaged: its first line holds no settings") from None
 
 
 def say_if_unfinished(folder):
@@ -179,7 +180,7 @@ def progress_of_unfinished(folder):
     """How far a run is that is not finished, such as "step 400 of 2,000"; None if it is finished.
 
     This is the last step in the log: model.pt may be some steps later. Also None if the log does
-    not say how many steps there are. ValueError if the log is damaged.
+    not say how many steps there are. UserError if the log is damaged.
     """
     steps = pretraining_settings(folder).get("steps")
     if not isinstance(steps, int):
@@ -192,7 +193,7 @@ def progress_of_unfinished(folder):
         step = json.loads(last_line).get("step", 0)
         is_finished = step >= steps
     except (ValueError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f"{path} is damaged: its last line is not complete") from None
+        raise UserError(f"{path} is damaged: its last line is not complete") from None
     if is_finished:
         return None
     return f"step {step:,} of {steps:,}"
@@ -202,14 +203,14 @@ def progress_of_unfinished(folder):
 
 
 def read_tokenizer(folder, vocab_size):
-    """The tokenizer of a run. Raises ValueError if it does not fit a model of `vocab_size`."""
+    """The tokenizer of a run. Raises UserError if it does not fit a model of `vocab_size`."""
     path = existing_file(folder, "tokenizer.json")
 
     # It must be the file with which the model was trained. This is checked before the library reads
     # it.
     digest = read_config_file(folder).get(TOKENIZER)
     if digest is not None and sha256_of(path) != digest:
-        raise ValueError(
+        raise UserError(
             f"{path} is damaged or is not the tokenizer of this run: config.json names another one"
         )
     tokenizer = parse_tokenizer(path)
@@ -218,24 +219,24 @@ def read_tokenizer(folder, vocab_size):
     for number, token in enumerate(SPECIAL_TOKENS):
         found = tokenizer.token_to_id(token)
         if found is None:
-            raise ValueError(f"{path}: the tokenizer has no {token}")
+            raise UserError(f"{path}: the tokenizer has no {token}")
         if found != number:
-            raise ValueError(f"{path}: {token} is token {found}; here it must be token {number}")
+            raise UserError(f"{path}: {token} is token {found}; here it must be token {number}")
 
     # there must be as many tokens as the model has embeddings
     found = tokenizer.get_vocab_size()
     if found != vocab_size:
-        raise ValueError(
+        raise UserError(
             f"{folder}: the tokenizer has {found} vocabulary items; "
             f"the model was trained with {vocab_size}"
         )
     if max(tokenizer.get_vocab().values()) >= vocab_size:
-        raise ValueError(f"{path} is damaged: a token has a number above {vocab_size - 1}")
+        raise UserError(f"{path} is damaged: a token has a number above {vocab_size - 1}")
     return tokenizer
 
 
 def parse_tokenizer(path):
-    """Read a tokenizer and try it. Raises ValueError if the tokenizers library cannot use it."""
+    """Read a tokenizer and try it. Raises UserError if the tokenizers library cannot use it."""
     try:
         # The library itself opens only paths that are valid UTF-8, so it gets the text of the file.
         text = Path(path).read_text(encoding="utf-8")
@@ -248,7 +249,7 @@ def parse_tokenizer(path):
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # the library's PanicException is not a subclass of Exception
-        raise ValueError(f"{path} is damaged: {error}") from None
+        raise UserError(f"{path} is damaged: {error}") from None
     return tokenizer
 
 
@@ -278,30 +279,30 @@ def no_library_messages():
 
 
 def read_weights(folder):
-    """The state_dict in model.pt. Raises ValueError if it is missing or damaged."""
+    """The state_dict in model.pt. Raises UserError if it is missing or damaged."""
     return load_checkpoint(existing_file(folder, "model.pt"))
 
 
 def model_digest(folder):
     """12 hexadecimal digits that change if model.pt changes: which model a result belongs to.
 
-    Raises ValueError if the run has no model.pt.
+    Raises UserError if the run has no model.pt.
     """
     return sha256_of(existing_file(folder, "model.pt"))[:12]
 
 
 def existing_file(folder, name):
-    """The path of a file of a run. Raises ValueError if it is missing."""
+    """The path of a file of a run. Raises UserError if it is missing."""
     path = Path(folder) / name
     if not path.is_file():
-        raise ValueError(f"{folder} is not a complete run: it has no {name}")
+        raise UserError(f"{folder} is not a complete run: it has no {name}")
     return path
 
 
 def load_weights(model, weights, path, **options):
     """model.load_state_dict, after a check of the values. `path` names the file in the message.
 
-    Raises ValueError if the weights are not finite numbers of the model's dtype, or do not fit.
+    Raises UserError if the weights are not finite numbers of the model's dtype, or do not fit.
     """
     # the numbers of those weights that have the right shape
     try:
@@ -309,7 +310,7 @@ def load_weights(model, weights, path, **options):
             tensor = weights.get(name)
             if tensor is not None and tensor.shape == own.shape:
                 check_tensor(name, tensor, own)
-    except ValueError as error:
+    except UserError as error:
         raise damaged(path, error) from None
     except (RuntimeError, TypeError, AttributeError):
         pass  # not tensors: load_state_dict refuses them, too
@@ -319,7 +320,7 @@ def load_weights(model, weights, path, **options):
         model.load_state_dict(weights, **options)
     except (RuntimeError, TypeError, AttributeError, KeyError):
         config = model.config
-        raise ValueError(
+        raise UserError(
             f"{path} holds the weights of another model than {config.variant} with "
             f"{config.layers} layers, hidden size {config.hidden_size} and "
             f"{config.vocab_size} vocabulary items"

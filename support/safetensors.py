@@ -25,6 +25,7 @@ import os
 import torch
 
 from support.checkpoints import is_count
+from support.commands import UserError
 from support.files import write_atomically
 from support.json_lines import refuse_constant
 
@@ -52,33 +53,33 @@ MOST_DIMENSIONS = 8
 def load_safetensors(path):
     """{name: tensor} of a file, in the order of their bytes.
 
-    Raises ValueError if the file is damaged or is not in this format.
+    Raises UserError if the file is damaged or is not in this format.
     """
     with open(path, "rb") as file:
         try:
             entries, start = read_header(file)
             return {name: read_tensor(file, start, entry) for name, entry in entries}
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is damaged or is not a safetensors file: {error}") from None
+            raise UserError(f"{path} is damaged or is not a safetensors file: {error}") from None
 
 
 def read_header(file):
     """([(name, entry)] sorted by offset, where the numbers start) of an open file.
 
-    Raises ValueError if anything in the header is wrong, or does not fit the size of the file.
+    Raises UserError if anything in the header is wrong, or does not fit the size of the file.
     """
     size = os.fstat(file.fileno()).st_size
 
     # the length of the header
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > min(size - 8, LONGEST_HEADER):
-        raise ValueError(f"its header would have {length:,} bytes, and the file has {size:,}")
+        raise UserError(f"its header would have {length:,} bytes, and the file has {size:,}")
 
     # the header
     text = file.read(length).decode("utf-8")
     header = json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
     if not isinstance(header, dict):
-        raise ValueError("its header is not a JSON object")
+        raise UserError("its header is not a JSON object")
     header.pop(METADATA, None)
 
     # its entries
@@ -93,45 +94,45 @@ def read_header(file):
 
 
 def unique_keys(pairs):
-    """A JSON object as a dictionary. ValueError if it has two entries of one name.
+    """A JSON object as a dictionary. UserError if it has two entries of one name.
 
     Python would keep the last of the two silently.
     """
     found = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"it has two entries with the name {ascii(key)[:100]}")
+            raise UserError(f"it has two entries with the name {ascii(key)[:100]}")
         found[key] = value
     return found
 
 
 def check_name(name):
-    """ValueError if a tensor has a name that cannot be printed in a line."""
+    """UserError if a tensor has a name that cannot be printed in a line."""
     if not name.isprintable() or not 0 < len(name) <= 1000:
-        raise ValueError(f"it has a tensor with the name {ascii(name)[:100]}")
+        raise UserError(f"it has a tensor with the name {ascii(name)[:100]}")
 
 
 def check_entry(name, entry):
-    """ValueError if a tensor's entry is not possible."""
+    """UserError if a tensor's entry is not possible."""
     if not isinstance(entry, dict) or set(entry) != KEYS:
-        raise ValueError(f"the entry of {name} does not have dtype, shape and data_offsets")
+        raise UserError(f"the entry of {name} does not have dtype, shape and data_offsets")
 
     # dtype and shape
     dtype = entry["dtype"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise ValueError(f"{name} has the dtype {ascii(dtype)[:40]}, which cannot be read here")
+        raise UserError(f"{name} has the dtype {ascii(dtype)[:40]}, which cannot be read here")
     shape = entry["shape"]
     if not is_list_of_counts(shape) or len(shape) > MOST_DIMENSIONS or 0 in shape:
-        raise ValueError(f"{name} has the shape {ascii(shape)[:80]}")
+        raise UserError(f"{name} has the shape {ascii(shape)[:80]}")
 
     # as many bytes as the shape needs
     offsets = entry["data_offsets"]
     if not is_list_of_counts(offsets) or len(offsets) != 2:
-        raise ValueError(f"{name} has the offsets {ascii(offsets)[:80]}")
+        raise UserError(f"{name} has the offsets {ascii(offsets)[:80]}")
     begin, end = offsets
     needed = math.prod(shape) * DTYPES[dtype].itemsize
     if end - begin != needed:
-        raise ValueError(f"{name} has {end - begin:,} bytes, and its shape needs {needed:,}")
+        raise UserError(f"{name} has {end - begin:,} bytes, and its shape needs {needed:,}")
 
 
 def is_list_of_counts(value):
@@ -140,7 +141,7 @@ def is_list_of_counts(value):
 
 
 def check_offsets(entries, size):
-    """ValueError if the tensors do not follow each other without gaps, up to the end of the file.
+    """UserError if the tensors do not follow each other without gaps, up to the end of the file.
 
     Otherwise two tensors could share bytes, or the file could hold bytes that nobody looks at.
 
@@ -152,10 +153,10 @@ def check_offsets(entries, size):
     for name, entry in entries:
         begin, end = entry["data_offsets"]
         if begin != previous_end:
-            raise ValueError(f"{name} begins at byte {begin:,}, not at byte {previous_end:,}")
+            raise UserError(f"{name} begins at byte {begin:,}, not at byte {previous_end:,}")
         previous_end = end
     if previous_end != size:
-        raise ValueError(f"its tensors have {previous_end:,} bytes, and the file has {size:,}")
+        raise UserError(f"its tensors have {previous_end:,} bytes, and the file has {size:,}")
 
 
 def read_tensor(file, start, entry):
@@ -164,7 +165,7 @@ def read_tensor(file, start, entry):
     file.seek(start + begin)
     content = bytearray(file.read(end - begin))
     if len(content) != end - begin:
-        raise ValueError("it was cut while it was read")
+        raise UserError("it was cut while it was read")
 
     # The tensor takes the bytes as they are: lowest byte first, as on almost all machines.
     tensor = torch.frombuffer(content, dtype=DTYPES[entry["dtype"]])

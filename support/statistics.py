@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from support.commands import UserError
+
 # Settings of pre-training in which two variants may differ and still be compared, because they
 # belong to the variant: `none` has no kernel, the kernels of `convbert` are shorter than those of
 # `composite` by default, and only a hybrid has the setting attention_layer. `beyond` is what lies
@@ -75,7 +77,7 @@ def listed_differences(there, here, except_for=()):
 def group_by_variant(runs):
     """{variant: {seed: run}}, variants in the order of the runs.
 
-    Raises ValueError if two runs are of one variant and one seed, or if runs of one variant differ
+    Raises UserError if two runs are of one variant and one seed, or if runs of one variant differ
     in a setting other than the seed: then their mean would mean nothing.
     """
     variants = {}
@@ -86,7 +88,7 @@ def group_by_variant(runs):
             check_same_settings(other, run, except_for=("seed",))
         if settings["seed"] in seeds:
             other = seeds[settings["seed"]]["run"]
-            raise ValueError(
+            raise UserError(
                 f"{other} and {run['run']} are both {settings['variant']} with seed "
                 f"{settings['seed']}: keep only one of them"
             )
@@ -95,7 +97,7 @@ def group_by_variant(runs):
 
 
 def check_comparable(runs):
-    """ValueError if runs cannot stand in one table: other steps, another text, or one run twice."""
+    """UserError if runs cannot stand in one table: other steps, another text, or one run twice."""
     # all runs have the same settings, except those that belong to the variant
     for run in runs:
         check_same_settings(runs[0], run, except_for=("seed", *SETTINGS_OF_VARIANT))
@@ -105,11 +107,11 @@ def check_comparable(runs):
 
 
 def check_same_settings(first, second, except_for):
-    """ValueError if two runs differ in a setting other than those."""
+    """UserError if two runs differ in a setting other than those."""
     differences = different_settings(first["settings"], second["settings"], except_for)
     if differences:
         listed = [f"{name} ({one} and {other})" for name, (one, other) in differences.items()]
-        raise ValueError(
+        raise UserError(
             f"{first['run']} and {second['run']} differ in {', '.join(listed)}: only runs that "
             "were trained in the same way can be compared"
         )
@@ -170,11 +172,11 @@ def compare(first, second):
         A Comparison. If all differences are equal, their standard error is 0, and t = mean / 0 is
         not defined: the test cannot say how large the noise is.
     Raises:
-        ValueError: no seed is in both.
+        UserError: no seed is in both.
     """
     seeds = [seed for seed in first if seed in second]
     if not seeds:
-        raise ValueError("there is no seed that both have, so they cannot be compared")
+        raise UserError("there is no seed that both have, so they cannot be compared")
     first_values = np.array([first[seed] for seed in seeds], dtype=float)  # (seeds,)
     second_values = np.array([second[seed] for seed in seeds], dtype=float)  # (seeds,)
     differences = first_values - second_values

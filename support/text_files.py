@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
+from support.commands import UserError
 from support.downloads import download
 
 TEXT_SUFFIXES = (".txt", ".gz", ".xz")
@@ -58,7 +59,7 @@ def find_sources(names, log):
         No source is in it twice.
 
     Raises:
-        ValueError: there is no such corpus, it is not a text file, or a folder has no text files.
+        UserError: there is no such corpus, it is not a text file, or a folder has no text files.
         OSError: a file or folder cannot be read.
     """
     sources = []
@@ -105,18 +106,18 @@ def find_text_files(name, log):
     # An empty name would be the current folder, which is not what the user meant.
     is_empty = not str(name).strip()
     if is_empty or not path.exists():
-        raise ValueError(
+        raise UserError(
             f"no corpus {str(name)!r}: no such file or folder; built in are {', '.join(BUILT_IN)}"
         )
 
     if path.is_dir():
         return text_files_in_folder(path, log)
     if path.suffix.lower() == ".zip":
-        raise ValueError(f"{path} is an archive: unpack it and name its folder")
+        raise UserError(f"{path} is an archive: unpack it and name its folder")
 
     # A pipe could only be read once, and a device may never end.
     if not path.is_file():
-        raise ValueError(f"{path} is {kind_of_file(path)}, not a file: write its text to a file")
+        raise UserError(f"{path} is {kind_of_file(path)}, not a file: write its text to a file")
     return [path]
 
 
@@ -160,7 +161,7 @@ def text_files_in_folder(folder, log):
         files += texts
 
     if not files:
-        raise ValueError(
+        raise UserError(
             f"no text in the folder {folder}: no file's name ends in {', '.join(TEXT_SUFFIXES)}"
         )
 
@@ -241,7 +242,7 @@ def read_paragraphs(path, bar, log):
         log: called with one line of text if the file has bytes that are not UTF-8.
 
     Raises:
-        ValueError: the file is binary or damaged.
+        UserError: the file is binary or damaged.
     """
     lines = read_lines(path, bar, log)
     if path.suffix == ".zip":
@@ -257,7 +258,7 @@ def read_paragraphs(path, bar, log):
 def read_lines(path, bar, log):
     """Yield the lines of a text file, without line ends and without a byte order mark.
 
-    Raises ValueError if the file is binary or damaged.
+    Raises UserError if the file is binary or damaged.
     """
     try:
         with (
@@ -268,7 +269,7 @@ def read_lines(path, bar, log):
             lines = lines_with_progress(text, file, bar)
             yield from checked_lines(lines, path, log)
     except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} is damaged or cut short: {error}") from None
+        raise UserError(f"{path} is damaged or cut short: {error}") from None
 
 
 def lines_with_progress(text, file, bar):
@@ -297,7 +298,7 @@ def checked_lines(lines, path, log):
     for line in lines:
         # A zero byte never occurs in text.
         if "\0" in line:
-            raise ValueError(
+            raise UserError(
                 f"{path} is a binary file (zero byte in line {line_number}); a corpus is UTF-8 text"
             )
 
@@ -349,7 +350,7 @@ def open_wikitext(file):
     for name in archive.namelist():
         if name.endswith("/wiki.train.raw"):
             return archive.open(name)
-    raise ValueError("WikiText's archive has no file wiki.train.raw")
+    raise UserError("WikiText's archive has no file wiki.train.raw")
 
 
 def wikitext_paragraphs(lines):

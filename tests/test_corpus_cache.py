@@ -9,6 +9,7 @@ import pytest
 
 from data import prepare_corpus
 from support import corpus_cache
+from support.commands import UserError
 
 
 def ignore(line):
@@ -78,7 +79,7 @@ def test_a_token_file_that_cannot_be_read_is_not_left_open(tmp_path, opened, mon
 
     (tmp_path / "tokens.bin").write_bytes(b"\5\0")
     monkeypatch.setattr(corpus_cache.TokenFile, "current_digest", fail)
-    with pytest.raises(OSError, match="the disk is broken"):
+    with pytest.raises(UserError, match="the disk is broken"):
         corpus_cache.TokenFile(tmp_path / "tokens.bin")
     assert opened[0].file.closed
 
@@ -92,6 +93,6 @@ def test_what_is_in_the_place_of_the_cache_is_named_in_one_line(tmp_path, cache)
 
     name = re.escape(str(tmp_path / cache.partition("/")[0]))
     message = f"^{name} is not a folder: delete it, or name another folder$"
-    with pytest.raises(OSError, match=message):
+    with pytest.raises(UserError, match=message):
         prepare_corpus([str(text)], tmp_path / cache, 16, 60, log=ignore)
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"

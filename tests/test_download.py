@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from support import downloads
+from support.commands import UserError
 from support.downloads import download
 
 CONTENT = random.Random(0).randbytes(700_001)
@@ -116,7 +117,7 @@ def requests_of_download(server, path, *ways, timeout=10):
 
 def message_of_failure(server, path, *ways, timeout=10):
     """Download from these mirrors without success. Returns the error message."""
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(UserError) as caught:
         download(server.urls(ways), path, len(CONTENT), SHA256, timeout)
     assert not path.exists()
     assert "\n" not in str(caught.value)
@@ -241,7 +242,7 @@ def test_without_a_network_the_message_is_the_same_and_nothing_is_left(path):
         # The port is taken, but nobody listens.
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/file.bin"
-        with pytest.raises(OSError, match="cannot download file.bin") as caught:
+        with pytest.raises(UserError, match="cannot download file.bin") as caught:
             download([url], path, len(CONTENT), SHA256, timeout=2)
     assert url in str(caught.value)
     assert str(path) in str(caught.value)

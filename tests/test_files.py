@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from support import files
+from support.commands import UserError
 from support.files import (
     load_checkpoint,
     make_folder,
@@ -182,7 +183,7 @@ def test_what_is_in_the_place_of_a_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to("nowhere")
     for folder, wrong in (("file", "file"), ("file/a/b", "file"), ("link", "link")):
-        with pytest.raises(OSError, match=f"{wrong} is not a folder: delete it, or name another"):
+        with pytest.raises(UserError, match=f"{wrong} is not a folder: delete it, or name another"):
             make_folder(tmp_path / folder)
 
 
@@ -312,7 +313,7 @@ def test_a_full_disk_that_torch_reports_as_a_runtime_error_is_an_os_error(
 
     monkeypatch.setattr(files.torch, "save", full_disk)
     reason = "No space left on device" if cause else "is the disk full"
-    with pytest.raises(OSError, match=f"could not write .*model.pt: .*{reason}") as error:
+    with pytest.raises(UserError, match=f"could not write .*model.pt: .*{reason}") as error:
         save_checkpoint(tmp_path / "model.pt", {"step": 1})
     assert "\n" not in str(error.value) and names_in(tmp_path) == []
 

@@ -14,6 +14,7 @@ import pytest
 
 from glue_helpers import error_of, ignore_log, write_lines
 from support import glue_downloads
+from support.commands import UserError
 from support.glue_downloads import SOURCES, download_tasks, unpack
 from support.glue_format import FORMATS, read_task
 
@@ -208,7 +209,7 @@ def test_a_failed_download_leaves_no_folder_and_lists_all_that_is_missing(
 ):
     server.ways = ["good", way]
     names = ["cola", "rte", "wnli", "mnli"]
-    message = error_of(download_tasks, names, tmp_path, ignore_log, kind=OSError)
+    message = error_of(download_tasks, names, tmp_path, ignore_log, kind=UserError)
     cola = ["CoLA/dev.tsv", "CoLA/test.tsv", "CoLA/train.tsv"]
     assert files_in(tmp_path) == sorted(["downloads/CoLA.zip", *cola])
 

@@ -14,6 +14,7 @@ from glue_helpers import (
 )
 from support.glue_format import (
     FORMATS,
+    MissingFile,
     check_data,
     file_path,
     has_labels,
@@ -376,7 +377,7 @@ def test_a_file_that_is_not_utf8_is_named(tmp_path):
 
 @pytest.mark.parametrize("name, split", ALL_SPLITS)
 def test_a_missing_file_names_the_command_that_downloads_it(tmp_path, name, split):
-    message = error_of(read_task, FORMATS[name], tmp_path, split, kind=FileNotFoundError)
+    message = error_of(read_task, FORMATS[name], tmp_path, split, kind=MissingFile)
     assert f"is missing: run python glue.py download {name} --data_dir {tmp_path}" in message
 
 
@@ -429,7 +430,7 @@ def test_mrpc_with_fewer_dev_ids_is_refused_and_without_them_is_missing(tmp_path
     assert "train has 4 rows; 3 were published" in message
 
     ids.unlink()
-    assert str(ids) in error_of(read_task, task, tmp_path, "train", kind=FileNotFoundError)
+    assert str(ids) in error_of(read_task, task, tmp_path, "train", kind=MissingFile)
     assert read_task(task, tmp_path, "test").a == ["a", "c"]
 
 

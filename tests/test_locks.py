@@ -10,6 +10,7 @@ import pytest
 
 from conftest import ROOT
 from support import locks
+from support.commands import UserError
 from support.locks import InUse, lock
 
 needs_kill = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
@@ -139,7 +140,7 @@ def test_any_other_error_of_a_lock_names_its_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(locks.fcntl, "flock", fail)
     message = r"cannot lock .*run\.lock \(input/output error\)"
-    with pytest.raises(OSError, match=message), lock(tmp_path / "run.lock", "RUN"):
+    with pytest.raises(UserError, match=message), lock(tmp_path / "run.lock", "RUN"):
         pytest.fail("the block runs without its lock")
 
 
@@ -153,5 +154,5 @@ def test_on_windows_a_lock_does_not_need_the_number_of_its_file(tmp_path, monkey
 def test_a_lock_that_cannot_be_opened_is_one_line_that_says_what_to_do(tmp_path):
     (tmp_path / "run.lock").mkdir()
     message = r"cannot lock .*run\.lock \(.*\): if no other process works there, delete it"
-    with pytest.raises(OSError, match=message), lock(tmp_path / "run.lock", "RUN"):
+    with pytest.raises(UserError, match=message), lock(tmp_path / "run.lock", "RUN"):
         pytest.fail("a folder was locked")

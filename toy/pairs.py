@@ -48,6 +48,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
 
+from support.commands import UserError
 from toy.language import (
     ADJECTIVES,
     ALL_MOODS,
@@ -218,7 +219,7 @@ def verb_named(base):
     for verb in EVENT_VERBS:
         if verb.base == base:
             return verb
-    raise ValueError(f"EVENT_VERBS has no verb {base!r}")
+    raise UserError(f"EVENT_VERBS has no verb {base!r}")
 
 
 FOLLOW = verb_named("follow")

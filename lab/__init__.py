@@ -1,1 +1,1 @@
-"""What is run on models: benchmarks, figures, minimal pairs, attacks. Only course/ imports it."""
+"""What is run on models: benchmarks, figures, minimal pairs. Nothing imports it."""

@@ -896,29 +896,6 @@ def length_changes_table(records):
     return [*markdown(header, rows), "", below_differences(note, p_values)]
 
 
-# --- Attacks --------------------------------------------------------------------------------------
-
-UNHARMED = ("refused", "equal", "harmless")  # the results of an attack that are no fault
-
-
-def attacks_table(record):
-    """What came out of each attack, from `python -m lab.attacks`."""
-    rows = []
-    for attack in record.values():
-        verdicts = attack["verdicts"]
-        faults = attack["tried"] - sum(verdicts[verdict] for verdict in UNHARMED)
-        counts = [attack["tried"], *(verdicts[verdict] for verdict in UNHARMED), faults]
-        rows.append([attack["what"], *(f"{count:,}" for count in counts)])
-
-    # when, where and how long
-    minutes = sum(attack["seconds"] for attack in record.values()) / 60
-    dates = sorted({attack["made_by"]["date"] for attack in record.values()})
-    machines = sorted({attack["made_by"]["device"] for attack in record.values()})
-    note = f"{', '.join(dates)}, {minutes:,.0f} minutes, on {', '.join(machines)}."
-    header = ["attack", "tried", *UNHARMED, "faults"]
-    return [*markdown(header, rows), "", note]
-
-
 # --- All tables -----------------------------------------------------------------------------------
 
 
@@ -930,7 +907,7 @@ def read_records(path):
     if path.suffix == ".jsonl":
         return read_run_records(path)
     if not path.is_file():
-        raise UserError(f"{path} is not there: lab.bench or lab.attacks with --out makes it")
+        raise UserError(f"{path} is not there: lab.bench with --out makes it")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -1020,8 +997,6 @@ TABLES = {
     "speed-lengths":           Table(("bench-lengths.json",), lengths_table),
     # docs/distributed.md
     "processes":               Table(("processes.jsonl",), processes_table),
-    # docs/robustness.md
-    "attacks":                 Table(("attacks.json",), attacks_table),
 }
 # fmt: on
 

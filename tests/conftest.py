@@ -4,26 +4,20 @@ Import paths: the project's modules and the helpers next to this file can be imp
 test, wherever pytest is started. One thread: the models of the tests are so small that several
 threads only wait for each other, most of all on a busy machine.
 
-When all tests are run, the files BESIDE run in a second pytest process beside the others: two cores
-take less time than one. tests/test_beside.py waits for it and fails if one of its tests failed.
-
 Fixtures:
 
-    beside         how the second process ended
     small_text     a text of 80 short documents, and a folder for its token ids
     run_program    calls a main() in this process: (exit code, standard output, standard error)
-    start_program  starts a program in another process, without importing torch again
+    start_program  starts a program in another process
     serve          a web server of this machine
 """
 
 import http.server
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import NamedTuple
@@ -42,95 +36,6 @@ TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 sys.path.insert(0, str(TESTS))
 sys.path.insert(0, str(ROOT))
-
-
-# --- A second process for some of the tests -------------------------------------------------------
-
-# These files of this folder take about half of the time of all tests.
-BESIDE = (
-    "test_attacks.py",
-    "test_course.py",
-    "test_distributed.py",
-    "test_exchange.py",
-    "test_figures.py",
-    "test_glue.py",
-    "test_pairs.py",
-    "test_readme.py",
-    "test_report.py",
-    "test_toy_glue.py",
-)
-
-
-class SecondProcess(NamedTuple):
-    """The second pytest process, which is running."""
-
-    process: subprocess.Popen
-    printed: Path  # the file that it writes to
-
-
-SECOND = pytest.StashKey[SecondProcess]()
-
-
-@pytest.hookimpl(trylast=True)  # after pytest's own choice, by -k for example
-def pytest_collection_modifyitems(config, items):
-    """Start the second process if test_beside.py was chosen, and leave its tests out here."""
-    # the tests of the second process, the one that waits for it, and the others
-    beside = []
-    waiting = []
-    others = []
-    for item in items:
-        # a file in another folder, such as science/, may have the same name
-        name = None
-        if item.path.parent == TESTS:
-            name = item.path.name
-
-        if name in BESIDE:
-            beside.append(item)
-        elif name == "test_beside.py":
-            waiting.append(item)
-        else:
-            others.append(item)
-
-    if config.option.collectonly or not waiting:
-        return
-
-    # It prints into a file: a pipe that nobody reads would stop it when it is full.
-    files = [str(TESTS / name) for name in BESIDE]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
-    with tempfile.NamedTemporaryFile(suffix=".txt", delete=False) as file:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
-    config.stash[SECOND] = SecondProcess(process, Path(file.name))
-
-    # Here the other files run, and test_beside.py last. pytest takes the tests from this list, so
-    # its contents are replaced.
-    config.hook.pytest_deselected(items=beside)
-    items[:] = others + waiting
-
-
-@pytest.fixture
-def beside(request):
-    """How the second process ended: (exit code, what it printed)."""
-    process, printed = request.config.stash[SECOND]
-    code = process.wait()
-    return code, printed.read_text(encoding="utf-8")
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    """Add the last line of the second process: how many tests it ran."""
-    second = config.stash.get(SECOND, None)
-    if second is not None and second.process.poll() is not None:
-        # "4420 passed, 29 skipped in 180 s"
-        lines = second.printed.read_text(encoding="utf-8").splitlines()
-        terminalreporter.write_line(f"in the second process: {lines[-1]}")
-
-
-def pytest_unconfigure(config):
-    """End the second process if it is still running: the session was interrupted."""
-    second = config.stash.get(SECOND, None)
-    if second is not None:
-        second.process.terminate()
-        second.process.wait(timeout=60)
-        second.printed.unlink()
 
 
 # --- A small text ---------------------------------------------------------------------------------
@@ -197,71 +102,51 @@ def run_program(capsys):
 # --- A program in another process -----------------------------------------------------------------
 
 
-class ForkServer:
-    """Sends requests to tests/fork_server.py. It is started with the first request."""
-
-    def __init__(self):
-        self.server = None
-
-    def ask(self, *request):
-        """Send a request, and return the answer."""
-        if self.server is None:
-            self.server = subprocess.Popen(
-                [sys.executable, str(TESTS / "fork_server.py")],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                encoding="utf-8",
-            )
-        print(json.dumps(request), file=self.server.stdin, flush=True)
-        return json.loads(self.server.stdout.readline())
-
-    def close(self):
-        """End the server: it ends when its input ends."""
-        if self.server is not None:
-            self.server.communicate(timeout=60)
-
-
 class Program:
     """A program that was started by `start_program`."""
 
-    def __init__(self, server, pid):
-        self.server = server
-        self.pid = pid
+    def __init__(self, process):
+        self.process = process
 
     def is_running(self):
-        return self.server.ask("is running", self.pid)
+        return self.process.poll() is None
 
     def send_signal(self, number):
         """Send it a signal. If it has ended already, nothing happens."""
-        # Its number is not given to another process before is_running() or wait() was called.
-        os.kill(self.pid, number)
+        self.process.send_signal(number)
 
     def wait(self):
         """Wait until it ends: its Outcome."""
-        return Outcome(*self.server.ask("wait", self.pid))
-
-
-@pytest.fixture(scope="session")
-def fork_server():
-    server = ForkServer()
-    yield server
-    server.close()
+        out, error = self.process.communicate()
+        return Outcome(self.process.returncode, out, error)
 
 
 @pytest.fixture
-def start_program(fork_server, tmp_path_factory):
+def start_program():
     """start_program("pretrain.py", "--steps", 5) -> Program, which is running.
 
-    The program may also be the path of a Python file of the test. Only for systems with os.fork.
+    The program may also be the path of a Python file of the test. It is killed with the test.
     """
-    folder = tmp_path_factory.mktemp("printed")
+    started = []
 
     def start(program, *arguments):
-        words = [str(argument) for argument in arguments]
-        return Program(fork_server, fork_server.ask("start", str(folder), str(program), words))
+        command = [sys.executable, str(program), *(str(argument) for argument in arguments)]
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        started.append(process)
+        return Program(process)
 
-    return start
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 # --- A web server ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import model
 import pretrain
 from attention import VARIANTS
 from conftest import ROOT
-from lab import attacks, bench, exchange, explore, family, figures, lengths, pairs, report
+from lab import bench, exchange, explore, family, figures, lengths, pairs, report
 from support.glue_table import PUBLISHED
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -76,7 +76,6 @@ COMMANDS = [
 PARSERS = {
     "pretrain.py": pretrain.parse_arguments,
     "glue.py": glue.parse_arguments,
-    "lab.attacks": attacks.parse_arguments,
     "lab.bench": bench.parse_arguments,
     "lab.exchange": exchange.parse_arguments,
     "lab.explore": explore.parse_arguments,

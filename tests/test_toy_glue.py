@@ -1,27 +1,18 @@
-"""toy/glue.py and toy/baselines.py: the same files everywhere, and labels checked here."""
+"""toy/glue.py: the same files everywhere, and labels checked here."""
 
 import hashlib
-import io
-import math
 import re
-import subprocess
-import sys
 from collections import Counter
-from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lab.record import read_run_records
 from support.glue_format import FORMATS, has_labels, read_label, read_task
-from support.glue_table import Run, task_cells
-from toy import __main__ as toy_command
 from toy import glue as toy_glue
 from toy import language
-from toy.baselines import Features, baselines, features_of, linear_predictions, targets_of
-from toy.glue import GLUE_ROWS, LABELS, Row
+from toy.glue import GLUE_ROWS, LABELS
 from toy.pairs import PHENOMENA
 
 ROOT = Path(__file__).parent.parent
@@ -41,7 +32,7 @@ def tree_sha256(folder):
 def glue(tmp_path_factory):
     """(the folder of the files, {task: {split: list of Row}})"""
     folder = tmp_path_factory.mktemp("toy") / "glue"
-    return folder, toy_glue.write_glue(folder)
+    return folder, toy_glue.write_tasks(folder)
 
 
 def all_rows(glue, task):
@@ -73,16 +64,9 @@ def few_rows():
 def test_the_same_seed_gives_the_same_files_and_another_seed_gives_others(tmp_path, monkeypatch):
     monkeypatch.setattr(toy_glue, "GLUE_ROWS", few_rows())
     for name, seed in (("first", 0), ("again", 0), ("other", 1)):
-        toy_glue.write_glue(tmp_path / name, seed)
+        toy_glue.write_tasks(tmp_path / name, seed)
     assert tree_sha256(tmp_path / "again") == tree_sha256(tmp_path / "first")
     assert tree_sha256(tmp_path / "other") != tree_sha256(tmp_path / "first")
-
-
-def test_an_existing_folder_is_left_as_it_is(tmp_path):
-    (tmp_path / "own.txt").write_text("mine")
-    with pytest.raises(OSError, match="exists already"):
-        toy_glue.write_glue(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["own.txt"]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -147,35 +131,6 @@ def test_every_word_of_the_tasks_is_a_word_of_the_corpus(glue):
                 found.update(words_of(text))
     assert found <= known
     assert len(found) > 150
-
-
-def test_the_command_writes_the_files_and_prints_a_table_of_baselines(
-    tmp_path, monkeypatch, capsys
-):
-    # few rows, because the scores do not matter here
-    monkeypatch.setattr(toy_glue, "GLUE_ROWS", few_rows())
-    monkeypatch.setattr(sys, "argv", ["toy", "--glue", str(tmp_path / "g")])
-    toy_command.main()
-    assert (tmp_path / "g" / "diagnostic" / "diagnostic.tsv").is_file()
-
-    # a head, then one line per task, and MNLI has two dev files
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split()[-6:] == ["majority", "words", "trigrams", "first", "second", "length"]
-    names = [line.split()[0] for line in lines]
-    assert names == ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "MNLI", "QNLI", "RTE", "WNLI"]
-
-    # a task of one text has no score for the first or the second text alone
-    assert re.fullmatch(r"CoLA +dev( +-?\d+\.\d){3} +- +- +-?\d+\.\d", lines[0])
-    assert re.fullmatch(r"MRPC +dev( +-?\d+\.\d){6}", lines[2])
-
-
-def test_the_command_refuses_a_folder_that_exists(tmp_path):
-    # What is there might be GLUE's own files.
-    command = [sys.executable, "-m", "toy", "--glue", tmp_path]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith("toy: ")
-    assert done.stderr.count("\n") == 1
 
 
 # --- The nouns of the language --------------------------------------------------------------------
@@ -252,180 +207,6 @@ def test_every_first_text_of_mnli_and_sts_b_has_all_labels(glue):
         forms.add(form_of(row)[1].replace(" not ", " "))
     people = ("PRONOUN", "KIND")
     assert forms == {f"{who} {be} MOOD ." for who in people for be in ("WAS", "BE")}
-
-
-@pytest.fixture(scope="module")
-def printed_baselines(glue):
-    """What the program prints: (its lines, {task: its baselines on its first dev file})."""
-    _, written = glue
-    scores = {}
-
-    def note_scores(task, train, dev):
-        computed = baselines(task, train, dev)
-        scores.setdefault(task, computed)
-        return computed
-
-    output = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output):
-        patch.setattr(toy_command, "baselines", note_scores)
-        toy_command.print_baselines(written)
-    lines = [line.rstrip() for line in output.getvalue().splitlines()]
-    return lines, scores
-
-
-@pytest.fixture
-def baseline_scores(printed_baselines):
-    """{task: its baselines on its first dev file}"""
-    _, scores = printed_baselines
-    return scores
-
-
-def test_the_baselines_in_the_documents_are_those_that_the_program_prints(printed_baselines):
-    """docs/results.md has the program's output as an indented block."""
-    printed, _ = printed_baselines
-    lines = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
-    start = lines.index("    $ python -m toy --glue toy_glue") + 1
-    assert [line.strip() for line in lines[start : start + len(printed)]] == printed
-
-
-def scores_of_runs():
-    """{column of the table: {variant: {pre-training seed: score}}} from results/toy.jsonl."""
-    scores = {}
-    for record in read_run_records(ROOT / "results" / "toy.jsonl"):
-        settings = record["settings"]
-        run = Run(record["run"], settings, record["glue"])
-        for column, cells in task_cells([run]).items():
-            (score,) = cells.means().values()  # of one fine-tuning seed
-            by_variant = scores.setdefault(column, {})
-            by_variant.setdefault(settings["variant"], {})[settings["seed"]] = score
-    return scores
-
-
-@pytest.mark.parametrize("task", [*GLUE_ROWS])
-def test_every_task_has_a_variant_above_the_baselines_and_separates_two_variants(task):
-    """On each dev file, in the committed runs.
-
-    The best variant is more than 9 points above all baselines. And there is another variant whose
-    runs are all more than 10 points below all runs of the best one.
-    """
-    names = {
-        "SST-2": ["SST"],
-        "STS-B": ["STS"],
-        "MNLI": ["MNLI-m", "MNLI-mm"],
-    }
-    lines = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
-    rows = [line.split() for line in lines if line.startswith(f"    {task} ")]
-    for column, row in zip(names.get(task, [task]), rows, strict=True):
-        baseline_scores = [float(number) for number in row[2:] if number != "-"]
-        assert len(row) == 8
-
-        runs = [list(by_seed.values()) for by_seed in scores_of_runs()[column].values()]
-        best = max(runs, key=np.mean)
-        assert np.mean(best) > max(baseline_scores) + 9
-        assert min(max(other) for other in runs) < min(best) - 10
-
-
-def chance_interval(task, share=1 / 2):
-    """The highest score that chance explains if the expected share of right rows is `share`.
-
-    In MRPC and QQP, F1 of a guess is at most that of "yes" to every row, 2/3.
-    """
-    dev = next(count for split, count in GLUE_ROWS[task].items() if split.startswith("dev"))
-    four_deviations = 4 * math.sqrt(share * (1 - share) / dev)
-    if task in ("MRPC", "QQP"):
-        share = (1 / 2 + 2 / 3) / 2
-    return 100 * (share + four_deviations)
-
-
-@pytest.mark.parametrize("task", ["MRPC", "QQP", "QNLI", "RTE", "WNLI"])
-def test_words_trigrams_one_text_alone_and_length_stay_at_chance_in_pairs(baseline_scores, task):
-    limit = chance_interval(task)
-    assert list(baseline_scores[task]) == [
-        "majority",
-        "words",
-        "trigrams",
-        "first",
-        "second",
-        "length",
-    ]
-    assert max(baseline_scores[task].values()) < limit
-
-
-def test_in_mnli_only_negation_can_be_seen_without_a_pre_trained_model(baseline_scores):
-    """A "not" in one of two texts excludes "entailment", and otherwise it excludes "contradiction".
-
-    So 2 / 3 is the best that words can do.
-    """
-    scores = baseline_scores["MNLI"]
-    assert scores["majority"] == pytest.approx(100 / 3)
-    for name in ("first", "second", "length"):
-        assert scores[name] < chance_interval("MNLI", 1 / 3)
-    for name in ("words", "trigrams"):
-        assert 60 < scores[name] < chance_interval("MNLI", 2 / 3)
-
-
-def test_in_sts_b_words_show_the_negation_and_one_text_alone_tells_little(baseline_scores):
-    scores = baseline_scores["STS-B"]
-    assert scores["majority"] == 0
-    for name in ("first", "second", "length"):
-        assert abs(scores[name]) < 15
-    for name in ("words", "trigrams"):
-        assert 50 < scores[name] < 70
-
-
-def test_in_sst_2_and_cola_short_word_sequences_tell_a_part(baseline_scores):
-    scores = baseline_scores["SST-2"]
-    assert scores["length"] == 50
-    assert 60 < scores["words"] < scores["trigrams"] < 90
-
-    scores = baseline_scores["CoLA"]
-    assert abs(scores["length"]) < 15
-    assert abs(scores["words"]) < 15
-    assert 50 < scores["trigrams"] < 85
-
-
-def test_baselines_of_a_small_example_are_those_computed_by_hand():
-    # "a" means 1 and "b c" means 0.
-    train = [Row(["a"], "1"), Row(["a"], "1"), Row(["b c"], "0")] * 20
-    dev = [Row(["b c"], "0"), Row(["b c"], "0"), Row(["a"], "1"), Row(["b c"], "1")]
-    scores = baselines("SST-2", train, dev)
-    assert scores == {"majority": 50, "words": 75, "trigrams": 75, "length": 75}
-
-    # pairs: equal texts mean 1
-    texts = ["a", "b", "c", "d"]
-    train = [Row([x, y], str(int(x == y))) for x in texts for y in texts]
-    train += [row for row in train if row.label == "1"] * 2
-    scores = baselines("QNLI", train, train)
-    assert scores["words"] == pytest.approx(100)
-    assert scores["first"] == scores["second"] == pytest.approx(50)
-
-
-def test_the_linear_model_is_ridge_regression():
-    # against the solution of the normal equations
-    rows = [Row(["a b"], "1"), Row(["b c"], "0"), Row(["c"], "1"), Row(["a"], "0"), Row(["d"], "0")]
-    features = [features_of(row) for row in rows]
-    indices = {feature: i for i, feature in enumerate(sorted({f for fs in features for f in fs}))}
-    dense = np.zeros((len(rows), len(indices)))
-    for i, row_features in enumerate(features):
-        for feature in row_features:
-            dense[i, indices[feature]] = 1
-
-    targets = targets_of(rows)
-    centred = targets - targets.mean(axis=0)
-    matrix = dense.T @ dense + 5 * np.eye(len(indices))
-    expected = dense @ np.linalg.solve(matrix, dense.T @ centred) + targets.mean(axis=0)
-
-    x = Features.of_rows(features, indices)
-    found = linear_predictions(x, targets, x)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_the_matrix_of_features_has_the_products_that_its_docstring_shows():
-    x = Features.of_rows([["it", "ran"], ["they", "ran"]], {"it": 0, "they": 1, "ran": 2})
-    assert x.rows.tolist() == [0, 0, 1, 1]
-    assert x.features.tolist() == [0, 2, 1, 2]
-    assert x.times(np.array([5, 7, 1])).tolist() == [6, 8]
-    assert x.transposed_times(np.array([1, 2])).tolist() == [1, 2, 3]
 
 
 # --- MRPC, QQP, MNLI, QNLI, RTE, WNLI: who is the subject? ---------------------------------------
@@ -769,29 +550,3 @@ def test_every_task_shows_one_correct_row_of_each_label(name):
 def test_every_other_task_shows_a_row_of_each_label(name):
     examples = example_rows(toy_glue.TASKS[name], LABELS[name])
     assert sorted(label for _, label in examples) == sorted(LABELS[name])
-
-
-def test_an_interrupted_write_leaves_no_folder(tmp_path, monkeypatch):
-    def interrupt(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(toy_glue, "write_split", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        toy_glue.write_glue(tmp_path / "new")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_has_its_name_only_when_it_is_complete(tmp_path, monkeypatch):
-    """So after a kill, the name is still free."""
-    monkeypatch.setattr(toy_glue, "GLUE_ROWS", few_rows())
-    seen = []
-    write_split = toy_glue.write_split
-
-    def look_and_write(*arguments):
-        seen.append((tmp_path / "new").exists())
-        write_split(*arguments)
-
-    monkeypatch.setattr(toy_glue, "write_split", look_and_write)
-    toy_glue.write_glue(tmp_path / "new")
-    assert seen and not any(seen)
-    assert [path.name for path in tmp_path.iterdir()] == ["new"]

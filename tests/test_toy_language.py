@@ -14,7 +14,6 @@ from random import Random
 import pytest
 
 from toy import language
-from toy.__main__ import main
 from toy.language import Entity, Event, Outcome, State
 
 ROOT = Path(__file__).parent.parent
@@ -201,26 +200,6 @@ def test_the_command_line_prints_the_documents():
     )
     expected = ["\n".join(document) for document in language.documents(2, 30)]
     assert run.stdout.strip().split("\n\n") == expected
-
-
-@pytest.mark.parametrize(
-    "option, value, message",
-    [
-        ("--sentences", "0", "is not a whole number above 0"),
-        ("--sentences", "-5", "is not a whole number above 0"),
-        ("--sentences", "1" * 5000, "is above 2,147,483,647"),
-        ("--seed", "-1", "whole number from 0 to 2,147,483,647"),
-        ("--seed", "99999999999", "whole number from 0 to 2,147,483,647"),
-        ("--seed", "1" * 5000, "invalid int value"),
-    ],
-)
-def test_impossible_numbers_on_the_command_line_are_refused(run_program, option, value, message):
-    code, out, error = run_program("toy", main, option, value)
-    assert code == 2
-    assert out == ""
-    last_line = error.splitlines()[-1]
-    assert last_line.startswith("toy: error: ")
-    assert message in last_line
 
 
 def test_a_reader_that_wants_no_more_ends_the_program_without_a_traceback():

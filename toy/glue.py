@@ -1,6 +1,6 @@
 """GLUE's nine tasks in the toy language.
 
-`write_glue(folder)` writes the tasks in GLUE's own file formats, so that glue.py reads them like
+`write_tasks(folder)` writes the tasks in GLUE's own file formats, so that glue.py reads them like
 the published files. Each task asks the same question as GLUE's task of that name:
 
     task    question                            what it measures
@@ -26,8 +26,8 @@ The rows of a turn, one per label, are made from the same random numbers: the sa
 forms. They differ only in what makes the label. So neither a noun nor the length of a text tells
 the label. What tells it is a combination of things that are not next to each other. In MNLI, "it"
 fits one subject and "they" fits another one, and a noun with another number is between the subject
-and its verb. A linear model of words and of short word sequences cannot learn such a combination
-(see toy/baselines.py). It is better than chance only in these tasks:
+and its verb. A linear model of words and of short word sequences cannot learn such a combination.
+It is better than chance only in these tasks (its scores are in docs/results.md):
 
     CoLA     eight of the ten phenomena. It does not learn agreement across another noun.
     SST-2    about 84 %. In one half, short sequences show the opinion: "not good". In the other
@@ -55,14 +55,10 @@ How to add a task. The function of a task of one sentence ends with make_row([te
     support/glue_table.py    an entry in OUTSIDE; without one, no table shows the task
 """
 
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
-from support.files import make_folder, new_folder
 from support.glue_format import FORMATS, write_split
-from support.locks import lock
 from toy.language import (
     ALL_MOODS,
     HATING,
@@ -534,30 +530,15 @@ TASKS = {
 # --- Files ----------------------------------------------------------------------------------------
 
 
-def write_glue(folder, seed=0):
-    """Make a folder with the nine tasks in GLUE's own files.
+def write_tasks(folder, seed=0):
+    """Write the files of all tasks into a folder.
 
     Args:
-        folder: the folder to make.
+        folder: the folder to write to; it is made if it does not exist.
         seed: of the random choices. The same seed gives the same files on every machine.
     Returns:
         {task: {split: list of Row}}
-    Raises:
-        OSError: the folder exists already, or it cannot be made.
     """
-    # Never write into an existing folder: it might have the published files of GLUE.
-    folder = Path(folder)
-    if os.path.lexists(folder):
-        raise FileExistsError(f"{folder} exists already: give a new folder")
-
-    # The folder gets its name when it is complete. The lock: another process could make it, too.
-    make_folder(folder.parent)
-    with lock(folder.with_name(f"{folder.name}.lock"), str(folder)), new_folder(folder) as new:
-        return write_tasks(new, seed)
-
-
-def write_tasks(folder, seed=0):
-    """Write the files of all tasks into an empty folder; result as in `write_glue`."""
     # one file per split; support/glue_format.py knows the columns of each
     written = {}
     for task in GLUE_ROWS:

@@ -139,10 +139,11 @@ def test_every_word_of_the_tasks_is_a_word_of_the_corpus(glue):
 def noun_forms():
     """{form: its noun} of all nouns of the language."""
     forms = {}
-    for noun in language.NOUNS:
-        forms[noun.singular] = noun
-        if noun.plural:
-            forms[noun.plural] = noun
+    for nouns in language.NOUNS_BY_KIND.values():
+        for noun in nouns:
+            forms[noun.singular] = noun
+            if noun.plural:
+                forms[noun.plural] = noun
     return forms
 
 
@@ -241,7 +242,7 @@ def pronoun_for(noun):
         return "she"
     if noun in MEN:
         return "he"
-    if noun in {entry.plural for entry in language.NOUNS}:
+    if NOUN_FORMS[noun].plural == noun:
         return "they"
     return "it"
 

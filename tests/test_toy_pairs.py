@@ -495,13 +495,13 @@ def check_agreement(text, is_right):
 
 
 def noun_named(singular):
-    return next(noun for noun in language.NOUNS if noun.singular == singular)
+    return language.Noun(singular, f"{singular}s", "animal")
 
 
 CAST = Cast(
     subject=language.Entity(noun_named("dog")),
     other=language.Entity(noun_named("cat"), is_plural=True),
-    verb=pairs.verb_named("chase"),
+    verb=pairs.VERBS["chase"],
     first_form=True,
     preposition="near",
     mood="tired",
@@ -510,7 +510,7 @@ CAST = Cast(
     neighbour=("the cats", "themselves"),
     size="small",
     last_adjective="black",
-    then=pairs.verb_named("follow"),
+    then=pairs.VERBS["follow"],
 )
 
 # phenomenon, first form or not, the correct sentence, the wrong sentence

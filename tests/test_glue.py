@@ -74,7 +74,7 @@ def small_glue(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small") / "glue"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(toy_glue, "GLUE_ROWS", small_glue_rows())
-        toy_glue.write_glue(folder)
+        toy_glue.write_tasks(folder)
     return folder
 
 

@@ -29,8 +29,6 @@ TINIER = {"layers": 2, "hidden_size": 16, "ffn_size": 32, "heads": 2, "embedding
 CPU = torch.device("cpu")
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no forks and no such signals")
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["glue", "pytest"])
 
 
 # --- Processes as torchrun starts them ------------------------------------------------------------
@@ -55,10 +53,12 @@ def run_processes(count, words, before=nothing, main=pretrain.main):
     """Run main(words) in so many processes. Returns their exit codes."""
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     words = [str(word) for word in words]
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["glue", "pytest"])
     processes = []
     for rank in range(count):
         arguments = (rank, count, store.port, main, before, words)
-        processes.append(FORKS.Process(target=be_process, args=arguments, daemon=True))
+        processes.append(forks.Process(target=be_process, args=arguments, daemon=True))
         processes[-1].start()
     for process in processes:
         process.join(60)  # none of them may hang
@@ -162,16 +162,16 @@ def test_a_signal_to_one_process_ends_all_and_one_or_two_continue(
 # --- Micro-batches --------------------------------------------------------------------------------
 
 
-def small_trainer(variant, micro_batch, dropout=0.0):
-    """(a Trainer in float32, a source whose only batch has 7 rows)."""
+def small_trainer(variant, micro_batch, dropout=0.0, rows=7):
+    """(a Trainer in float32, a source of a single batch with so many rows)."""
     config = BertConfig(variant, 40, **TINIER, dropout=dropout)
     settings = {"seed": 1, "steps": 9, "warmup_steps": 1, "lr": 1e-3, "weight_decay": 0.0}
     settings["batch_size"] = 7
     trainer = pretrain.new_trainer(config, settings, Path(), CPU, torch.float32)
     trainer.micro_batch = micro_batch
-    rows = torch.randint(5, 40, (7, 24), generator=torch.Generator().manual_seed(0))
-    rows[:3, 17:] = PAD
-    return trainer, SimpleNamespace(vocab_size=40, batch=lambda *key: rows)
+    batch = torch.randint(5, 40, (rows, 24), generator=torch.Generator().manual_seed(0))
+    batch[:3, 17:] = PAD
+    return trainer, SimpleNamespace(vocab_size=40, batch=lambda *key: batch)
 
 
 def step_of(variant, micro_batch):
@@ -190,8 +190,8 @@ def step_of(variant, micro_batch):
 def test_dropout_differs_between_parts_and_between_processes(monkeypatch):
     """The first part of the first process has the dropout of a run without parts."""
 
-    def dropped_in(micro_batch):
-        trainer, source = small_trainer("composite", micro_batch, dropout=0.5)
+    def dropped_in(micro_batch, rows=7):
+        trainer, source = small_trainer("composite", micro_batch, 0.5, rows)
         found = []
         dropout = trainer.model.bert.embeddings.dropout
         dropout.register_forward_hook(lambda module, given, output: found.append(output == 0))
@@ -201,8 +201,13 @@ def test_dropout_differs_between_parts_and_between_processes(monkeypatch):
     [whole] = dropped_in(None)
     first, second, _ = dropped_in(3)
     assert torch.equal(first[0], whole[0]) and not torch.equal(first, second)
+
+    # two processes with four rows each
+    monkeypatch.setattr(pretrain, "process_count", lambda: 2)
+    [one] = dropped_in(None, rows=8)
     monkeypatch.setattr(pretrain, "rank", lambda: 1)
-    assert not torch.equal(dropped_in(None)[0], whole)
+    [other] = dropped_in(None, rows=8)
+    assert one.shape == other.shape and not torch.equal(one, other)
 
 
 @pytest.mark.parametrize("variant", ["composite-conv-qkv", "convbert", "shaw", "dynamicconv"])

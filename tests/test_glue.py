@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import time
 import zipfile
 from dataclasses import replace
 
@@ -457,10 +458,6 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
 
 # --- Kills, two at once, other settings -----------------------------------------------------------
 
-# Processes are forks of a server that has imported the project once.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["glue", "pytest"])
-
 
 def be_glue(words):
     """A process: python glue.py WORDS, which saves after every fourth step."""
@@ -470,7 +467,10 @@ def be_glue(words):
 
 
 def start(*words):
-    process = FORKS.Process(target=be_glue, args=(words,), daemon=True)
+    """Start be_glue(words): a fork of a server that has imported the project once."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["glue", "pytest"])
+    process = forks.Process(target=be_glue, args=(words,), daemon=True)
     process.start()
     return process
 
@@ -479,7 +479,7 @@ def start(*words):
 def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupted_run(
     run, on_cpu, tmp_path
 ):
-    """SIGKILL and SIGTERM in turn. An uninterrupted run takes longer than 0.6 seconds."""
+    """SIGKILL and SIGTERM in turn. An uninterrupted run takes longer than 0.6 s."""
     uninterrupted = shutil.copytree(run, tmp_path / "uninterrupted")
     options = [*on_cpu, "--seeds", 42, 97, "--task", "mnli", "rte", "cola", "--epochs", 8]
     call("finetune", uninterrupted, *options)
@@ -489,25 +489,28 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
     for number in [signal.SIGKILL, signal.SIGTERM] * 3:
         process = start("finetune", run, *options)
         process.join(rng.uniform(0.1, 0.6))
+        # the first one is killed when there is something to continue
+        while not codes and process.is_alive() and not list(run.glob("glue/running-*/*.pt")):
+            time.sleep(0.01)
         if process.is_alive():
             os.kill(process.pid, number)
         process.join(60)
         codes.append(process.exitcode)
-    assert set(codes) <= {-signal.SIGKILL, 128 + signal.SIGTERM, 0}
-    assert codes[0] == -signal.SIGKILL
+    ends = {-signal.SIGKILL, 128 + signal.SIGTERM, -signal.SIGTERM, 0}
+    assert set(codes) <= ends and codes[0] == -signal.SIGKILL
 
     call("finetune", run, *options)
     assert results(run) == results(uninterrupted)
     assert len(results(run)) == 6
     expected = weights_in(uninterrupted / "glue")
     found = weights_in(run / "glue")
-    assert found.keys() == expected.keys()
+    assert found.keys() == expected.keys() and len(found) >= 4
     for file in expected:
         assert_equal_weights(found[file], expected[file])
     assert not list((run / "glue").glob("running-*"))
 
 
-@pytest.mark.skipif(os.name == "nt", reason="forks")
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no forks")
 def test_two_commands_with_different_seeds_on_one_run_leave_every_result_once(run, on_cpu):
     options = [*on_cpu, "--task", "mnli", "rte", "cola", "--epochs", 2]
     processes = [start("finetune", run, *options, "--seeds", *s) for s in ((42, 97), (834, 622))]
@@ -545,6 +548,7 @@ def test_results_with_other_settings_or_of_another_model_are_refused_and_never_m
     before = results(run)
     options = ["finetune", run, *on_cpu, "--task", "cola", "--dtype", "fp32"]
     if change == "another model.pt":
+        torch.manual_seed(5)
         save_run(run, BertForMaskedLM(small_config(tokenizer)), tokenizer)
         change = ["--seeds", 97]
         error_of(run_program, "table", run)

@@ -210,7 +210,7 @@ def describe_term(name, symbol, belongs_to, rows, clipped):
     words = ""
     if len(rows) == 1:
         p = rows[0].double().softmax(dim=-1).numpy()  # (K,)
-        words, _ = describe(p, clipped)
+        words = describe(p, clipped)
     return {
         "name": name,
         "symbol": symbol,

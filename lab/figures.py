@@ -1,31 +1,23 @@
-"""The papers' figures, drawn from a trained model; and its kernels in words.
+"""The papers' figures, drawn from a trained model.
 
     python -m lab.figures attention RUN "the dog barks." --layer 1 --head 2   [C] figure 1
     python -m lab.figures fixed RUN                                           [C] figure 2
     python -m lab.figures depthwise RUN --layer 4                             [C] figure 3
     python -m lab.figures dynamic RUN "the dog barks." --layer 1 --head 2     kernel of each token
     python -m lab.figures loss RUN RUN ...                                    loss curves
-    python -m lab.figures lengths FILE.json                                   cost against length
-    python -m lab.figures phenomena FILE.jsonl                                minimal pairs
     python -m lab.figures idea                                                the idea in a picture
-    python -m lab.figures fixed RUN --describe                                each kernel in words
-    python -m lab.figures depthwise RUN --layer 4 --describe                  positions in numbers
 
-RUN is a folder that pretrain.py wrote. FILE.json is a file that `python -m lab.bench lengths`
-wrote, and FILE.jsonl one that `python -m lab.report collect` wrote. Layers and heads count from 1.
+RUN is a folder that pretrain.py wrote. Layers and heads count from 1.
 
-Each command writes a PNG and an SVG file: to RUN/figures (`loss`: of the first RUN), next to the
-FILE that it draws, or to --out. `idea` writes a PNG file only, by default docs/idea.png. Drawing
-needs matplotlib (pip install matplotlib); --describe prints text and does not need it. Letters as
-in attention.py.
+Each command writes a PNG file: to RUN/figures (`loss`: of the first RUN), or to --out. `idea` goes
+to docs/idea.png by default. Drawing needs matplotlib (pip install matplotlib). Letters as in
+attention.py.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
 
 # isort: split
 import argparse
-import functools
-import json
 import math
 from pathlib import Path
 
@@ -35,21 +27,15 @@ import torch
 from attention import VARIANTS, SelfAttention, attention, split_heads
 from kernels import key_scores, relative_scores
 from lab.idea import draw_idea
-from lab.pairs import groups_of, mean_accuracy
-from lab.record import read_log, read_run_records
-from lab.report import checked, with_pairs
+from lab.record import read_log
 from model import load_run
 from support.commands import UserError, positive_int, run_command, valid_text
-from support.files import write_atomically
-from support.json_lines import refuse_constant
-from support.statistics import standard_error
 
 # Colours that colour-blind readers can tell apart (Okabe and Ito 2008).
 BLUE = "#0072B2"
 RED = "#D55E00"
 COLOURS = (BLUE, RED, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")  # for more lines than there are colours
-MARKERS = ("o", "s", "^", "D", "v")  # for more dots than there are colours
 
 
 # --- What a model contains ------------------------------------------------------------------------
@@ -234,7 +220,7 @@ def channel_order(weight):
 
 
 def describe(p, clipped=False):
-    """(what a kernel looks at, the numbers behind it) for K weights p that sum to 1.
+    """What a kernel looks at, in words, for K weights p that sum to 1.
 
     The rules use the excess of a weight: how far it lies above the mean weight 1/K, as a share of
     the sum of all excesses. The first rule that holds is taken:
@@ -271,12 +257,6 @@ def describe(p, clipped=False):
     if k > 1:
         neighbours = p[abs(r) <= 1].mean() / max(p[abs(r) > 1].mean(), 1e-300)
 
-    numbers = (
-        f"weights {p.min() * K:.2f} to {p.max() * K:.2f} times the mean, the largest at r = "
-        f"{signed(peak)}; of the excess {share.max():.0%} there, {backward:.0%} backward, "
-        f"{forward:.0%} forward, {near:.0%} near; neighbours {neighbours:.2f} times the others"
-    )
-
     if p.min() * K >= 0.5 and p.max() * K <= 1.5:
         words = "nearly uniform"
     elif share.max() > 0.5:
@@ -291,7 +271,7 @@ def describe(p, clipped=False):
         words = "near"
     else:
         words = "mixed"
-    return words, numbers
+    return words
 
 
 def name_of_position(r, k, clipped):
@@ -318,38 +298,6 @@ def is_clipped(model):
     return VARIANTS[model.config.variant].uses_beyond and model.config.beyond == "clip"
 
 
-def print_descriptions(model, kernels):
-    """One line for each layer and head of {layer: (H, K)}."""
-    for layer, heads in kernels.items():
-        dilation = dilation_of(mixer_of(model, layer))
-        for head, p in enumerate(heads, 1):
-            words, numbers = describe(p.astype(np.float64), is_clipped(model))
-            if dilation > 1:  # the words are right only if weights are one token apart
-                words = f"r in steps of {dilation}"
-            print(f"layer {layer:>2}, head {head:>2}: {words:<20}  ({numbers})")
-
-
-def print_positions(kernels, layer):
-    """One line for each convolution of {of what: (C, K)}: where its channels have their peaks."""
-    for name, weight in kernels.items():
-        C, K = weight.shape
-        peaks = np.abs(weight).argmax(axis=1) - K // 2  # (C,)
-        positions = []
-        for r, channels in zip(*np.unique(peaks, return_counts=True), strict=True):
-            positions.append(f"{signed(r)} in {channels}")
-        print(
-            f"layer {layer:>2}, convolution {name}: largest weight of {C} channels at r = "
-            f"{', '.join(positions)}"
-        )
-
-
-def signed(r):
-    """-1 -> "-1", 0 -> "0", 1 -> "+1"."""
-    if r == 0:
-        return "0"
-    return f"{r:+d}"
-
-
 # --- Drawing --------------------------------------------------------------------------------------
 
 
@@ -374,8 +322,6 @@ def load_pyplot():
             "figure.dpi": 100,
             "figure.constrained_layout.use": True,
             "text.parse_math": False,  # "$" is a dollar sign
-            "svg.fonttype": "none",  # text stays text
-            "svg.hashsalt": "figures",  # the same file every time
         }
     )
     return pyplot
@@ -553,154 +499,23 @@ def plot_curve(axis, curve, **style):
     axis.plot(steps, losses, **style)
 
 
-def read_lengths(path):
-    """{variant: [(N, ms, GFLOP, KiB), ...]} from a file of `python -m lab.bench lengths`.
-
-    What could not be measured is nan. Raises UserError if it is not such a file.
-    """
-    path = Path(path)
-    command = "python -m lab.bench lengths --out FILE.json"
-    if not path.is_file():
-        raise UserError(f"{path} is not a file; {command} writes one")
-
-    # Memory is null if the system does not say it.
-    table = {}
-    try:
-        content = path.read_text(encoding="utf-8")
-        for row in json.loads(content, parse_constant=refuse_constant)["rows"]:
-            kib = math.nan if row["kib"] is None else float(row["kib"])
-            costs = (int(row["N"]), float(row["ms"]), float(row["gflop"]), kib)
-            table.setdefault(row["variant"], []).append(costs)
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
-        raise UserError(f"{path} is damaged or was not written by {command}") from None
-    if not table:
-        raise UserError(f"{path} has no rows yet")
-    return table
-
-
-def draw_lengths(path):
-    """Time, FLOPs and memory per 1,000 tokens against N. A horizontal line is a linear cost."""
-    table = read_lengths(path)
-
-    # one chart for each cost, one line for each variant
-    pyplot = load_pyplot()
-    figure, axes = pyplot.subplots(1, 3, figsize=(6.3, 2.6))
-    for number, (name, rows) in enumerate(table.items()):
-        N, *costs = np.array(rows).T  # one array per column
-        for axis, cost in zip(axes, costs, strict=True):
-            style = style_of_line(number)
-            axis.loglog(N, cost, marker="o", markersize=2.5, linewidth=1, label=name, **style)
-
-    # both axes are logarithmic, with plain numbers at a few places
-    for axis, unit in zip(axes, ("ms", "GFLOP", "KiB"), strict=True):
-        axis.set_xlabel("N (tokens in a sequence)")
-        axis.set_ylabel(f"{unit} per 1,000 tokens")
-        axis.xaxis.set_major_locator(pyplot.FixedLocator([64, 512, 4096]))
-        axis.yaxis.set_major_locator(pyplot.LogLocator(subs=(1, 2, 5)))
-        for scale in (axis.xaxis, axis.yaxis):
-            scale.set_major_formatter("{x:,g}")
-            scale.set_minor_formatter(pyplot.NullFormatter())
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=5)
-    return figure
-
-
-def read_phenomena(path):
-    """Accuracy on minimal pairs from a file of `python -m lab.report collect`.
-
-    Returns:
-        {variant: {name of a group: [accuracy of each run]}}. The groups are the phenomena and the
-        mean of all paradigms. Runs without results are left out.
-    Raises:
-        UserError: it is not such a file, or it has results of no pairs or of several kinds.
-    """
-    records = checked(read_run_records(path))
-    names = set()
-    for record in records:
-        names.update(record["pairs"])
-    if not names:
-        raise UserError(
-            f"{path} has no minimal pairs yet: python -m lab.pairs RUN ..., then "
-            f"python -m lab.report collect RUN ... --out {path}"
-        )
-    if len(names) > 1:
-        raise UserError(f"{path} has results of several kinds of pairs: {', '.join(sorted(names))}")
-
-    # every run has the same paradigms, in groups by phenomenon
-    data = names.pop()
-    runs = with_pairs(records, data)
-    table = {}
-    for name, paradigms in groups_of(runs[0], data).items():
-        for run in runs:
-            groups = table.setdefault(run["settings"]["variant"], {})
-            groups.setdefault(name, []).append(mean_accuracy(run, data, paradigms))
-    return table
-
-
-def draw_phenomena(path):
-    """Accuracy on minimal pairs: a group of dots per phenomenon, a dot per variant.
-
-    A dot is the mean over the runs of a variant, its line the standard error.
-    """
-    table = read_phenomena(path)
-    names = list(next(iter(table.values())))
-
-    # one group per phenomenon, from top to bottom; every second one is grey
-    pyplot = load_pyplot()
-    group_height = 0.12 + 0.045 * len(table)  # inches
-    figure, axis = pyplot.subplots(figsize=(6.3, 1.1 + group_height * len(names)))
-    for group in range(0, len(names), 2):
-        axis.axhspan(group - 0.5, group + 0.5, color="0.94", linewidth=0)
-    axis.axvline(50, color="0.4", linewidth=0.8, linestyle=":")
-
-    # the variants of a group, from top to bottom in the order of the legend
-    for number, (variant, groups) in enumerate(table.items()):
-        offset = 0.8 * (number + 0.5) / len(table) - 0.4
-        means = [np.mean(groups[name]) for name in names]
-        errors = [standard_error(groups[name]) for name in names]
-        places = np.arange(len(names)) + offset
-        axis.errorbar(
-            means,
-            places,
-            xerr=errors,
-            fmt=MARKERS[number // len(COLOURS) % len(MARKERS)],
-            color=COLOURS[number % len(COLOURS)],
-            markersize=3,
-            linewidth=0.8,
-            label=f"{variant} ({len(groups[names[0]])})",
-        )
-
-    axis.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
-    axis.set_ylim(len(names) - 0.5, -0.5)  # the first one at the top
-    axis.set_xlabel("accuracy (%): mean, standard error, (number of runs); dotted: chance")
-    figure.legend(loc="outside upper center", ncols=5)
-    return figure
-
-
 # --- The command line -----------------------------------------------------------------------------
 
 
 def run_attention(args):
     model, tokenizer = load_run(args.run)
     ids, pieces = encode(model, tokenizer, args.sentence)
-    head = args.head or 1
-    figure = draw_attention(model, ids, pieces, args.layer, head)
-    save(figure, args.out, args.run / "figures", f"attention-layer{args.layer}-head{head}")
+    figure = draw_attention(model, ids, pieces, args.layer, args.head)
+    save(figure, args.out, args.run / "figures", f"attention-layer{args.layer}-head{args.head}")
 
 
 def run_fixed(args):
     model, _ = load_run(args.run)
-    if args.describe:
-        print_descriptions(model, fixed_kernels(model))
-        return
     save(draw_fixed(model), args.out, args.run / "figures", "fixed")
 
 
 def run_depthwise(args):
     model, _ = load_run(args.run)
-    if args.describe:
-        print_positions(depthwise_kernels(model, args.layer), args.layer)
-        return
     figure = draw_depthwise(model, args.layer)
     save(figure, args.out, args.run / "figures", f"depthwise-layer{args.layer}")
 
@@ -708,66 +523,44 @@ def run_depthwise(args):
 def run_dynamic(args):
     model, tokenizer = load_run(args.run)
     ids, pieces = encode(model, tokenizer, args.sentence)
-    if args.describe:
-        mean = dynamic_kernels(model, ids, args.layer).mean(axis=1)  # (H, N, K) -> (H, K)
-        print("the mean over the tokens of the sentence of the kernels that they make")
-        print_descriptions(model, {args.layer: mean})
-        return
-    head = args.head or 1
-    figure = draw_dynamic(model, ids, pieces, args.layer, head)
-    save(figure, args.out, args.run / "figures", f"dynamic-layer{args.layer}-head{head}")
+    figure = draw_dynamic(model, ids, pieces, args.layer, args.head)
+    save(figure, args.out, args.run / "figures", f"dynamic-layer{args.layer}-head{args.head}")
 
 
 def run_loss(args):
     save(draw_loss(args.runs), args.out, args.runs[0] / "figures", "loss")
 
 
-def run_lengths(args):
-    save(draw_lengths(args.file), args.out, args.file.parent, args.file.stem)
-
-
-def run_phenomena(args):
-    name = f"{args.file.stem}-phenomena"
-    save(draw_phenomena(args.file), args.out, args.file.parent, name)
-
-
 def run_idea(args):
     figure = draw_idea(load_pyplot())
-    save(figure, args.out, Path("docs"), "idea", suffixes=(".png",), dpi=110)
+    save(figure, args.out, Path("docs"), "idea", dpi=110)
 
 
 def figure_path(text):
     """argparse type: the path of a figure, without the suffix, which `save` adds."""
     path = Path(text)
-    if path.suffix.lower() in (".png", ".svg"):
+    if path.suffix.lower() == ".png":
         raise argparse.ArgumentTypeError(f"leave out {path.suffix}, which is added to the name")
     return path
 
 
-def save(figure, out, folder, name, suffixes=(".png", ".svg"), dpi=200):
-    """Write a figure and print the paths of its files.
+def save(figure, out, folder, name, dpi=200):
+    """Write a figure and print the path of its file.
 
     Args:
         out: the option --out: the path of the figure without suffix, an existing folder, or None.
         folder, name: where the figure goes without --out; in a folder, it always has this name.
         dpi: pixels per inch of the PNG file.
     """
-    path = folder / name
+    path = folder / f"{name}.png"
     if out is not None:
-        path = out
+        path = out.with_name(f"{out.name}.png")
     if out is not None and out.is_dir():
-        path = out / name
+        path = out / f"{name}.png"
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    for suffix in suffixes:
-        file = path.with_name(path.name + suffix)
-        # An SVG file without a date is the same file every time. The format is given because the
-        # temporary file has another suffix.
-        metadata = {"Date": None} if suffix == ".svg" else None
-        kind = suffix.removeprefix(".")
-        write = functools.partial(figure.savefig, format=kind, metadata=metadata, dpi=dpi)
-        write_atomically(file, write)
-        print(file)
+    figure.savefig(path, format="png", dpi=dpi)
+    print(path)
 
 
 def parse_arguments(arguments=None):
@@ -790,37 +583,24 @@ def parse_arguments(arguments=None):
 
     fixed = add("fixed", help="fixed kernels of all layers and heads")
     add_run(fixed)
-    add_describe(fixed)
     fixed.set_defaults(draw=run_fixed)
 
     depthwise = add("depthwise", help="depthwise kernels of a layer")
     add_run(depthwise)
     add_layer(depthwise)
-    add_describe(depthwise)
     depthwise.set_defaults(draw=run_depthwise)
 
-    # --describe is about all heads, so it does not go with --head
     dynamic = add("dynamic", help="the kernel that each token makes")
     add_run(dynamic)
     add_sentence(dynamic)
     add_layer(dynamic)
-    one_or_all_heads = dynamic.add_mutually_exclusive_group()
-    add_head(one_or_all_heads)
-    add_describe(one_or_all_heads)
+    add_head(dynamic)
     dynamic.set_defaults(draw=run_dynamic)
 
     # other figures
     loss = add("loss", help="loss curves of one or more runs")
     loss.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of pretrain.py")
     loss.set_defaults(draw=run_loss)
-
-    lengths = add("lengths", help="cost against sequence length")
-    lengths.add_argument("file", type=Path, help="JSON file of python -m lab.bench lengths")
-    lengths.set_defaults(draw=run_lengths)
-
-    phenomena = add("phenomena", help="minimal pairs by phenomenon and variant")
-    phenomena.add_argument("file", type=Path, help="JSONL file of python -m lab.report collect")
-    phenomena.set_defaults(draw=run_phenomena)
 
     idea = add("idea", help="the picture at the top of README.md")
     idea.set_defaults(draw=run_idea)
@@ -843,15 +623,7 @@ def add_layer(parser):
 
 
 def add_head(parser):
-    # The default is None, not 1. Otherwise argparse would accept "--head 1" beside --describe: in a
-    # group it does not notice an option whose value is the default.
-    parser.add_argument("--head", type=positive_int, help="from 1 (default: 1)")
-
-
-def add_describe(parser):
-    parser.add_argument(
-        "--describe", action="store_true", help="print the kernels in words and draw nothing"
-    )
+    parser.add_argument("--head", type=positive_int, default=1, help="from 1 (default: 1)")
 
 
 def main(arguments=None):

@@ -235,7 +235,7 @@ def test_the_maps_and_kernels_are_those_of_the_figures(page_of):
             fixed_term, dynamic_term = head["terms"]
             p = softmax(unpack(fixed_term["rows"]))[0].numpy()  # (K,)
             assert np.abs(p - fixed[layer][h]).max() < 1e-4
-            assert fixed_term["words"] == figures.describe(fixed[layer][h], clipped=True)[0]
+            assert fixed_term["words"] == figures.describe(fixed[layer][h], clipped=True)
             p = softmax(unpack(dynamic_term["rows"])).numpy()  # (N, K)
             assert np.abs(p - dynamic[h]).max() < 1e-4
 

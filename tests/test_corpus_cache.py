@@ -73,17 +73,6 @@ def test_no_file_of_a_damaged_corpus_is_open_when_it_is_deleted(
     assert not opened[-1].file.closed  # that of the corpus in use
 
 
-def test_a_token_file_that_cannot_be_read_is_not_left_open(tmp_path, opened, monkeypatch):
-    def fail(self):
-        raise OSError("the disk is broken")
-
-    (tmp_path / "tokens.bin").write_bytes(b"\5\0")
-    monkeypatch.setattr(corpus_cache.TokenFile, "current_digest", fail)
-    with pytest.raises(UserError, match="the disk is broken"):
-        corpus_cache.TokenFile(tmp_path / "tokens.bin")
-    assert opened[0].file.closed
-
-
 @pytest.mark.parametrize("cache", ["file", "file/cache", "link"])
 def test_what_is_in_the_place_of_the_cache_is_named_in_one_line(tmp_path, cache):
     (tmp_path / "file").write_text("mine", encoding="utf-8")

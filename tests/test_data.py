@@ -418,30 +418,6 @@ def test_the_folder_of_a_preparation_that_runs_is_not_removed_by_another_one(tmp
     assert len(names_in_cache(tmp_path)) == 2
 
 
-@pytest.mark.parametrize(
-    "error, message",
-    [
-        (KeyboardInterrupt(), "^$"),
-        (OSError(errno.ENOSPC, "No space left on device"), "No space left"),
-    ],
-)
-def test_a_preparation_that_fails_leaves_an_empty_cache(tmp_path, monkeypatch, error, message):
-    text = numbered_text([4] * 9)
-    original = data.write_token_ids
-
-    def broken(*given):
-        original(*given)
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(data, "write_token_ids", broken)
-        with pytest.raises(type(error), match=message) as caught:
-            corpus_of(tmp_path, text)
-    assert "\n" not in str(caught.value)
-    assert list((tmp_path / "cache").iterdir()) == []
-    check_that_preparing_again_succeeds(tmp_path, text)
-
-
 def test_of_two_preparations_at_the_same_time_one_waits_and_uses_the_result(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "POLL_SECONDS", 0.01)
     original = data.write_token_ids
@@ -740,14 +716,6 @@ def test_a_corpus_that_cannot_be_read_is_not_prepared_again(tmp_path, monkeypatc
     with pytest.raises(OSError, match="Permission denied"):
         prepare_corpus([tmp_path / "text.txt"], tmp_path / "cache", 32, log=lines.append)
     assert lines == []
-
-
-def test_a_cache_folder_that_cannot_be_made_is_an_os_error_of_one_line(tmp_path):
-    write(tmp_path / "cache", "a file")
-    with pytest.raises(OSError) as caught:
-        corpus_of(tmp_path, numbered_text([4] * 9))
-    assert f"{tmp_path / 'cache'} is not a folder" in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 RANDOM_TEXT = random.Random(0).randbytes(5000).hex().encode()

@@ -200,22 +200,6 @@ def test_a_subfolder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
         sources_and_lines(private)
 
 
-def test_a_file_that_cannot_be_read_is_an_os_error_of_one_line(tmp_path, monkeypatch):
-    write(tmp_path / "t/x.txt", b"One.\nTwo.\n" * 9)
-    private = write(tmp_path / "t/y.txt", b"Y.")
-
-    def refused(path, mode):
-        if str(path) == private:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return open(path, mode)
-
-    monkeypatch.setattr(text_files, "open", refused, raising=False)
-    with pytest.raises(OSError, match="Permission denied") as caught:
-        prepare_corpus([tmp_path / "t"], tmp_path / "cache", 32, log=silent)
-    assert private in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def make_pipe(path):
     os.mkfifo(path)
 

@@ -1,0 +1,38 @@
+"""The assignment.
+
+python -m course blank FOLDER             a copy of the project with blanks, for students
+python -m course grade SUBMISSION ...     grade students' copies
+"""
+
+import argparse
+
+from course.blank import blank_command
+from course.grade import grade_command
+from support.commands import run_command
+
+
+def main(arguments=None):
+    """Read the command line and do what it asks for. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="course", description="The assignment: blanks, grades.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    # blank
+    command = commands.add_parser("blank", help="copy the project with blanks")
+    command.add_argument("folder", help="a folder that does not exist yet")
+    command.set_defaults(run=blank_command)
+
+    # grade
+    command = commands.add_parser("grade", help="grade students' copies of the project")
+    command.add_argument("submissions", nargs="+", metavar="SUBMISSION", help="a student's copy")
+    command.add_argument("--csv", metavar="FILE", help="also write a table of all submissions")
+    command.add_argument(
+        "--gradescope", metavar="FILE", help="also write Gradescope's results.json"
+    )
+    command.set_defaults(run=grade_command)
+
+    args = parser.parse_args(arguments)
+    return args.run(args)
+
+
+if __name__ == "__main__":
+    run_command("course", main)

@@ -1,0 +1,103 @@
+"""A copy of the project for students, in which the bodies of the graded functions are blank.
+
+They are cut out of the source as it is now. What is left of such a function is its decorators, its
+signature and its docstring (equation, shapes):
+
+    def split_heads(x, heads):
+        \"\"\"(B, N, C) -> (B, H, N, d): head h has the channels h*d .. h*d + d - 1.\"\"\"
+        raise NotImplementedError("part 1: split the channels into heads")
+
+The rest of a file is byte for byte the same.
+"""
+
+import ast
+import shutil
+import textwrap
+from pathlib import Path
+
+from course.assignment import GRADED
+from support.commands import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Not in a copy: hidden files (.git, .venv), what programs have written, and what holds answers.
+LEFT_OUT = shutil.ignore_patterns(
+    ".*",
+    "__pycache__",
+    "venv",
+    "runs",
+    "cache",
+    "glue_data",
+    "instructor.md",
+    "test_course.py",
+    "test_handout.py",
+)
+
+
+def blank_command(args):
+    """`python -m course blank`. Returns the exit code."""
+    folder = Path(args.folder)
+    if folder.resolve().is_relative_to(ROOT):
+        raise UserError(f"{folder} is inside the project; choose a folder outside")
+    bodies = {function.name: blank_body(function) for function in GRADED}
+    copy_project(folder, bodies)
+    print(f"{folder}: {len(bodies)} functions to write; course/handout.md explains them")
+    return 0
+
+
+def blank_body(function):
+    return f'raise NotImplementedError("part {function.part}: {function.title}")'
+
+
+def copy_project(folder, bodies):
+    """Copy the project to a new folder, with other bodies of some functions: {name: body}."""
+    shutil.copytree(ROOT, folder, ignore=LEFT_OUT)
+    for name, body in bodies.items():
+        path = folder / file_of(name)
+        text = replace_body(path.read_text(encoding="utf-8"), name, body)
+        path.write_text(text, encoding="utf-8", newline="\n")
+
+
+# --- Where a function is in its file --------------------------------------------------------------
+
+
+def file_of(name):
+    """The file of a function: "attention.py" for "attention.Fixed.forward"."""
+    return name.split(".")[0] + ".py"
+
+
+def find(tree, name):
+    """The node of a function in the syntax tree of its file; None if it is not there."""
+    node = tree
+    for part in name.split(".")[1:]:
+        found = [child for child in node.body if getattr(child, "name", None) == part]
+        if not found:
+            return None
+        node = found[-1]  # if it is defined twice, the last one counts, as in Python
+    return node
+
+
+def body_of(node):
+    """The statements of a function, without its docstring."""
+    if ast.get_docstring(node) is None:
+        return node.body
+    return node.body[1:]
+
+
+def replace_body(text, name, body):
+    """The text of a file in which the body of a function, after its docstring, is `body`.
+
+    `body` has no indentation.
+    """
+    node = find(ast.parse(text), name)
+    statements = body_of(node)
+
+    # The lines of the old body, counted from 1. Comments before its first statement go, too.
+    first = statements[0].lineno
+    if len(statements) < len(node.body):
+        first = node.body[0].end_lineno + 1
+
+    # the new body, as deep as the old one
+    new = textwrap.indent(body, " " * statements[0].col_offset)
+    lines = text.split("\n")
+    return "\n".join([*lines[: first - 1], new, *lines[node.end_lineno :]])

@@ -1,0 +1,93 @@
+"""course/handout.md: its worked example, its points, its commands; the links of both documents."""
+
+import importlib
+import re
+import shlex
+
+import pytest
+import torch
+
+from attention import VARIANTS, Variant, attention
+from conftest import ROOT
+from course.assignment import GRADED, pytest_command
+from kernels import convolve, gather_scores
+
+HANDOUT = (ROOT / "course/handout.md").read_text("utf-8")
+INSTRUCTOR = (ROOT / "course/instructor.md").read_text("utf-8")
+ROOT_OF_D = 2**0.5  # d = 2 in the worked example
+
+
+def rows_after(marker):
+    """The cells of the table between <!-- marker --> and <!-- end -->, without its header."""
+    table = HANDOUT.split(f"<!-- {marker} -->\n")[1].split("<!-- end -->")[0]
+    return [line.strip("| ").split(" | ") for line in table.strip().splitlines()[2:]]
+
+
+def assert_printed(marker, computed):
+    """Each printed number is the computed one, rounded to the digits that are printed."""
+    printed = [row[1:] for row in rows_after(f"example: {marker}")]
+    for text_row, row in zip(printed, computed.tolist(), strict=True):
+        for text, number in zip(text_row, row, strict=True):
+            digits = len(text.partition(".")[2])
+            assert abs(float(text) - number) <= 0.5 * 10**-digits + 1e-9, (marker, text, number)
+
+
+def test_the_worked_example_is_what_the_code_computes():
+    """Every table follows from the vectors and from w."""
+    vectors = torch.tensor([[float(x) for x in row[1:]] for row in rows_after("example: vectors")])
+    w = torch.tensor([[float(x) for x in row[1:]] for row in rows_after("example: w")])
+    q, k, v = vectors.double().split(2, dim=1)  # (N, d) each
+
+    # the two maps, and their sum
+    rows = q @ w.double()  # (N, K)
+    position = gather_scores(rows, 4)  # (N, N)
+    content = q @ k.t()  # (N, N)
+    assert_printed("rows", rows)
+    assert_printed("position", position)
+    assert_printed("content", content)
+    assert_printed("total", position + content)
+    assert_printed("exponentials", (torch.arange(-3, 4) / ROOT_OF_D).exp()[None])
+
+    # attention; with the identity as values, the result is the map of weights
+    def attend(value):
+        mask = torch.ones(1, 4, dtype=torch.bool)
+        return attention(q[None, None], k[None, None], value, mask, rows[None, None] / ROOT_OF_D)
+
+    assert_printed("weights", attend(torch.eye(4).double()[None, None])[0, 0])
+    assert_printed("result", attend(v[None, None])[0, 0])
+
+    # the convolution with the same rows
+    kernels = (rows / ROOT_OF_D).softmax(dim=-1)  # (N, K)
+    convolved = convolve(kernels[None, None], v[None, None])[0, 0]  # (N, d)
+    assert_printed("kernels", torch.cat([kernels, convolved], dim=1))
+
+
+@pytest.mark.parametrize("part", range(1, 6))
+def test_each_part_prints_its_functions_with_points_and_test_commands(part):
+    functions = [function for function in GRADED if function.part == part]
+    text = re.search(rf"\n## Part {part}:.*?(?=\n## )", HANDOUT, flags=re.DOTALL)[0]
+    named = dict(re.findall(r"`([\w.]+)`\s\((\d+)", text))
+    assert named == {line.name.partition(".")[2]: str(line.points) for line in functions}
+    printed = [shlex.split(line) for line in re.findall(r"^    (python -m pytest.+)", text, re.M)]
+    for function in functions:
+        assert pytest_command([function]) in printed
+
+    row = rows_after("points")[part - 1]
+    assert (row[0], row[2], row[3]) == (str(part), str(len(functions)), "20")
+
+
+def test_the_commands_of_the_handout_are_understood_by_their_programs(monkeypatch):
+    """The parser ends the test with SystemExit if it does not know an option."""
+    # the README's example of a new variant, which the handout uses
+    monkeypatch.setitem(VARIANTS, "fixed-key", Variant("", terms=("fixed",)))
+    commands = re.findall(r"^ +python (?:-m )?(pretrain.py|lab\.\w+) (.+)", HANDOUT, flags=re.M)
+    assert len(commands) >= 8
+    for program, arguments in commands:
+        module = importlib.import_module(program.removesuffix(".py"))
+        module.parse_arguments(shlex.split(arguments))
+
+
+@pytest.mark.parametrize("text", [HANDOUT, INSTRUCTOR], ids=["handout", "instructor"])
+def test_links_and_pictures_exist(text):
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        assert target.startswith("https://") or (ROOT / "course" / target).is_file(), target

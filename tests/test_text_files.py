@@ -1,20 +1,16 @@
-"""support/text_files.py: text from .txt, .gz, .xz and WikiText's archive, with any line ends."""
+"""Text from .txt, .gz, .xz and WikiText's archive, with any line ends."""
 
 import gzip
+import itertools
 import lzma
 import zipfile
 
 import pytest
 
 from data import prepare_corpus
-from support.text_files import find_sources, read_paragraphs
+from support.text_files import read_paragraphs
 
-
-class Bar:
-    """Takes the place of a progress bar."""
-
-    def update(self, count):
-        assert count >= 0
+TEXT = "One two.\nThree four.\n\nFive six.\nSeven caf\u00e9.\n"
 
 
 def write(path, content):
@@ -24,55 +20,56 @@ def write(path, content):
     return str(path)
 
 
-def silent(message):
-    """A `log` that prints nothing."""
+def prepare(folder, *names):
+    """The corpus of some text files and folders."""
+    return prepare_corpus([str(name) for name in names], folder / "cache", 32)
 
 
-def paragraphs_of(names, log=silent):
-    """All paragraphs of the text files and folders with these names."""
-    paragraphs = []
-    for path in find_sources(names, log):
-        paragraphs += read_paragraphs(path, Bar(), log)
-    return paragraphs
+def sentences_of(corpus):
+    """All sentences of a corpus, decoded from its token ids."""
+    found = []
+    for begin, end in itertools.pairwise(corpus.sentence_starts):
+        found.append(corpus.tokenizer.decode(corpus.tokens[begin:end].tolist()))
+    return found
 
 
-# --- Files and folders ----------------------------------------------------------------------------
-
-
-def test_a_folder_that_is_named_twice_gives_the_corpus_of_one(tmp_path):
-    text = b"One two.\nThree four.\n\nFive six.\nSeven eight.\n"
-    write(tmp_path / "t/a.txt", text)
-    names = [tmp_path / "t", tmp_path / "t" / "a.txt", tmp_path / "t"]
-    once = prepare_corpus(names[:1], tmp_path / "cache", 32, log=silent)
-    twice = prepare_corpus(names, tmp_path / "cache", 32, log=silent)
-    assert twice.counts == once.counts
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-
-
-# --- Text files -----------------------------------------------------------------------------------
-
-
-def test_plain_gz_and_xz_give_the_same_text_and_folders_are_read_in_the_order_of_their_paths(
-    tmp_path,
-):
-    write(tmp_path / "t/b.txt", b"Second.\n\nThird.")
-    write(tmp_path / "t/a/z.gz", gzip.compress(b"First."))
-    write(tmp_path / "t/c.xz", lzma.compress("Fourth, caf\u00e9.".encode()))
+def test_a_folder_of_plain_gz_and_xz_is_read_in_the_order_of_its_paths(tmp_path):
+    files = [
+        write(tmp_path / "t/a/z.gz", gzip.compress(b"First.\nSecond.")),
+        write(tmp_path / "t/b.txt", b"Third.\nFourth.\n\nFifth."),
+        write(tmp_path / "t/c.xz", lzma.compress(b"Sixth.\nSeventh.")),
+    ]
     write(tmp_path / "t/ignored.pdf", b"\0")
+    corpus = prepare(tmp_path, tmp_path / "t")
+    expected = ["first.", "second.", "third.", "fourth.", "fifth.", "sixth.", "seventh."]
+    assert sentences_of(corpus) == expected
+    assert corpus.counts["documents"] == 4
+    assert prepare(tmp_path, *files).fingerprint == corpus.fingerprint
 
-    expected = ["First.", "", "Second.", "", "Third.", "", "Fourth, caf\u00e9.", ""]
-    assert paragraphs_of([str(tmp_path / "t")]) == expected
-
-    files = [str(tmp_path / "t" / name) for name in ("a/z.gz", "b.txt", "c.xz")]
-    assert paragraphs_of(files) == expected
-
-
-def test_byte_order_mark_and_carriage_returns_are_dropped(tmp_path):
-    path = write(tmp_path / "t.txt", b"\xef\xbb\xbfOne.\r\n\r\nTwo.\r\n")
-    assert paragraphs_of([path]) == ["One.", "", "Two.", ""]
+    # a file that is named twice is read once
+    assert prepare(tmp_path, tmp_path / "t", files[1]).fingerprint == corpus.fingerprint
 
 
-# --- WikiText -------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf" + TEXT.encode(),  # a byte order mark
+        TEXT.replace("\n", "\r\n").encode(),
+        TEXT.replace("\n", "\r").encode(),
+        TEXT.replace("\n", " \n\t").encode(),
+    ],
+)
+def test_marks_line_ends_and_spaces_do_not_change_the_corpus(tmp_path, content):
+    plain = prepare(tmp_path, write(tmp_path / "plain.txt", TEXT.encode()))
+    other = prepare(tmp_path, write(tmp_path / "other.txt", content))
+    assert other.fingerprint == plain.fingerprint
+    assert plain.counts["documents"] == 2
+
+
+def test_bytes_that_are_not_utf8_become_the_replacement_character(tmp_path):
+    corpus = prepare(tmp_path, write(tmp_path / "t.txt", b"one\nb\xffad\n" * 2))
+    assert sentences_of(corpus) == ["one", "b\ufffdad"] * 2
+
 
 WIKITEXT_LINES = (
     " \n = Valkyria = \n \n"
@@ -81,19 +78,18 @@ WIKITEXT_LINES = (
 )
 
 
-@pytest.fixture
-def archive(tmp_path):
-    """A small archive like WikiText's, in the place to which it is downloaded."""
-    path = tmp_path / "cache" / "downloads" / "wikitext-2.zip"
-    path.parent.mkdir(parents=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+class Bar:
+    """Takes the place of a progress bar."""
+
+    def update(self, count):
+        assert count >= 0
+
+
+def test_wikitext_is_respelled_and_its_top_headings_begin_documents(tmp_path):
+    archive = tmp_path / "wikitext-2.zip"
+    with zipfile.ZipFile(archive, "w") as file:
         file.writestr("wikitext-2-raw/wiki.test.raw", "Never read.\n")
         file.writestr("wikitext-2-raw/wiki.train.raw", WIKITEXT_LINES)
-        file.writestr("wikitext-2-raw/wiki.valid.raw", "Never read.\n")
-    return path
-
-
-def test_wikitext_is_respelled_and_its_top_headings_begin_documents(archive):
     assert list(read_paragraphs(archive, Bar(), print)) == [
         "",
         'The role-playing game cost $5,000 (about 3.5%); it\'s "new".',

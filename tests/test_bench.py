@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from data import PAD, prepare_corpus
-from lab import bench, figures, measure, record
+from lab import bench, measure, record
 from model import BertConfig
 from support import memory
 
@@ -497,28 +497,6 @@ def test_lengths_has_a_row_for_each_length_and_variant_with_the_flops_of_the_equ
         # none: four projections, queries times keys, weights times values
         none = 3 * 2 * (4 * C * C + 2 * C * length) * 1000
         assert gflop[length, "none"] == pytest.approx(none / 1e9, rel=1e-12)
-
-
-def test_lengths_records_what_it_prints_and_figures_read_it(
-    benchmark, tmp_path, in_this_process, monkeypatch
-):
-    out_path = tmp_path / "lengths.json"
-    monkeypatch.setattr(bench, "doubled_lengths", lambda longest: [8, 32])
-    code, out, error = benchmark(
-        "lengths", "--variant", "none", "dilated", "--rounds", 1, "--out", out_path
-    )
-    assert code == 0, error
-    content = assert_record_has_what_is_printed(out_path, out, bench.LENGTH_COLUMNS)
-    assert content["settings"]["lengths"] == [8, 32]
-
-    costs = figures.read_lengths(out_path)
-    assert list(costs) == ["none", "dilated"]
-    expected = {"none": [], "dilated": []}
-    for row in content["rows"]:
-        kib = math.nan if row["kib"] is None else row["kib"]
-        expected[row["variant"]].append((row["N"], row["ms"], row["gflop"], kib))
-    for name in costs:
-        np.testing.assert_array_equal(costs[name], expected[name])
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from model import BertConfig, BertForMaskedLM, save_run
 from model_helpers import SMALL
 from support import blimp, pair_results
 from support.blimp import Paradigm
+from support.commands import UserError
 from toy import language
 
 # where `python -m lab.pairs RUN --data blimp` keeps BLiMP
@@ -527,7 +528,7 @@ def test_a_download_with_the_wrong_hash_is_refused(tmp_path, monkeypatch, serve)
     server = serve(Handler)
     monkeypatch.setattr(blimp, "URL", f"http://127.0.0.1:{server.server_port}/BLiMP.zip")
     monkeypatch.setattr(blimp, "SIZE", len(content))
-    with pytest.raises(OSError, match="wrong SHA-256"):
+    with pytest.raises(UserError, match="wrong SHA-256"):
         blimp.read_blimp(tmp_path)
     assert not list(tmp_path.rglob("*.zip"))
 

@@ -18,6 +18,7 @@ import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below q
 
 # isort: split
 import argparse
+import json
 import math
 from pathlib import Path
 
@@ -27,7 +28,6 @@ import torch
 from attention import VARIANTS, SelfAttention, attention, split_heads
 from kernels import key_scores, relative_scores
 from lab.idea import draw_idea
-from lab.record import read_log
 from model import load_run
 from support.commands import UserError, positive_int, run_command, valid_text
 
@@ -456,9 +456,14 @@ def style_of_line(number):
 def read_curves(folder):
     """{"training": [(step, loss), ...], "held-out": [...]} from the log of a run.
 
-    Raises UserError if there is no log, or if it is damaged or has no losses.
+    Raises UserError if there is no log, or if it has no losses.
     """
-    _, training, evaluations, _ = read_log(Path(folder))
+    path = Path(folder) / "log.jsonl"
+    if not path.is_file():
+        raise UserError(f"{folder} is not a run of pretrain.py: it has no log.jsonl")
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    training = [line for line in lines if "loss" in line]
+    evaluations = [line for line in lines if "held_out_loss" in line]
     if not training and not evaluations:
         raise UserError(f"{folder}/log.jsonl has no losses yet")
     return {

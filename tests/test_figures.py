@@ -509,7 +509,6 @@ def test_the_idea_shows_each_weight_of_the_kernel_on_its_diagonal(matplotlib):
         ("composite", ["attention", "RUN", " "], "give one after RUN"),
         ("composite", ["fixed", "RUN/absent"], "is not a run"),
         ("composite", ["loss", "RUN", "RUN/absent"], "no log.jsonl"),
-        ("composite", ["loss", "RUN", "BROKEN"], "log.jsonl is damaged"),
         ("composite", ["fixed", "RUN", "--out", "RUN/config.json/figure"], "config.json"),
     ],
 )

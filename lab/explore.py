@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from attention import TERMS, VARIANTS, ConvBert, Deberta, SelfAttention, split_heads
-from lab.figures import describe, dilation_of, encode, input_of_mixer, is_clipped, mixer_of
+from lab.look import describe, dilation_of, encode, input_of_mixer, is_clipped, mixer_of
 from model import load_run
 from support.commands import UserError, run_command, valid_text
 from support.files import write_text

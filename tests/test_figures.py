@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from attention import split_heads
-from lab import figures
+from lab import figures, look
 from model import BertConfig, BertForMaskedLM, save_run
 
 MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -99,7 +99,7 @@ def what_the_mixer_gets_and_gives(model, ids, layer):
 
 def test_a_sentence_becomes_ids_and_pieces(tmp_path):
     model, tokenizer = write_run(tmp_path / "run", "none")
-    ids, pieces = figures.encode(model, tokenizer, SENTENCE)
+    ids, pieces = look.encode(model, tokenizer, SENTENCE)
     assert ids.shape == (1, N)
     assert pieces == ["[CLS]", *SENTENCE.split(), "[SEP]"]
     assert [WORDS[i] for i in ids[0].tolist()] == pieces
@@ -108,9 +108,9 @@ def test_a_sentence_becomes_ids_and_pieces(tmp_path):
 @pytest.mark.parametrize("layer", [1, 2])
 def test_the_input_of_a_mixer_is_what_the_model_gives_it(tmp_path, layer):
     model, tokenizer = write_run(tmp_path / "run", "composite")
-    ids, _ = figures.encode(model, tokenizer, SENTENCE)
+    ids, _ = look.encode(model, tokenizer, SENTENCE)
     with torch.no_grad():
-        x, attention_mask = figures.input_of_mixer(model, ids, layer)
+        x, attention_mask = look.input_of_mixer(model, ids, layer)
     expected_x, expected_mask, _ = what_the_mixer_gets_and_gives(model, ids, layer)
     assert torch.equal(x, expected_x)
     assert torch.equal(attention_mask, expected_mask)
@@ -121,13 +121,13 @@ def test_the_input_of_a_mixer_is_what_the_model_gives_it(tmp_path, layer):
 def test_the_map_of_attention_is_the_one_that_the_mixer_uses(tmp_path, layer, variant):
     """The heads' maps, times the values, through the output layer, give what the mixer gives."""
     model, tokenizer = write_run(tmp_path / "run", variant)
-    ids, _ = figures.encode(model, tokenizer, SENTENCE)
+    ids, _ = look.encode(model, tokenizer, SENTENCE)
     mixer = model.bert.layers[layer - 1].mixer
     x, _, expected = what_the_mixer_gets_and_gives(model, ids, layer)  # (1, N, C)
 
     maps = []
     for head in (1, 2):
-        attention_map, _ = figures.attention_maps(model, ids, layer, head)
+        attention_map, _ = look.attention_maps(model, ids, layer, head)
         maps.append(attention_map)
     maps = np.stack(maps)  # (H, N, N)
     assert np.allclose(maps.sum(-1), 1, atol=1e-5)
@@ -141,8 +141,8 @@ def test_the_map_of_attention_is_the_one_that_the_mixer_uses(tmp_path, layer, va
 def test_the_map_of_a_fixed_kernel_has_the_same_ratios_in_every_row(tmp_path):
     """The fixed term depends on j - i alone: the weights of a row have the ratios of exp(beta)."""
     model, tokenizer = write_run(tmp_path / "run", "fixed")
-    ids, _ = figures.encode(model, tokenizer, SENTENCE)
-    _, kernel = figures.attention_maps(model, ids, layer=1, head=2)
+    ids, _ = look.encode(model, tokenizer, SENTENCE)
+    _, kernel = look.attention_maps(model, ids, layer=1, head=2)
 
     beta = model.bert.layers[0].mixer.terms["fixed"].beta[1].detach().numpy()  # (K,)
     for i in range(2, 8):
@@ -155,7 +155,7 @@ def test_the_map_of_a_fixed_kernel_has_the_same_ratios_in_every_row(tmp_path):
 def test_the_map_of_the_kernel_has_every_position_term_and_no_content(tmp_path, beyond):
     """Of composite-key, by loops: a_ij = beta_r + q_i . w_r / sqrt(d) + k_j . u_(i-j) / sqrt(d)."""
     model, tokenizer = write_run(tmp_path / "run", "composite-key", beyond=beyond)
-    ids, _ = figures.encode(model, tokenizer, SENTENCE)
+    ids, _ = look.encode(model, tokenizer, SENTENCE)
     mixer = model.bert.layers[1].mixer
     head = 1
     k = K // 2
@@ -176,14 +176,14 @@ def test_the_map_of_the_kernel_has_every_position_term_and_no_content(tmp_path, 
                     products = q[i] @ w[:, r + k] + keys[j] @ u[:, -r + k]
                     a[i, j] = beta[r + k] + products / math.sqrt(q.shape[-1])
 
-    _, kernel = figures.attention_maps(model, ids, layer=2, head=head + 1)
+    _, kernel = look.attention_maps(model, ids, layer=2, head=head + 1)
     assert np.allclose(kernel, a.softmax(dim=-1).numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("variant", ["composite", "lightconv"])
 def test_fixed_kernels_are_the_softmax_of_beta_or_of_the_weights_of_lightconv(tmp_path, variant):
     model, _ = write_run(tmp_path / "run", variant)
-    kernels = figures.fixed_kernels(model)
+    kernels = look.fixed_kernels(model)
     assert list(kernels) == [1, 2]
     for layer, p in kernels.items():
         mixer = model.bert.layers[layer - 1].mixer
@@ -198,7 +198,7 @@ def test_fixed_kernels_are_the_softmax_of_beta_or_of_the_weights_of_lightconv(tm
 
 def test_fixed_kernels_of_a_hybrid_leave_out_its_attention_layer(tmp_path):
     model, _ = write_run(tmp_path / "run", "lightconv-hybrid", attention_layer=1)
-    assert list(figures.fixed_kernels(model)) == [2]
+    assert list(look.fixed_kernels(model)) == [2]
 
 
 @pytest.mark.parametrize("variant", ["dynamic", "composite", "shaw"])
@@ -207,8 +207,8 @@ def test_dynamic_kernels_of_attention_are_made_by_the_query_without_the_fixed_te
 ):
     """softmax over r of q_i . w_r / sqrt(d), d = 4 channels per head."""
     model, tokenizer = write_run(tmp_path / "run", variant)
-    ids, _ = figures.encode(model, tokenizer, SENTENCE)
-    p = figures.dynamic_kernels(model, ids, layer=2)
+    ids, _ = look.encode(model, tokenizer, SENTENCE)
+    p = look.dynamic_kernels(model, ids, layer=2)
     assert p.shape == (H, N, K)
 
     mixer = model.bert.layers[1].mixer
@@ -226,8 +226,8 @@ def test_dynamic_kernels_of_convolutions_are_the_outputs_of_their_linear_layer(
     tmp_path, variant, heads
 ):
     model, tokenizer = write_run(tmp_path / "run", variant)
-    ids, _ = figures.encode(model, tokenizer, SENTENCE)
-    p = figures.dynamic_kernels(model, ids, layer=2)
+    ids, _ = look.encode(model, tokenizer, SENTENCE)
+    p = look.dynamic_kernels(model, ids, layer=2)
     assert p.shape == (heads, N, K)
 
     # what the linear layer gives while the model reads the sentence
@@ -245,7 +245,7 @@ def test_dynamic_kernels_of_convolutions_are_the_outputs_of_their_linear_layer(
 
 def test_channels_are_sorted_by_the_position_of_their_largest_weight():
     weight = np.array([[0, 0, 9], [1, -8, 0], [0, 0, 3], [5, 0, 0], [0, 2, 1]])
-    assert figures.channel_order(weight).tolist() == [3, 1, 4, 2, 0]
+    assert look.channel_order(weight).tolist() == [3, 1, 4, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -267,13 +267,13 @@ def test_depthwise_kernels_are_those_of_the_layer_sorted_and_named_by_what_they_
     tmp_path, variant, modules
 ):
     model, _ = write_run(tmp_path / "run", variant)
-    found = figures.depthwise_kernels(model, layer=2)
+    found = look.depthwise_kernels(model, layer=2)
     assert set(found) == set(modules)
     for name, module in modules.items():
         convolution = model.bert.layers[1].mixer.get_submodule(module)
         weight = convolution.weight.detach()[:, 0].numpy()  # (C, K)
         assert weight.shape == (C, K)
-        assert np.array_equal(found[name], weight[figures.channel_order(weight)])
+        assert np.array_equal(found[name], weight[look.channel_order(weight)])
 
 
 def test_the_loss_figure_has_the_training_and_held_out_losses_of_each_run(matplotlib, tmp_path):
@@ -303,7 +303,7 @@ def test_every_layer_and_head_of_the_fixed_kernels_is_labelled(matplotlib, tmp_p
 
 def test_every_chart_of_the_fixed_kernels_has_the_weights_of_its_head(matplotlib, tmp_path):
     model, _ = write_run(tmp_path / "run", "fixed")
-    kernels = figures.fixed_kernels(model)  # {layer: (H, K)}
+    kernels = look.fixed_kernels(model)  # {layer: (H, K)}
     drawn = []
     for axis in figures.draw_fixed(model).axes:
         drawn.append([bar.get_height() for bar in axis.patches])
@@ -314,8 +314,8 @@ def test_every_chart_of_the_fixed_kernels_has_the_weights_of_its_head(matplotlib
 
 def test_the_dynamic_figure_has_the_kernels_of_the_head_that_was_asked_for(matplotlib, tmp_path):
     model, tokenizer = write_run(tmp_path / "run", "dynamic")
-    ids, pieces = figures.encode(model, tokenizer, SENTENCE)
-    kernels = figures.dynamic_kernels(model, ids, 1)  # (H, N, K)
+    ids, pieces = look.encode(model, tokenizer, SENTENCE)
+    kernels = look.dynamic_kernels(model, ids, 1)  # (H, N, K)
     for head in (1, 2):
         axis = figures.draw_dynamic(model, ids, pieces, 1, head).axes[0]
         assert np.allclose(axis.images[0].get_array(), kernels[head - 1])
@@ -326,12 +326,12 @@ def test_the_attention_figure_has_the_map_on_the_left_and_that_of_the_kernel_on_
     matplotlib, tmp_path
 ):
     model, tokenizer = write_run(tmp_path / "run", "composite")
-    ids, pieces = figures.encode(model, tokenizer, SENTENCE)
-    expected = figures.attention_maps(model, ids, 2, 1)
+    ids, pieces = look.encode(model, tokenizer, SENTENCE)
+    expected = look.attention_maps(model, ids, 2, 1)
     axes = figures.draw_attention(model, ids, pieces, 2, 1).axes
     for axis, p in zip(axes, expected, strict=False):
         assert np.allclose(axis.images[0].get_array(), p)
-    assert np.allclose(expected[0], figures.attention_map(model, ids, 2)[0])
+    assert np.allclose(expected[0], look.attention_map(model, ids, 2)[0])
     assert not np.allclose(*expected)
 
 
@@ -363,18 +363,18 @@ MIRRORED = {
 )
 def test_a_kernel_in_words_follows_the_rules(words, weights):
     p = np.array(weights) / sum(weights)
-    found = figures.describe(p)
-    mirrored = figures.describe(p[::-1])
+    found = look.describe(p)
+    mirrored = look.describe(p[::-1])
     assert found == words
     assert mirrored == MIRRORED.get(words, words)
 
 
 def test_the_ends_of_a_clipped_kernel_are_for_all_tokens_farther_away():
     p = np.array([9, 1, 1, 1, 1, 1, 1, 1, 1]) / 17
-    assert figures.describe(p) == "the token at -4"
-    assert figures.describe(p, clipped=True) == "4 or more back"
-    assert figures.describe(p[::-1], clipped=True) == "4 or more ahead"
-    assert figures.describe(np.array([0.8, 0.1, 0.1]), clipped=True) == "1 or more back"
+    assert look.describe(p) == "the token at -4"
+    assert look.describe(p, clipped=True) == "4 or more back"
+    assert look.describe(p[::-1], clipped=True) == "4 or more ahead"
+    assert look.describe(np.array([0.8, 0.1, 0.1]), clipped=True) == "1 or more back"
 
 
 @pytest.mark.parametrize(
@@ -391,18 +391,18 @@ def test_the_axis_of_a_kernel_says_whether_its_ends_are_for_all_tokens_farther_a
     model = SimpleNamespace(config=SimpleNamespace(variant=variant, beyond=beyond))
     ticks = []
     axis = SimpleNamespace(set_xticks=lambda positions, labels: ticks.append((positions, labels)))
-    figures.relative_axis(axis, 5, figures.is_clipped(model))
-    figures.relative_axis(axis, 1, figures.is_clipped(model))
+    figures.relative_axis(axis, 5, look.is_clipped(model))
+    figures.relative_axis(axis, 1, look.is_clipped(model))
     assert ticks == [([0, 2, 4], ends), ([0], ["0"])]
 
 
 def test_two_equal_neighbours_are_near_and_neither_is_the_peak():
-    assert figures.describe(np.array([0, 0, 0, 0.5, 0, 0.5, 0, 0, 0])) == "near"
+    assert look.describe(np.array([0, 0, 0, 0.5, 0, 0.5, 0, 0, 0])) == "near"
 
 
 def test_kernels_of_one_and_three_weights_have_words_too():
-    assert figures.describe(np.array([1.0])) == "nearly uniform"
-    assert figures.describe(np.array([0.8, 0.1, 0.1])) == "previous token"
+    assert look.describe(np.array([1.0])) == "nearly uniform"
+    assert look.describe(np.array([0.8, 0.1, 0.1])) == "previous token"
 
 
 # --- Every figure ---------------------------------------------------------------------------------

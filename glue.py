@@ -58,6 +58,7 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm
 
+import pretrain
 from attention import VARIANTS
 from data import PAD, SEP, BatchSource, batches_per_epoch, pad_pairs
 from model import SIZES, BertForClassification, load_config, load_run
@@ -125,9 +126,11 @@ from support.glue_table import (
 )
 from support.locks import lock
 from support.progress import Progress
+from support.provenance import check_code, code_digests, differing_files
 from support.runs import (
     added_to_errors,
     each_run_once,
+    first_record,
     load_weights,
     model_digest,
     pretraining_settings,
@@ -186,6 +189,9 @@ TASKS = {
 # fmt: on
 
 ENCODER_TASKS = {task.start for task in TASKS.values() if task.start}  # others start from these
+# The files that decide what is computed: those of pre-training, and this one.
+CODE = {**pretrain.CODE, **code_digests("glue.py")}
+
 SAVE_EVERY = 1000  # steps between two checkpoints of an unfinished run
 ENCODED_AT_ONCE = 10_000  # texts that the tokenizer gets together
 
@@ -575,6 +581,11 @@ def plan_jobs(folder, tasks, args, dtype):
     out = folder / args.name
     records = read_results(out)
 
+    for (name, seed), record in records.items():
+        what = f"the result of {name}, seed {seed}, in {out}"
+        advice = f"delete {results_path(out)}, or choose another --name"
+        check_code(what, record.get("code", {}), CODE, advice)
+
     jobs = []
     for seed in chosen_seeds(args.seeds):
         for name, text in tasks.items():
@@ -707,7 +718,7 @@ def fine_tune_once(job, run, device, progress):
     num_labels = label_count(train.examples.task)
     model = make_classifier(run.model.config, num_labels, run.encoder(job), job.settings)
     dtype = getattr(torch, job.settings["dtype"])
-    trainer = Trainer(model, job.settings, job.running / CHECKPOINT, device, dtype)
+    trainer = Trainer(model, job.settings, job.running / CHECKPOINT, device, dtype, CODE)
     trainer.resume(folder_option="--name")
 
     # train
@@ -738,6 +749,7 @@ def keep_result(job, trainer):
         "seed": job.seed,
         "result": trainer.result,
         "settings": job.settings,
+        "code": CODE,
         "made_by": trainer.records[0]["made_by"],
         "seconds": round(trainer.seconds, 3),
     }
@@ -1030,8 +1042,21 @@ def table_command(args):
         lines = result_lines(runs, phenomenon_cells)
     else:
         lines = result_lines(runs, task_cells, args.published)
-    print_table(lines, notes_of(lines, runs), args.format)
+    print_table(lines, notes_of(lines, runs) + notes_of_code(runs), args.format)
     return 0
+
+
+def notes_of_code(runs):
+    """A line if the runs of a table, or their results, were computed by different code."""
+    codes = [record.get("code", {}) for run in runs for record in run.records]
+    for run in runs:
+        log = first_record(run.label) or {}
+        codes.append(log.get("code", {}))
+
+    files = differing_files(codes)
+    if not files:
+        return []
+    return [f"not all of these results come from the same code: {', '.join(files)} changed"]
 
 
 def read_run(folder, name):

@@ -60,12 +60,11 @@ from model import (
     SIZES,
     BertConfig,
     BertForMaskedLM,
-    load_run,
     masked_lm_loss,
     parameter_count,
     save_run,
 )
-from support.checkpoints import damaged, is_number, load_optimizer, read_state
+from support.checkpoints import load_optimizer, read_state
 from support.commands import (
     LARGEST_INT,
     TrainingFailed,
@@ -96,16 +95,15 @@ from support.distributed import (
     value_of_first,
     wait_for_all,
 )
-from support.files import save_checkpoint, sha256_of, write_text
+from support.files import save_checkpoint, write_text
 from support.limits import check_memory, free_memory, memory_for, memory_line, peak_memory
-from support.provenance import made_by
+from support.provenance import check_code, code_digests, made_by
 from support.runs import (
-    added_to_errors,
     check_not_in_use,
+    first_record,
     holds_files,
     load_weights,
     own_folder,
-    pretraining_settings,
 )
 from support.signals import StopSignals
 from support.statistics import different_settings, listed_differences, mean_and_standard_error
@@ -162,6 +160,9 @@ MAX_GRADIENT_NORM = 1.0
 # Until this step, a loss that is not finite is more often a mistake in a new mixer than a learning
 # rate that is too high: the warm-up has hardly begun.
 FIRST_STEPS = 10
+
+# The files that decide what is computed. A run keeps their digests (support/provenance.py).
+CODE = code_digests("attention.py", "kernels.py", "model.py", "data.py", "pretrain.py")
 
 CHECKPOINT = "train_state.pt"  # the file in the folder of a run from which it is resumed
 
@@ -242,9 +243,10 @@ class Trainer:
             warmup_steps, lr and weight_decay.
         path: file of the checkpoint from which the run can be resumed.
         device, dtype: where and in which precision it runs.
+        code: the digests of the files that decide what is computed.
     """
 
-    def __init__(self, model, settings, path, device, dtype):
+    def __init__(self, model, settings, path, device, dtype, code=CODE):
         self.model = model.to(device).train()
         self.settings = settings
         self.path = Path(path)
@@ -265,7 +267,7 @@ class Trainer:
         self.result = None  # what the last evaluation found, when the run is finished
 
         # the lines of log.jsonl; the first one says what this run is and where it was started
-        self.records = [{"settings": settings, "made_by": made_by(device)}]
+        self.records = [{"settings": settings, "code": code, "made_by": made_by(device)}]
 
     def update(self, loss):
         """One step of the optimizer from the loss of this step's batch.
@@ -388,7 +390,8 @@ class Trainer:
         Args:
             folder_option: the command-line option that chooses another folder, for messages.
         Raises:
-            UserError: the checkpoint is damaged, or belongs to a run with other settings.
+            UserError: the checkpoint is damaged, or belongs to a run with other settings or of
+                other code.
         """
         self.folder_option = folder_option
         if not self.path.exists():
@@ -396,7 +399,7 @@ class Trainer:
         state = read_state(self.path)
 
         # the checkpoint of another run must not be overwritten
-        check_belongs(self.path.parent, state["settings"], self.settings, folder_option)
+        check_belongs(self.path.parent, state["records"][0], self.records[0], folder_option)
 
         # where the run was
         self.step = state["step"]
@@ -413,14 +416,20 @@ class Trainer:
             load_optimizer(self.optimizer, state["optimizer"], self.step, self.path)
 
 
-def check_belongs(folder, saved, settings, folder_option):
-    """UserError if the settings that are saved in a folder are not those of this run."""
-    differences = listed_differences(saved, settings)
+def check_belongs(folder, saved, own, folder_option):
+    """UserError if a folder holds a run with other settings, or one that other code computed.
+
+    saved, own: the first lines of the two logs, {"settings": ..., "code": ...}.
+    """
+    differences = listed_differences(saved["settings"], own["settings"])
     if differences:
+        advice = advice_on_precision(saved["settings"], own["settings"])
         raise UserError(
             f"{folder} belongs to another run ({differences}); "
-            f"{advice_on_precision(saved, settings)}choose another {folder_option}"
+            f"{advice}choose another {folder_option}"
         )
+    advice = f"delete the folder, or choose another {folder_option}"
+    check_code(folder, saved.get("code", {}), own["code"], advice)
 
 
 def resumed_log(state, made_by):
@@ -739,10 +748,6 @@ def evaluate(model, corpus, batch_size, device, dtype):
     return loss / count, correct / count
 
 
-# what the result of a finished run must hold
-RESULT = ("loss", "accuracy", "parameters", "tokens_per_second", "seconds")
-
-
 def record_evaluation(trainer, corpus):
     """Evaluate, and add the result to the log. After the last step, it is the result of the run."""
     settings = trainer.settings
@@ -807,8 +812,6 @@ def save_run_and_checkpoint(trainer, corpus, folder):
         lines = [json.dumps(record) + "\n" for record in trainer.records]
         write_text(folder / "log.jsonl", "".join(lines))
         if trainer.result is not None:
-            # the result belongs to these weights
-            trainer.result["model_sha256"] = sha256_of(folder / "model.pt")
             trainer.save()
 
     # the others go on when the files are complete
@@ -857,20 +860,6 @@ def resume_run(trainer, folder):
     """Continue from the folder's checkpoint. UserError if the folder holds something else."""
     check_holds_run_or_nothing(folder)
     trainer.resume(folder_option="--out_dir")
-    if trainer.result is None:
-        return
-
-    # a finished run must have a complete result, and its model
-    if not all(is_number(trainer.result.get(name)) for name in RESULT):
-        raise damaged(trainer.path, "its result is not complete")
-    with added_to_errors(
-        f"this run is finished, but its model is lost: delete {folder} to repeat it"
-    ):
-        model, _ = load_run(folder)
-        if model.config != trainer.model.config:
-            raise UserError(f"{folder} holds another model")
-        if sha256_of(folder / "model.pt") != trainer.result.get("model_sha256"):
-            raise UserError(f"{folder}/model.pt holds the weights of another run")
 
 
 # --- Dry run: memory and time of a step -----------------------------------------------------------
@@ -1105,17 +1094,15 @@ def check_holds_run_or_nothing(folder):
 
 
 def check_logs(folders, settings_of):
-    """UserError if the log in one of the folders is that of a run with other settings.
+    """UserError if one of the folders holds a run with other settings or of other code.
 
     folders: {(variant, seed): folder}; settings_of: {(variant, seed): settings}.
     """
     for run, folder in folders.items():
-        try:
-            saved = pretraining_settings(folder)
-        except UserError:
-            continue  # a damaged log is written again from the checkpoint, which is checked later
-        if saved:
-            check_belongs(folder, saved, settings_of[run], "--out_dir")
+        saved = first_record(folder)
+        if saved is not None:
+            own = {"settings": settings_of[run], "code": CODE}
+            check_belongs(folder, saved, own, "--out_dir")
 
 
 def check_memory_of(configs, batch_size, corpus, device, dtype, micro_batch):
@@ -1275,9 +1262,6 @@ def main(arguments=None):
             compile_for(trainer, args.compile, corpus)
             share_gradients(trainer)
 
-            # Save once before training, so that an error in writing files shows at once.
-            if trainer.step == 0:
-                save_run_and_checkpoint(trainer, corpus, folder)
             eval_every = args.eval_every or max(1, recipe.steps // 10)
             save_every = args.save_every or min(1_000, max(1, recipe.steps // 10))
             stopped = train(trainer, corpus, folder, save_every, eval_every)

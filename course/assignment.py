@@ -1,115 +1,100 @@
-"""ASSIGNMENT.md, which `python -m course blank` writes into the copy: what to write, and the rules.
+"""The table of the assignment: the graded functions, their points, and the tests that grade them.
 
-It is made from the table in course/parts.py. TESTS says which of the project's own tests are about
-a function: a file or folder in tests/science, and what follows `pytest -k`. NEEDS says which other
-graded functions must be complete for them.
+A function is named by its file and its name there: "attention.Fixed.forward" is in attention.py.
+The tests of a function are those in `file` whose names contain one of the `words`; every one of
+them must fail while the function is blank. To move the course to other functions, change the table.
 """
 
-from course.parts import PARTS
-from course.rules import may_use
+from typing import NamedTuple
+
+
+class Function(NamedTuple):
+    """One graded function."""
+
+    part: int
+    name: str  # its file, and its name in the file
+    points: int
+    title: str  # what the blank says: "part 2: the dynamic term"
+    file: str  # in tests/science
+    words: tuple[str, ...]  # in the names of its tests
+
 
 ATTENTION = "test_attention.py"
 KERNELS = "test_kernels.py"
+MASKING = "test_masking.py"
+MODEL = "test_model.py"
 TRAINING = "test_training.py"
 
 # fmt: off
-TESTS = {
-    "attention.split_heads": (ATTENTION, "heads_are"),
-    "attention.merge_heads": (ATTENTION, "heads_are"),
-    "attention.lowest_at_padding": (ATTENTION, "lowest_score"),
-    "attention.drop": (ATTENTION, "dropout_sets or dropout_from"),
-    "attention.attention": (ATTENTION,
-        "attention_alone or without_terms or scores_are or padding_gets"),
+GRADED = (
+    Function(1, "attention.split_heads", 2, "split the channels into heads",
+        ATTENTION, ("heads_are",)),
+    Function(1, "attention.merge_heads", 2, "merge the heads",
+        ATTENTION, ("heads_are",)),
+    Function(1, "attention.lowest_at_padding", 4, "no attention to padding",
+        ATTENTION, ("lowest_score",)),
+    Function(1, "attention.drop", 4, "dropout",
+        ATTENTION, ("dropout_sets", "dropout_from")),
+    Function(1, "attention.attention", 8, "attention",
+        ATTENTION, ("attention_alone", "without_terms", "scores_are", "padding_gets",
+            "relative_values_are", "goes_in_blocks", "blocks_get_all")),
 
-    "attention.Fixed.forward": (ATTENTION, "rows_of_the_fixed"),
-    "attention.Dynamic.forward": (ATTENTION, "rows_of_the_dynamic and not key_dynamic"),
-    "attention.KeyDynamic.forward": (ATTENTION, "rows_of_the_dynamic and key_dynamic"),
-    "kernels.gather_scores": (KERNELS, "gather_scores"),
+    Function(2, "attention.Fixed.forward", 4, "the fixed term",
+        ATTENTION, ("rows_of_the_fixed",)),
+    Function(2, "attention.Dynamic.forward", 4, "the dynamic term",
+        ATTENTION, ("sqrt_d[dynamic",)),
+    Function(2, "attention.KeyDynamic.forward", 4, "the key's dynamic term",
+        ATTENTION, ("sqrt_d[key_dynamic",)),
+    Function(2, "kernels.gather_scores", 8, "from rows to the map, by an index",
+        KERNELS, ("all_queries[gather", "order[gather", "query[gather", "map[clip-gather",
+            "map[zero-gather", "compute[gather", "it[7-5-gather")),
 
-    "kernels.relative_scores": (KERNELS, "relative_scores and not gather_scores"),
-    "kernels.sum_bands_of_strip": (KERNELS, "sum_bands or band_sums"),
-    "kernels.key_scores": (KERNELS, "key_scores"),
-    "kernels.convolve": (KERNELS, "convolve"),
+    Function(3, "kernels.relative_scores", 7, "from rows to the map, by a view",
+        KERNELS, ("all_queries[relative", "order[relative", "query[relative", "map[clip-relative",
+            "map[zero-relative", "compute[relative", "it[7-5-relative")),
+    Function(3, "kernels.sum_bands_of_strip", 5, "the sums of the diagonals",
+        KERNELS, ("band_sums", "drawing_of_sum_bands", "map_has_a_gradient")),
+    Function(3, "kernels.key_scores", 4, "rows that belong to the keys",
+        KERNELS, ("key_scores",)),
+    Function(3, "kernels.convolve", 4, "a convolution as a band matrix",
+        KERNELS, ("convolve",)),
 
-    "attention.depthwise_convolution": (ATTENTION, "depthwise_convolution"),
-    "attention.HalfConvolution.forward": (ATTENTION, "half_convolution_alone"),
-    "attention.GatedConvolution.gate": (ATTENTION, "gate_alone"),
-    "attention.LightConv.convolution": (ATTENTION,
-        "(every_layer_of and not dynamicconv) or dropconnect"),
-    "attention.DynamicConv.convolution": (ATTENTION,
-        "dynamicconv_drops or (loops_at_other and dynamicconv)"),
-    "attention.ConvBert.forward": (ATTENTION, "convbert_drops or (loops_at_other and convbert)"),
+    Function(4, "attention.depthwise_convolution", 4, "a kernel per channel",
+        ATTENTION, ("over_dilated_positions", "drawing_of_depthwise")),
+    Function(4, "attention.HalfConvolution.forward", 3, "half convolution",
+        ATTENTION, ("half_convolution_alone",)),
+    Function(4, "attention.GatedConvolution.gate", 3, "the gated linear unit",
+        ATTENTION, ("gate_alone",)),
+    Function(4, "attention.LightConv.convolution", 3, "LightConv",
+        ATTENTION, ("loops[lightconv-0", "loops[dilated-1", "loops[dilated-4", "dropconnect")),
+    Function(4, "attention.DynamicConv.convolution", 3, "DynamicConv",
+        ATTENTION, ("other_kernel_sizes[dynamicconv-3", "other_kernel_sizes[dynamicconv-13",
+            "dynamicconv_drops")),
+    Function(4, "attention.ConvBert.forward", 4, "ConvBERT",
+        ATTENTION, ("other_kernel_sizes[convbert-3", "other_kernel_sizes[convbert-13",
+            "convbert_drops", "otherwise[convbert")),
 
-    "data.mask_tokens": ("test_masking.py", "tokens or masks"),
-    "model.masked_lm_loss": ("", "masked_lm_loss"),
-    "pretrain.learning_rate": (TRAINING, "learning_rate_rises"),
-    "pretrain.make_optimizer": (TRAINING, "tables_decay or papers_betas"),
-    "pretrain.Trainer.update": (TRAINING, "gradients"),
-    "pretrain.train_step": (TRAINING,
-        "(steps_are_those or every_step_takes or every_step_sets or masks_of_its_own "
-        "or dropout_of_its_own or step_counts) and not composite"),
-    "pretrain.evaluate": (TRAINING, "evaluation and not composite"),
-}
-
-NEEDS = {
-    "attention.split_heads": ("attention.merge_heads",),
-    "attention.merge_heads": ("attention.split_heads",),
-    "kernels.sum_bands_of_strip": ("kernels.relative_scores",),  # the gradient of its tests
-    "kernels.key_scores": ("kernels.relative_scores", "kernels.sum_bands_of_strip"),
-    "kernels.convolve": ("kernels.relative_scores", "kernels.sum_bands_of_strip"),
-    "pretrain.Trainer.update": ("pretrain.learning_rate", "pretrain.make_optimizer"),
-    "pretrain.train_step": ("data.mask_tokens", "model.masked_lm_loss", "pretrain.learning_rate",
-        "pretrain.make_optimizer", "pretrain.Trainer.update"),
-    "pretrain.evaluate": ("data.mask_tokens", "pretrain.make_optimizer"),
-}
+    Function(5, "data.mask_tokens", 6, "hide some tokens",
+        MASKING, ("_tokens_", "of_the_chosen", "ordinary_id", "masks_", "one_random_number")),
+    Function(5, "model.masked_lm_loss", 3, "the loss",
+        MODEL, ("masked_lm_loss", "without_any_masked_token")),
+    Function(5, "pretrain.learning_rate", 3, "the learning rate of a step",
+        TRAINING, ("learning_rate_rises",)),
+    Function(5, "pretrain.Trainer.update", 5, "one step of the optimizer",
+        TRAINING, ("_gradients_", "rate_of_the_schedule", "step_counts", "loss_of_a_step")),
+    Function(5, "pretrain.evaluate", 3, "the held-out loss",
+        TRAINING, ("evaluation",)),
+)
 # fmt: on
 
-RULES = """\
-# The assignment
 
-In this copy of the project the bodies of {count} functions are blank: each one raises
-`NotImplementedError`. Write them. The docstring of the function or of its class gives the equation
-and the shapes; letters such as B, H, N, d, k and K are explained at the top of attention.py.
-course/handout.md, if it is there, explains the theory and asks the questions.
-
-Keep names and arguments. The grader takes each function alone: helper functions, constants and
-imports that you add at the top of a file are not there. Define helpers inside the function. Do not
-import inside a function: use what its file imports. Give your variables other names than those of
-the functions and imports of the file. Loops over heads or over the K weights of a row are fine. In
-parts 1 to 4, a function whose number of tensor operations grows with the number of positions gets 0
-points.
-
-When a function is graded, all other functions are the original ones. Each command below runs the
-tests of one function, with stand-ins for the functions of other parts. If these tests need more
-functions of yours, the text names them. Other tests of the project use your functions together:
-they may also fail because another function is still blank or wrong. With `-x --tb=short`, pytest
-stops at the first failure and prints less.
-"""
-
-
-def assignment_text(blanked):
-    """The text of ASSIGNMENT.md for these lines of the table."""
-    lines = [RULES.format(count=len(blanked))]
-    for part in sorted({function.part for function in blanked}):
-        own = [function for function in blanked if function.part == part]
-        points = sum(function.points for function in own)
-        lines.append(f"## Part {part}: {PARTS[part]} ({points} points)\n")
-
-        # each function, and its tests as a command to copy
-        for function in own:
-            lines.append(f"`{function.name}`, {function.points} points: {function.title}\n")
-            names = [f"`{name}`" for name in may_use(function)]
-            if names:
-                lines.append(f"It may use {', '.join(names)} of the project.\n")
-            needed = [f"`{name}`" for name in NEEDS.get(function.name, ())]
-            if needed:
-                lines.append(f"Its tests also need your {', '.join(needed)}.\n")
-            lines.append(f"    {test_command(function.name)}\n")
-    return "\n".join(lines)
-
-
-def test_command(name):
-    """The command that runs the tests of a function."""
-    file, expression = TESTS[name]
-    path = f"tests/science/{file}".rstrip("/")
-    return f'python -m pytest -q {path} -k "{expression}"'
+def pytest_command(functions):
+    """The command that runs the tests of these functions, as a list of words."""
+    files = []
+    words = []
+    for function in functions:
+        path = f"tests/science/{function.file}"
+        if path not in files:
+            files.append(path)
+        words += function.words
+    return ["python", "-m", "pytest", "-q", *files, "-k", " or ".join(words)]

@@ -1,723 +1,223 @@
-"""Grading: each function of a student's copy runs alone, in a process of its own.
+"""Grading: tests/science is the grader.
 
-Of the student's files, only the bodies of the graded functions are used. Each body is checked
-(course/rules.py) and put into a fresh copy of the instructor's project, in a temporary folder.
-There a child process computes the outputs of the cases (course/child.py). This process never
-executes a line of the student's code: it reads the outputs as plain tensors and compares them with
-those of the original function. So a wrong function costs only its own points. Nothing but these
-outputs counts: what the child prints, for example, does not.
+Only the bodies of the graded functions are read from a submission. Each function is graded in a
+fresh copy of the project, in which its body is the student's and everything else is ours. There the
+tests of this function run; its points are multiplied by the share of its tests that pass. A wrong
+function costs only its own points.
 
-It is not a sandbox. Run it in a container, as an ordinary user, without network. On Windows only
-the time of a child is limited, not its memory.
+To save time, all bodies of a submission are first put into one copy, and all tests run once. Only
+the functions whose tests have failures there are graded alone.
+
+The student's code is executed as it is: run this in a container (course/instructor.md).
 """
 
-import contextlib
+import ast
+import csv
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree
 
-import torch
+from course.assignment import GRADED, pytest_command
+from course.blank import body_of, copy_project, file_of, find
+from support.commands import UserError
 
-from course import cases
-from course.cases import SHAPE
-from course.mistakes import MISTAKES, wrong_source
-from course.parts import GRADED, ROOT, file_of
-from course.rules import (
-    Refused,
-    changed_signature,
-    check_body,
-    insert_body,
-    is_blank,
-    students_function,
-)
-from support.files import load_checkpoint, write_text
-
-# The limits of one child process. The original functions stay far below them. The first one is for
-# the function alone. The second one includes the start of Python and torch, which may be slow.
-CPU_SECONDS = 30
-WALL_SECONDS = 120
-MEMORY = 4  # GiB
-
-# How the points of a function are divided among its properties; a property not named here has 2.
-# Those of WITHOUT_POINTS earn none, but if one is wrong, all points are lost. So most of the
-# references and stand-ins of tests/, which use loops and indices, earn nothing. Some earn all
-# points, for example `drop`, `very_low_at_padding`, `map_of_rows` (as gather_scores) and
-# `gate_of_convolution` of tests/science/stand_ins.py, with their helper functions inside.
-WITHOUT_POINTS = ("no loop", "no index")
-WEIGHTS = {"values": 4, SHAPE: 1, "long": 1}
-LARGEST_OUTPUT = 2**25  # bytes
-
-# What a child needs of the project; not the plain loop, which holds answers.
-PROJECT_FILES = ("*.py", "support/*.py", "toy/*.py")
-COURSE_FILES = ("__init__.py", "cases.py", "child.py")
+TIMEOUT = 120  # seconds that pytest may take; all tests of a complete submission take about 10
 
 
-class Limits(NamedTuple):
-    cpu_seconds: int = CPU_SECONDS
-    wall_seconds: int = WALL_SECONDS
-    memory: float = MEMORY  # GiB
+class Grade(NamedTuple):
+    """What a student gets for one function."""
 
-
-class FunctionGrade(NamedTuple):
-    """The points of one function, and what the grader says about it."""
-
-    function: object  # its line in course/parts.py
-    score: float
-    properties: dict  # {property: whether it is right}
-    sentences: list  # for the student
+    points: float
+    output: str  # for the student: which tests fail, and why
 
 
 def grade_command(args):
     """`python -m course grade`. Returns the exit code."""
-    folder = Path(args.folder)
-    check_submission(folder)
-    if args.part == 6:
-        raise ValueError("part 6 is written work: it is graded by reading (course/handout.md)")
-    if os.name == "nt":
-        print("On Windows only the time of a function is limited, not its memory.")
+    for folder in args.submissions:
+        if not Path(folder).is_dir():
+            raise UserError(f"{folder} is not a folder")
+    if args.gradescope is not None and len(args.submissions) > 1:
+        raise UserError("--gradescope is for one submission; --csv takes several")
 
-    # all functions, those of one part, or one function
-    functions = [line for line in GRADED if args.part in (None, line.part)]
-    if args.function is not None:
-        functions = [function_called(args.function)]
-    grades = grade(folder, functions)
-    print(table(grades))
+    # {submission: its grades}
+    all_grades = {}
+    for folder in args.submissions:
+        grades = grade(Path(folder))
+        all_grades[folder] = grades
+        print(f"{folder}\n{details(grades)}\n", flush=True)
 
-    # the same for Gradescope
-    if args.out is not None:
-        text = json.dumps(autograder_results(grades), indent=2)
-        write_text(Path(args.out), text + "\n")
+    # a table of several submissions, and the files; the last grades are those of the only one
+    if len(all_grades) > 1:
+        for folder, of_one in all_grades.items():
+            print(f"{total(of_one):>7.2f} of 100   {folder}")
+    if args.csv is not None:
+        write_csv(Path(args.csv), all_grades)
+    if args.gradescope is not None:
+        write_gradescope(Path(args.gradescope), grades)
     return 0
 
 
-def check_submission(folder):
-    """ValueError if a folder has none of the graded files: an archive may have one folder more."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder")
-    files = sorted({file_of(function.name) for function in GRADED})
-    if any((folder / file).exists() for file in files):
-        return
-
-    message = f"{folder} has none of the files {', '.join(files)}"
-    for inner in sorted(folder.iterdir()):
-        if any((inner / file).exists() for file in files):
-            message += f"; {inner} has: is it the submission?"
-            break
-    raise ValueError(message)
+# --- One submission -------------------------------------------------------------------------------
 
 
-def function_called(name):
-    """The line of the table: for "kernels.convolve", or an end of it that is unique: "convolve".
+def grade(folder):
+    """Grade a submission. Returns {name of a function: its Grade}, in the order of the table."""
+    grades = {}
+    bodies = {}
+    for function in GRADED:
+        try:
+            bodies[function.name] = students_body(folder, function.name)
+        except UserError as error:
+            grades[function.name] = Grade(0.0, str(error))
 
-    Raises ValueError if no graded function, or more than one, has this name.
+    # all functions at once
+    written = [function for function in GRADED if function.name in bodies]
+    results = {}
+    if written:
+        results = run_tests(bodies, written)
+    for function in written:
+        own = results_of(function, results)
+
+        # A failure may be due to another function of the student: grade this one alone.
+        if not own or any(own.values()):
+            alone = run_tests({function.name: bodies[function.name]}, [function])
+            own = results_of(function, alone)
+        grades[function.name] = grade_of(function, own)
+    return {function.name: grades[function.name] for function in GRADED}
+
+
+def students_body(folder, name):
+    """The body of a function in a submission, as text. UserError if there is none."""
+    file = file_of(name)
+    try:
+        tree = ast.parse((folder / file).read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"there is no {file}") from None
+    except SyntaxError as error:
+        raise UserError(f"{file} is not valid Python: {error}") from None
+
+    node = find(tree, name)
+    if node is None:
+        raise UserError(f"{file} does not have this function")
+    statements = body_of(node)
+    if not statements or is_blank(statements[0]):
+        raise UserError("still blank")
+    return "\n".join(ast.unparse(statement) for statement in statements)
+
+
+def is_blank(statement):
+    return isinstance(statement, ast.Raise) and "NotImplementedError" in ast.unparse(statement)
+
+
+def run_tests(bodies, functions):
+    """Run the tests of these functions in a copy of the project with these bodies.
+
+    Returns {(file, name of a test): the first line of its error, "" if it passed}. It is empty if
+    Python crashed or the time was over.
     """
-    # with the dots in front, "forward" does not match a name such as "do_forward"
-    found = [line for line in GRADED if f".{line.name}".endswith(f".{name}")]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(line.name for line in found)
-        raise ValueError(f"{name} could be any of {names}: write the full name")
-    names = ", ".join(line.name for line in GRADED)
-    raise ValueError(f"{name} is not a graded function; these are: {names}")
-
-
-def grade(folder, functions=GRADED):
-    """Grade these functions of a student's copy. Returns a list of FunctionGrades."""
-    folder = Path(folder)
-    limits = Limits()
-
-    # the outputs of the original functions
-    expected = expected_outputs([function.name for function in functions])
-
-    # Each function has a child process with its own folder. At most four run at the same time.
-    def grade_one(function):
-        return grade_function(folder, function, expected, limits)
-
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        graded = list(pool.map(grade_one, functions))
-
-    # If the outputs of a wrong function are those of a known mistake, the mistake is named.
-    wrong = [function_grade.function.name for function_grade, outputs in graded if outputs]
-    known = mistake_outputs([mistake for mistake in MISTAKES if mistake.function in wrong])
-    grades = []
-    for function_grade, outputs in graded:
-        if outputs:
-            function_grade = add_explanation(function_grade, outputs, expected, known)
-        grades.append(function_grade)
-    return grades
-
-
-def grade_function(folder, function, expected, limits):
-    """(FunctionGrade, outputs): outputs is None if no more sentences about them are needed."""
-    # check the body, without executing it, and put it into the original file
-    try:
-        node = students_function(folder, function.name)
-        if is_blank(node):
-            return no_points(function, ["It is still blank."]), None
-        check_body(node, function)
-        source = insert_body(node, function.name)
-    except Refused as refused:
-        return no_points(function, [f"It was not executed: {refused}."]), None
-
-    # a note if the first line was changed
-    sentences = []
-    changed = changed_signature(node, function.name)
-    if changed is not None:
-        sentences.append(changed)
-
-    # its outputs
-    outputs, message = run_untrusted(function.name, source, limits)
-    if outputs is None:
-        return no_points(function, [*sentences, message]), None
-
-    # what is right
-    properties = right_properties(function.name, outputs, expected)
-    score = score_of(function, properties)
-    function_grade = FunctionGrade(function, score, properties, sentences)
-    if all(properties.values()):
-        return function_grade, None
-    return function_grade, outputs
-
-
-def no_points(function, sentences):
-    """The grade of a function that gave no outputs."""
-    return FunctionGrade(function, 0.0, {}, sentences)
-
-
-# --- Child processes ------------------------------------------------------------------------------
-
-
-def run_untrusted(name, source, limits):
-    """The outputs of one student's function: ({case: result} or None, sentence or None)."""
-    with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as temporary:
-        tree = Path(temporary) / "project"
-        copy_project(tree)
-        (tree / file_of(name)).write_text(source, encoding="utf-8")  # the original is not there
-        results, message = run_child(tree, [job_of([name], name, source)], limits, trusted=False)
-    if results is None:
-        return None, message
-
-    # A child may write what it wants: only {case: {"outputs" or "error"}} is used.
-    is_one_job = isinstance(results, list) and len(results) == 1 and isinstance(results[0], dict)
-    if not is_one_job:
-        return None, "The process wrote something other than its outputs."
-    return results[0], None
-
-
-def run_trusted(jobs, with_plain):
-    """The outputs of the instructor's code for a list of jobs. ValueError if it fails."""
-    with tempfile.TemporaryDirectory(prefix="course-", ignore_cleanup_errors=True) as temporary:
-        tree = Path(temporary) / "project"
-        copy_project(tree)
-        if with_plain:
-            shutil.copyfile(ROOT / "course/plain.py", tree / "course/plain.py")
-        results, message = run_child(tree, jobs, Limits(wall_seconds=900), trusted=True)
-    if results is None:
-        raise ValueError(f"the original functions could not be executed: {message}")
-    return results
-
-
-def job_of(functions, name=None, source=None, plain=False):
-    """A job for course/child.py. `source` takes the place of the file of the function `name`."""
-    module = None
-    if name is not None:
-        module = name.split(".")[0]
-    return {"functions": functions, "module": module, "source": source, "plain": plain}
-
-
-def copy_project(tree):
-    """A copy of what a child imports."""
-    for pattern in PROJECT_FILES:
-        for path in ROOT.glob(pattern):
-            target = tree / path.relative_to(ROOT)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-    (tree / "course").mkdir()
-    for file in COURSE_FILES:
-        shutil.copyfile(ROOT / "course" / file, tree / "course" / file)
-
-
-def run_child(tree, jobs, limits, trusted):
-    """Run course/child.py of a copy of the project: (results or None, sentence or None)."""
-    # the jobs, in the folder that contains the copy
-    folder = tree.parent
-    job = {
-        "jobs": jobs,
-        "trusted": trusted,
-        "seconds": limits.cpu_seconds,
-        "memory": limits.memory,
-    }
-    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-
-    # run, and wait
-    child = start_child(tree, trusted)
-    timed_out = False
-    try:
-        child.wait(limits.wall_seconds)
-    except subprocess.TimeoutExpired:
-        timed_out = True
-    finally:
-        kill_group(child)
-
-    # a sentence if it did not end as it should; otherwise its outputs
-    if timed_out:
-        seconds = limits.wall_seconds
-        return None, f"It was stopped after {seconds} seconds: is there an endless loop?"
-    if child.returncode != 0:
-        return None, message_of_exit_code(child.returncode)
-    return read_outputs(folder / "outputs.pt", trusted)
-
-
-def start_child(tree, trusted):
-    """Start course/child.py of a copy of the project. Returns the process."""
-    # few variables of the environment, because others may hold passwords
-    kept = ("PATH", "SYSTEMROOT", "TEMP", "TMP", "LD_LIBRARY_PATH")
-    environment = {name: os.environ[name] for name in kept if name in os.environ}
-    environment["OMP_NUM_THREADS"] = "1"
-
-    # Without a GPU: torch would start a thread for it, and the child may start none.
-    environment["CUDA_VISIBLE_DEVICES"] = ""
-
-    # errors of the instructor's code are shown
-    stderr = subprocess.DEVNULL
-    if trusted:
-        stderr = None
-
-    # With a session of its own, everything that it starts can be killed with it.
-    return subprocess.Popen(
-        [sys.executable, "-I", "-B", str(tree / "course/child.py")],
-        cwd=tree.parent,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=stderr,
-        start_new_session=True,
-    )
-
-
-def read_outputs(outputs, trusted):
-    """The file that a child wrote: (results or None, sentence or None)."""
-    try:
-        if not trusted and outputs.stat().st_size > LARGEST_OUTPUT:
-            return None, "Its outputs are far too large."
-        return load_checkpoint(outputs), None
-    except (OSError, ValueError):
-        return None, "The process ended before all cases were computed."
-
-
-def kill_group(child):
-    """Kill a child and everything that it has started."""
-    if hasattr(os, "killpg"):
-        # there is no such group any more if its last process has ended
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-    else:
-        child.kill()  # Windows
-    child.wait()
-
-
-def message_of_exit_code(code):
-    """A sentence about the exit code of a child."""
-    # The code is -9 for signal 9. Windows has none of these signals, and 99 is no signal.
-    cpu_limit = getattr(signal, "SIGXCPU", 99)
-    killed = getattr(signal, "SIGKILL", 99)
-    if code in (-cpu_limit, -killed):
-        return "It was killed: it computed for too long, or the machine had no memory left."
-    if code < 0:
-        return f"The process crashed with signal {-code}: too much memory, or too deep a recursion?"
-    return f"The process ended itself with exit code {code}, before all cases were computed."
-
-
-def expected_outputs(names):
-    """{case: result} of the original functions, and of the plain loop of the training."""
-    results = run_trusted([job_of(names, plain=True)], with_plain=True)[0]
-    for key, result in results.items():
-        if "error" in result:
-            raise ValueError(f"the original function fails: {key}: {result['error']}")
-    return results
-
-
-def mistake_outputs(mistakes):
-    """[(mistake, {case: result})]"""
-    if not mistakes:
-        return []
-    jobs = []
-    for mistake in mistakes:
-        jobs.append(job_of([mistake.function], mistake.function, wrong_source(mistake)))
-    return list(zip(mistakes, run_trusted(jobs, with_plain=False), strict=True))
-
-
-# --- Comparing ------------------------------------------------------------------------------------
-
-
-def right_properties(name, outputs, expected):
-    """{property: whether all its cases are right}, for one function."""
-    right = {}
-    for case in cases.cases_of([name]):
-        found = outputs.get(case.key)
-        wrong = differences(case, found, expected[case.key])
-
-        # a property is right as long as none of its cases is wrong
-        right.setdefault(case.property, True)
-        if wrong:
-            right[case.property] = False
-
-        # the shapes of the values are a property of their own
-        if case.property == "values":
-            right.setdefault(SHAPE, True)
-            if any(is_shape for is_shape, _ in wrong):
-                right[SHAPE] = False
-
-        # a loop in any case
-        if has_a_loop(found):
-            right["no loop"] = False
-    return right
-
-
-def has_a_loop(found):
-    """Whether this case counted tensor operations, and they grow with the sequence."""
-    outputs = as_result(found).get("outputs")
-    return isinstance(outputs, dict) and outputs.get(cases.GROWS) is True
-
-
-def score_of(function, properties):
-    """The points of a function, divided among its properties."""
-    if not all(properties.get(name, True) for name in WITHOUT_POINTS):
-        return 0.0
-
-    # Shapes earn nothing by themselves.
-    others = [name for name in properties if name not in (SHAPE, *WITHOUT_POINTS)]
-    if not any(properties[name] for name in others):
-        return 0.0
-
-    # the share of the right properties. Example: values (4), shape and dtype (1) and gradients (2);
-    # only the gradients are wrong: 5/7 of the points
-    total = 0
-    earned = 0
-    for name, right in properties.items():
-        if name not in WITHOUT_POINTS:
-            weight = WEIGHTS.get(name, 2)
-            total += weight
-            if right:
-                earned += weight
-    return round(function.points * earned / total, 2)
-
-
-def differences(case, found, expected):
-    """[(whether it is the shape, sentence)]: what is wrong in one case; an empty list if nothing.
-
-    found, expected: {"outputs": {name: output}} or {"error": sentence}.
-    """
-    # no outputs, or outputs of another form
-    found = as_result(found)
-    if "outputs" not in found:
-        return [(True, str(found.get("error", "it was not computed"))[:400])]
-    outputs = found["outputs"]
-    wanted = expected["outputs"]
-    if not isinstance(outputs, dict) or outputs.keys() != wanted.keys():
-        return [(True, "the outputs are not those that the case has")]
-
-    # output by output; the letters of the axes are those of the first output
-    wrong = []
-    letters = case.letters
-    for name, value in wanted.items():
-        difference = compare(name, outputs[name], value, case.tolerance, letters)
-        if difference is not None:
-            wrong.append(difference)
-        letters = ""
-    return wrong
-
-
-def compare(name, found, expected, tolerance, letters):
-    """(whether it is the shape, sentence) if two outputs differ; otherwise None."""
-    # lists and dictionaries, element by element
-    if isinstance(expected, dict) and isinstance(found, dict) and found.keys() == expected.keys():
-        pairs = [(f"{name}, {key}", found[key], value) for key, value in expected.items()]
-        return first_difference(pairs, tolerance)
-    if isinstance(expected, list) and isinstance(found, list) and len(found) == len(expected):
-        names = [f"{name} [{i}]" for i in range(len(expected))]
-        return first_difference(zip(names, found, expected, strict=True), tolerance)
-
-    # Python numbers: 1 and 1.0 are equal here; a huge int cannot become a float
-    if is_number(expected) and is_number(found) and abs(found) < 1e300:
-        found = torch.tensor(float(found), dtype=torch.float64)
-        expected = torch.tensor(float(expected), dtype=torch.float64)
-    if isinstance(expected, torch.Tensor) and isinstance(found, torch.Tensor):
-        return compare_tensors(name, found, expected, tolerance, letters)
-
-    # texts, True and False, None
-    if type(found) is type(expected) and found == expected:
-        return None
-    return True, f"{name}: it is {str(found)[:60]}, and should be {str(expected)[:60]}"
-
-
-def as_result(found):
-    """What a child wrote about a case, if it is of the right form; otherwise an empty result."""
-    if isinstance(found, dict):
-        return found
-    return {}
-
-
-def is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def first_difference(named, tolerance):
-    """`compare` for a list of (name, found, expected): the first one that differs, or None."""
-    for name, found, expected in named:
-        difference = compare(name, found, expected, tolerance, "")
-        if difference is not None:
-            return difference
-    return None
-
-
-def compare_tensors(name, found, expected, tolerance, letters):
-    """`compare` for two tensors: the sentence has the first entry that differs, with its index."""
-    # shape and dtype
-    if found.shape != expected.shape:
-        return True, f"{name}: the shape is {list(found.shape)}, not {list(expected.shape)}"
-    if found.dtype != expected.dtype:
-        return True, f"{name}: the dtype is {found.dtype}, not {expected.dtype}"
-
-    # which entries differ; NaN differs from everything
-    a = found.double()
-    b = expected.double()
-    is_near = (a - b).abs() <= tolerance + tolerance * b.abs()
-    is_right = is_near | (a == b)  # inf - inf is NaN, but inf == inf
-    if is_right.all():
-        return None
-    wrong = (~is_right).nonzero()  # (how many, axes)
-
-    # the first one, as in "result at b = 0, h = 1, i = 2, j = 0"
-    place = tuple(wrong[0].tolist())
-    axes = letters.split()
-    if len(axes) != len(place):
-        axes = [f"axis {axis}" for axis in range(len(place))]
-    where = ", ".join(f"{axis} = {index}" for axis, index in zip(axes, place, strict=True))
-    at = ""
-    if place:  # a single number has no axes
-        at = f" at {where}"
-    share = f"{len(wrong)} of {found.numel()} numbers differ"
-    sentence = (
-        f"{name}{at} is {float(found[place]):.6g}; the equation gives {float(expected[place]):.6g} "
-        f"({share})"
-    )
-    if name.startswith("gradient of") and not found.any():
-        sentence += ". No gradient reaches the input: was it detached (detach, item, numpy)?"
-    return False, sentence
-
-
-# --- Messages -------------------------------------------------------------------------------------
-
-
-def add_explanation(function_grade, outputs, expected, known):
-    """The grade with sentences: the known mistake, if it is one, and the first difference."""
-    name = function_grade.function.name
-    sentences = list(function_grade.sentences)
-
-    # a loop over the positions
-    for case in cases.cases_of([name]):
-        if has_a_loop(outputs.get(case.key)):
-            sentences.append(
-                "Its number of tensor operations grows with N. Loops over the positions are for "
-                "the references: write it with tensors."
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary) / "project"
+        report = Path(temporary) / "report.xml"
+        copy_project(copy, bodies)
+
+        # The tests are so small that several threads would only wait for each other.
+        command = [*pytest_command(functions), "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command[0] = sys.executable
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                command,
+                cwd=copy,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=TIMEOUT,
             )
-            break
-
-    # an index that is a tensor
-    if not function_grade.properties.get("no index", True):
-        sentences.append(
-            "It uses an index that is a tensor or a list, as gather_scores does: use slices and "
-            "views."
-        )
-
-    # the mistake whose outputs are the same
-    mistake = same_outputs(name, outputs, expected, known)
-    if mistake is not None:
-        sentences.append(f"This is what comes out if {mistake.sentence}.")
-
-    # the first case that differs, the first error, and the names of the properties
-    sentences += first_sentences(name, outputs, expected)
-    sentences.append(summary(function_grade.properties, outputs, expected, name))
-    return function_grade._replace(sentences=sentences)
+        if not report.exists():
+            return {}
+        return read_report(report)
 
 
-def first_sentences(name, outputs, expected):
-    """What is wrong in the first case that differs, and the first error."""
-    differing = None
-    error = None
-    for case in cases.cases_of([name]):
-        result = as_result(outputs.get(case.key))
-        wrong = differences(case, result, expected[case.key])
-        if not wrong:
-            continue
-
-        # its first difference, as one sentence
-        sentence = f"{case.property} ({case.what.strip()}): {wrong[0][1]}"
-        if not sentence.endswith("?"):
-            sentence += "."
-
-        # only the first sentence of each kind is kept
-        is_error = "outputs" not in result
-        if is_error and error is None:
-            error = sentence
-        if not is_error and differing is None:
-            differing = sentence
-    return [sentence for sentence in (differing, error) if sentence is not None]
+def read_report(path):
+    """The results in a file that pytest wrote with --junitxml, as `run_tests` returns them."""
+    results = {}
+    for test in ElementTree.parse(path).iter("testcase"):
+        file = test.get("classname").split(".")[-1] + ".py"
+        errors = [child.get("message") for child in test if child.tag in ("failure", "error")]
+        message = ""
+        if errors:
+            message = errors[0].partition("\n")[0] or "it failed"
+        results[file, test.get("name")] = message
+    return results
 
 
-def summary(properties, outputs, expected, name):
-    """The names of the properties that are right, wrong, and not tested because of an error."""
-    # A property is wrong if one of its outputs is wrong. An error alone does not show it.
-    seen = set()
-    for case in cases.cases_of([name]):
-        result = as_result(outputs.get(case.key))
-        if "outputs" in result and differences(case, result, expected[case.key]):
-            seen.add(case.property)
-            if case.property == "values":
-                seen.add(SHAPE)
-        if has_a_loop(result):
-            seen.add("no loop")
-
-    # three lists of properties
-    right = [kind for kind, is_right in properties.items() if is_right]
-    wrong = [kind for kind in properties if kind not in right and kind in seen]
-    untested = [kind for kind in properties if kind not in right and kind not in seen]
-
-    # one sentence for each list; only the first one is always there
-    text = "Right: nothing."
-    if right:
-        text = f"Right: {', '.join(right)}."
-    if wrong:
-        text += f" Wrong: {', '.join(wrong)}."
-    if untested:
-        text += f" Not tested because of the error: {', '.join(untested)}."
-    return text
+def results_of(function, results):
+    """{name of a test: its error} of one function."""
+    own = {}
+    for (file, test), message in results.items():
+        if file == function.file and any(word in test for word in function.words):
+            own[test] = message
+    return own
 
 
-def same_outputs(name, outputs, expected, known):
-    """The known mistake that explains a wrong function best; None if there is none.
-
-    A mistake explains the function if both give the same outputs in the first wrong case, or in
-    most of the wrong cases. In the right cases, the mistake must give the right outputs, too.
-    """
-    # which cases are wrong
-    wrong = []
-    for case in cases.cases_of([name]):
-        if differences(case, outputs.get(case.key), expected[case.key]):
-            wrong.append(case.key)
-
-    # the mistake with the same outputs in most of them
-    best = None
-    most = 0
-    for mistake, results in known:
-        if mistake.function != name:
-            continue
-        same = explained_cases(name, results, outputs, expected, wrong)
-
-        # the first mistake is kept if two explain as many cases
-        explains = wrong[0] in same or 2 * len(same) > len(wrong)
-        if explains and len(same) > most:
-            best = mistake
-            most = len(same)
-    return best
+def grade_of(function, own):
+    """The Grade of a function, from {name of a test: its error}."""
+    if not own:
+        return Grade(0.0, f"no test ended: Python crashed, or {TIMEOUT} seconds were not enough")
+    failed = [f"{test}: {message}" for test, message in own.items() if message]
+    passed = len(own) - len(failed)
+    points = function.points * passed / len(own)
+    return Grade(points, "\n".join([f"{passed} of {len(own)} tests pass", *failed]))
 
 
-def explained_cases(name, results, outputs, expected, wrong):
-    """The wrong cases of a function in which a known mistake gives the same outputs.
-
-    None of them if the mistake is wrong in a case in which the function is right.
-
-    Args:
-        name: of the function.
-        results, outputs, expected: {key of a case: outputs} of the mistake, of the student's
-            function, and of the original one.
-        wrong: keys of the cases in which the student's function is wrong.
-    """
-    same = []
-    for case in cases.cases_of([name]):
-        result = results[case.key]
-        if case.key not in wrong:
-            if differences(case, result, expected[case.key]):
-                return []
-        elif "outputs" in result and not differences(case, outputs.get(case.key), result):
-            same.append(case.key)
-    return same
+# --- Tables ---------------------------------------------------------------------------------------
 
 
-def table(grades):
-    """The table that is printed: points and sentences of each function, and sums."""
+def total(grades):
+    return sum(grade.points for grade in grades.values())
+
+
+def details(grades):
+    """All functions of a submission, with points and reasons."""
     lines = []
-    for part in sorted({each.function.part for each in grades}):
-        # the points of the part
-        own = [each for each in grades if each.function.part == part]
-        score, possible = sums(own)
-        lines.append(f"part {part}{score:>45.2f} of {possible}")
-
-        # its functions
-        for each in own:
-            function = each.function
-            lines.append(f"    {function.name:<40}{each.score:>7.2f} of {function.points}")
-            lines += [f"        {sentence}" for sentence in each.sentences]
-
-    # the sum of all parts
-    score, possible = sums(grades)
-    lines.append(f"total {score:>45.2f} of {possible}")
+    for function in GRADED:
+        grade = grades[function.name]
+        first, *rest = grade.output.splitlines()
+        points = f"{grade.points:>5.2f} of {function.points}"
+        lines.append(f"part {function.part}  {function.name:<34}{points}   {first}")
+        lines += [f"            {line}" for line in rest]
+    lines.append(f"total  {total(grades):.2f} of 100")
     return "\n".join(lines)
 
 
-def sums(grades):
-    """(points earned, points possible)"""
-    score = sum(each.score for each in grades)
-    possible = sum(each.function.points for each in grades)
-    return round(score, 2), possible
+def write_csv(path, all_grades):
+    """A line for each submission, a column for each function."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["submission", *(function.name for function in GRADED), "total"])
+        for folder, grades in all_grades.items():
+            points = [round(grade.points, 2) for grade in grades.values()]
+            writer.writerow([folder, *points, round(total(grades), 2)])
 
 
-def autograder_results(grades):
-    """The same as plain values, in the format of Gradescope's results.json."""
-    # a test per function, with a number such as 2.1 for the first one of part 2
+def write_gradescope(path, grades):
+    """results.json of Gradescope: one test for each function."""
     tests = []
-    counts = {}
-    for each in grades:
-        part = each.function.part
-        counts[part] = counts.get(part, 0) + 1
-        tests.append(autograder_test(each, f"{part}.{counts[part]}"))
-
-    # the sum
-    score, possible = sums(grades)
-    output = f"{score:g} of {possible} points. Each function is graded alone."
-    return {"score": score, "output": output, "visibility": "visible", "tests": tests}
-
-
-def autograder_test(function_grade, number):
-    """One function in the format of Gradescope."""
-    function = function_grade.function
-
-    # passed: all points
-    status = "failed"
-    if function_grade.score == function.points:
-        status = "passed"
-
-    # the sentences; there are none if all is right
-    output = "All properties are right."
-    if function_grade.sentences:
-        output = "\n".join(function_grade.sentences)
-
-    return {
-        "name": f"{function.name}: {function.title}",
-        "number": number,
-        "score": function_grade.score,
-        "max_score": function.points,
-        "status": status,
-        "output": output,
-        "visibility": "visible",
-        "tags": [f"part {function.part}"],
-    }
+    for function in GRADED:
+        grade = grades[function.name]
+        tests.append(
+            {
+                "name": f"part {function.part}: {function.name}",
+                "score": round(grade.points, 2),
+                "max_score": function.points,
+                "output": grade.output,
+            }
+        )
+    path.write_text(json.dumps({"tests": tests}, indent=2) + "\n", encoding="utf-8")

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from attention import TERMS, VARIANTS, ConvBert, Deberta, SelfAttention, split_heads
-from lab.figures import describe, dilation_of, encode, input_of_mixer, is_clipped, mixer_of
+from lab.look import describe, dilation_of, encode, input_of_mixer, is_clipped, mixer_of
 from model import load_run
 from support.commands import UserError, run_command, valid_text
 from support.files import write_text
@@ -210,7 +210,7 @@ def describe_term(name, symbol, belongs_to, rows, clipped):
     words = ""
     if len(rows) == 1:
         p = rows[0].double().softmax(dim=-1).numpy()  # (K,)
-        words, _ = describe(p, clipped)
+        words = describe(p, clipped)
     return {
         "name": name,
         "symbol": symbol,

@@ -135,7 +135,7 @@ def parse_arguments(arguments=None):
 
 def main(arguments=None):
     args = parse_arguments(arguments)
-    save(draw_family(), args.out, Path("docs"), "family", suffixes=(".png",), dpi=110)
+    save(draw_family(), args.out, Path("docs"), "family", dpi=110)
     return 0
 
 

@@ -1,353 +1,48 @@
-"""The papers' figures, drawn from a trained model; and its kernels in words.
+"""The papers' figures, drawn from a trained model.
 
     python -m lab.figures attention RUN "the dog barks." --layer 1 --head 2   [C] figure 1
     python -m lab.figures fixed RUN                                           [C] figure 2
     python -m lab.figures depthwise RUN --layer 4                             [C] figure 3
     python -m lab.figures dynamic RUN "the dog barks." --layer 1 --head 2     kernel of each token
     python -m lab.figures loss RUN RUN ...                                    loss curves
-    python -m lab.figures lengths FILE.json                                   cost against length
-    python -m lab.figures phenomena FILE.jsonl                                minimal pairs
     python -m lab.figures idea                                                the idea in a picture
-    python -m lab.figures fixed RUN --describe                                each kernel in words
-    python -m lab.figures depthwise RUN --layer 4 --describe                  positions in numbers
 
-RUN is a folder that pretrain.py wrote. FILE.json is a file that `python -m lab.bench lengths`
-wrote, and FILE.jsonl one that `python -m lab.report collect` wrote. Layers and heads count from 1.
+RUN is a folder that pretrain.py wrote. Layers and heads count from 1.
 
-Each command writes a PNG and an SVG file: to RUN/figures (`loss`: of the first RUN), next to the
-FILE that it draws, or to --out. `idea` writes a PNG file only, by default docs/idea.png. Drawing
-needs matplotlib (pip install matplotlib); --describe prints text and does not need it. Letters as
-in attention.py.
+Each command writes a PNG file: to RUN/figures (`loss`: of the first RUN), or to --out. `idea` goes
+to docs/idea.png by default. Drawing needs matplotlib (pip install matplotlib). Letters as in
+attention.py.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
 
 # isort: split
 import argparse
-import functools
 import json
 import math
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from attention import VARIANTS, SelfAttention, attention, split_heads
-from kernels import key_scores, relative_scores
 from lab.idea import draw_idea
-from lab.pairs import groups_of, mean_accuracy
-from lab.record import read_log, read_run_records
-from lab.report import checked, with_pairs
+from lab.look import (
+    attention_maps,
+    depthwise_kernels,
+    dilation_of,
+    dynamic_kernels,
+    encode,
+    fixed_kernels,
+    is_clipped,
+    mixer_of,
+)
 from model import load_run
-from support.commands import UserError, positive_int, run_command, valid_text
-from support.files import write_atomically
-from support.json_lines import refuse_constant
-from support.statistics import standard_error
+from support.commands import UserError, positive_int, run_command
 
 # Colours that colour-blind readers can tell apart (Okabe and Ito 2008).
 BLUE = "#0072B2"
 RED = "#D55E00"
 COLOURS = (BLUE, RED, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")  # for more lines than there are colours
-MARKERS = ("o", "s", "^", "D", "v")  # for more dots than there are colours
-
-
-# --- What a model contains ------------------------------------------------------------------------
-
-
-def encode(model, tokenizer, sentence):
-    """(ids (1, N) of [CLS] sentence [SEP], its N pieces as text).
-
-    Raises UserError if the sentence is empty or too long for the model.
-    """
-    text = valid_text(sentence).strip()
-    if not text:
-        raise UserError('the sentence is empty; give one after RUN, as in "the dog barks."')
-
-    cls = tokenizer.token_to_id("[CLS]")
-    sep = tokenizer.token_to_id("[SEP]")
-    ids = [cls, *tokenizer.encode(text, add_special_tokens=False).ids, sep]
-    if len(ids) > model.config.max_length:
-        raise UserError(
-            f"the sentence has {len(ids)} tokens, the model takes {model.config.max_length}"
-        )
-
-    # In a vocabulary of pieces, the mark "\u2581" stands for the space before a word. A piece that
-    # is only this mark is shown as "_".
-    pieces = [tokenizer.id_to_token(i).replace("\u2581", "") or "_" for i in ids]
-    return torch.tensor([ids]), pieces
-
-
-def mixer_of(model, layer, head=1):
-    """The mixer of a layer. Raises UserError if the model has no such layer or head."""
-    layers = model.config.layers
-    heads = model.config.heads
-    if layer > layers:
-        raise UserError(f"there is no layer {layer}: the model has {layers}")
-    if head > heads:
-        raise UserError(f"there is no head {head}: a layer of the model has {heads}")
-    return model.bert.layers[layer - 1].mixer
-
-
-def input_of_mixer(model, ids, layer):
-    """What the mixer of a layer gets while the model reads ids: (x (1, N, C), attention_mask)."""
-    attention_mask = torch.ones_like(ids, dtype=torch.bool)  # (1, N)
-    x = model.bert.embeddings(ids, token_type_ids=torch.zeros_like(ids))  # (1, N, C)
-    for block in model.bert.layers[: layer - 1]:
-        x = block(x, attention_mask)  # (1, N, C)
-    return x, attention_mask
-
-
-@torch.no_grad()
-def attention_map(model, ids, layer):
-    """(H, N, N): the weights of attention in all heads of a layer.
-
-    Raises UserError if the layer is not self-attention.
-    """
-    q, k, query_rows, key_rows, attention_mask, beyond = inputs_of_attention(model, ids, layer)
-
-    # with the identity as values, the output is the weights themselves
-    H, N = q.shape[1:3]
-    identity = torch.eye(N).expand(1, H, N, N)
-    p = attention(q, k, identity, attention_mask, query_rows, key_rows, beyond=beyond)
-    return p[0].numpy()
-
-
-@torch.no_grad()
-def attention_maps(model, ids, layer, head):
-    """Two maps (N, N) of one head: its attention, and that of its position terms alone.
-
-    The first map is the softmax over j of the complete score, the second one that of all terms
-    except content. Raises ValueError if the layer has no attention or no position terms.
-    """
-    mixer_of(model, layer, head)  # an error if there is no such head
-    q, _, query_rows, key_rows, _, beyond = inputs_of_attention(model, ids, layer)
-    if query_rows is None and key_rows is None:
-        raise UserError(
-            f"layer {layer} of {model.config.variant} adds no position terms to the content term, "
-            "so there is no kernel to draw"
-        )
-
-    # the position terms alone
-    H, N = q.shape[1:3]
-    scores = torch.zeros(1, H, N, N)
-    if query_rows is not None:
-        query_rows = query_rows.expand(*query_rows.shape[:-2], N, -1)  # 1 row or N rows -> N rows
-        scores = scores + relative_scores(query_rows, N, beyond)
-    if key_rows is not None:
-        scores = scores + key_scores(key_rows, N, beyond)
-    kernel = scores.softmax(dim=-1)  # (1, H, N, N)
-
-    p = attention_map(model, ids, layer)  # (H, N, N)
-    return p[head - 1], kernel[0, head - 1].numpy()
-
-
-def inputs_of_attention(model, ids, layer):
-    """What a layer of self-attention gives to `attention`, for one sentence.
-
-    Returns:
-        q, k (1, H, N, d), query_rows and key_rows (or None), attention_mask (1, N), beyond.
-    Raises:
-        UserError: the layer is another mixer than SelfAttention.
-    """
-    mixer = mixer_of(model, layer)
-    if not isinstance(mixer, SelfAttention):
-        raise UserError(
-            f"layer {layer} of {model.config.variant} is a {type(mixer).__name__}, and this figure "
-            "needs self-attention in all heads; python -m lab.explore shows every layer"
-        )
-
-    # the queries, the keys and their rows of weights, as the mixer computes them
-    x, attention_mask = input_of_mixer(model, ids, layer)
-    query, key, _ = mixer.project(x, attention_mask)  # (1, N, C) each
-    q = split_heads(query, mixer.heads)  # (1, H, N, d)
-    k = split_heads(key, mixer.heads)  # (1, H, N, d)
-    query_rows = mixer.sum_of_rows("query", q)  # (1, H, N, K), (H, 1, K) or None
-    key_rows = mixer.sum_of_rows("key", k)  # (1, H, N, K) or None
-    q, k = mixer.content(q, k)  # (1, H, N, d) each
-    return q, k, query_rows, key_rows, attention_mask, mixer.beyond
-
-
-@torch.no_grad()
-def fixed_kernels(model):
-    """{layer: (H, K)}: softmax over r of the fixed kernels. UserError if the model has none."""
-    found = {}
-    for layer, block in enumerate(model.bert.layers, 1):
-        kernels = block.mixer.kernels()
-        if "fixed" in kernels:
-            found[layer] = kernels["fixed"].softmax(dim=-1).numpy()  # (H, K)
-    if not found:
-        raise UserError(f"{model.config.variant} has no fixed kernels of K weights")
-    return found
-
-
-@torch.no_grad()
-def dynamic_kernels(model, ids, layer):
-    """(H, N, K): softmax over r of the kernel that each token makes.
-
-    Raises UserError if the tokens of this layer make no kernels.
-    """
-    mixer = mixer_of(model, layer)
-    x, attention_mask = input_of_mixer(model, ids, layer)
-    logits = mixer.token_kernels(x, attention_mask)  # (1, H, N, K)
-    if logits is None:
-        raise UserError(
-            f"layer {layer} of {model.config.variant} has no dynamic kernels of K weights; "
-            "python -m lab.explore shows all terms of the score"
-        )
-    return logits.softmax(dim=-1)[0].numpy()
-
-
-@torch.no_grad()
-def depthwise_kernels(model, layer):
-    """{of what: (C, K)}: the depthwise convolutions of a layer, each sorted by `channel_order`.
-
-    The names are "of the values" (added to attention, [C] eq. 7), "of the input" (ConvBERT and
-    Canon), "for the query", "for the key" and "for the value" (half convolutional projections, [C]
-    section 5).
-    Raises UserError if the layer has no depthwise convolution.
-    """
-    found = {}
-    for name, weight in mixer_of(model, layer).kernels().items():
-        if name.startswith("depthwise"):
-            weight = weight.numpy()  # (C, K)
-            found[name.removeprefix("depthwise, ")] = weight[channel_order(weight)]
-    if not found:
-        raise UserError(f"layer {layer} of {model.config.variant} has no depthwise convolution")
-    return found
-
-
-def channel_order(weight):
-    """The channels (C,) of weight (C, K), sorted by the position of their largest weight.
-
-    Channels with the same position are sorted by this weight. "Largest" means the largest absolute
-    value.
-    """
-    position = np.abs(weight).argmax(axis=1)  # (C,)
-    largest = weight[np.arange(len(weight)), position]  # (C,)
-
-    # lexsort sorts by its last key first
-    return np.lexsort((largest, position))
-
-
-# --- In words -------------------------------------------------------------------------------------
-
-
-def describe(p, clipped=False):
-    """(what a kernel looks at, the numbers behind it) for K weights p that sum to 1.
-
-    The rules use the excess of a weight: how far it lies above the mean weight 1/K, as a share of
-    the sum of all excesses. The first rule that holds is taken:
-
-        nearly uniform          every weight is between 0.5 and 1.5 times the mean
-        previous / next token   the weight at r = -1 or at r = 1 has more than half of the excess;
-                                in the same way "the token itself" (r = 0), "the token at -3", ...
-        away from neighbours    the mean weight at r = -1, 0, 1 is less than half of the mean weight
-                                of the others
-        backward / forward      the tokens on that side have two thirds of the excess or more
-        near                    the tokens at r = -2 .. 2 have two thirds of the excess or more
-                                (up to K = 5 these are all tokens)
-        mixed                   none of these
-
-    Args:
-        p: (K,) weights.
-        clipped: whether the two end weights also hold for all tokens farther away. Then they are
-            named so: "8 or more back".
-    """
-    K = len(p)
-    k = K // 2
-    r = np.arange(-k, k + 1)  # (K,)
-    peak = int(p.argmax()) - k
-
-    # shares of the excess: at each r, on each side, and near the token
-    excess = np.maximum(p - 1 / K, 0)  # (K,)
-    share = excess / max(excess.sum(), 1e-300)  # (K,)
-    backward = share[r < 0].sum()
-    forward = share[r > 0].sum()
-    near = share[abs(r) <= 2].sum()
-
-    # the mean weight of the token and its two neighbours, relative to the others
-    neighbours = math.inf
-    if k > 1:
-        neighbours = p[abs(r) <= 1].mean() / max(p[abs(r) > 1].mean(), 1e-300)
-
-    numbers = (
-        f"weights {p.min() * K:.2f} to {p.max() * K:.2f} times the mean, the largest at r = "
-        f"{signed(peak)}; of the excess {share.max():.0%} there, {backward:.0%} backward, "
-        f"{forward:.0%} forward, {near:.0%} near; neighbours {neighbours:.2f} times the others"
-    )
-
-    if p.min() * K >= 0.5 and p.max() * K <= 1.5:
-        words = "nearly uniform"
-    elif share.max() > 0.5:
-        words = name_of_position(peak, k, clipped)
-    elif neighbours < 0.5:
-        words = "away from neighbours"
-    elif backward >= 2 / 3:
-        words = "backward"
-    elif forward >= 2 / 3:
-        words = "forward"
-    elif near >= 2 / 3:
-        words = "near"
-    else:
-        words = "mixed"
-    return words, numbers
-
-
-def name_of_position(r, k, clipped):
-    """The token at relative position r in words. k, clipped: as in `describe`."""
-    if clipped and k > 0 and r == -k:
-        return f"{k} or more back"
-    if clipped and k > 0 and r == k:
-        return f"{k} or more ahead"
-    names = {-1: "previous token", 0: "the token itself", 1: "next token"}
-    return names.get(r, f"the token at {r:+d}")
-
-
-def dilation_of(mixer):
-    """How many tokens apart the weights of a mixer's kernels are: 1 without dilation."""
-    return getattr(mixer, "dilation", 1)
-
-
-def is_clipped(model):
-    """Whether the end weights of the kernels also hold for all tokens farther away.
-
-    This is so for position terms with --beyond clip. A convolution ends with its kernel, and some
-    terms have no end.
-    """
-    return VARIANTS[model.config.variant].uses_beyond and model.config.beyond == "clip"
-
-
-def print_descriptions(model, kernels):
-    """One line for each layer and head of {layer: (H, K)}."""
-    for layer, heads in kernels.items():
-        dilation = dilation_of(mixer_of(model, layer))
-        for head, p in enumerate(heads, 1):
-            words, numbers = describe(p.astype(np.float64), is_clipped(model))
-            if dilation > 1:  # the words are right only if weights are one token apart
-                words = f"r in steps of {dilation}"
-            print(f"layer {layer:>2}, head {head:>2}: {words:<20}  ({numbers})")
-
-
-def print_positions(kernels, layer):
-    """One line for each convolution of {of what: (C, K)}: where its channels have their peaks."""
-    for name, weight in kernels.items():
-        C, K = weight.shape
-        peaks = np.abs(weight).argmax(axis=1) - K // 2  # (C,)
-        positions = []
-        for r, channels in zip(*np.unique(peaks, return_counts=True), strict=True):
-            positions.append(f"{signed(r)} in {channels}")
-        print(
-            f"layer {layer:>2}, convolution {name}: largest weight of {C} channels at r = "
-            f"{', '.join(positions)}"
-        )
-
-
-def signed(r):
-    """-1 -> "-1", 0 -> "0", 1 -> "+1"."""
-    if r == 0:
-        return "0"
-    return f"{r:+d}"
 
 
 # --- Drawing --------------------------------------------------------------------------------------
@@ -374,8 +69,6 @@ def load_pyplot():
             "figure.dpi": 100,
             "figure.constrained_layout.use": True,
             "text.parse_math": False,  # "$" is a dollar sign
-            "svg.fonttype": "none",  # text stays text
-            "svg.hashsalt": "figures",  # the same file every time
         }
     )
     return pyplot
@@ -510,9 +203,14 @@ def style_of_line(number):
 def read_curves(folder):
     """{"training": [(step, loss), ...], "held-out": [...]} from the log of a run.
 
-    Raises UserError if there is no log, or if it is damaged or has no losses.
+    Raises UserError if there is no log, or if it has no losses.
     """
-    _, training, evaluations, _ = read_log(Path(folder))
+    path = Path(folder) / "log.jsonl"
+    if not path.is_file():
+        raise UserError(f"{folder} is not a run of pretrain.py: it has no log.jsonl")
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    training = [line for line in lines if "loss" in line]
+    evaluations = [line for line in lines if "held_out_loss" in line]
     if not training and not evaluations:
         raise UserError(f"{folder}/log.jsonl has no losses yet")
     return {
@@ -553,154 +251,23 @@ def plot_curve(axis, curve, **style):
     axis.plot(steps, losses, **style)
 
 
-def read_lengths(path):
-    """{variant: [(N, ms, GFLOP, KiB), ...]} from a file of `python -m lab.bench lengths`.
-
-    What could not be measured is nan. Raises UserError if it is not such a file.
-    """
-    path = Path(path)
-    command = "python -m lab.bench lengths --out FILE.json"
-    if not path.is_file():
-        raise UserError(f"{path} is not a file; {command} writes one")
-
-    # Memory is null if the system does not say it.
-    table = {}
-    try:
-        content = path.read_text(encoding="utf-8")
-        for row in json.loads(content, parse_constant=refuse_constant)["rows"]:
-            kib = math.nan if row["kib"] is None else float(row["kib"])
-            costs = (int(row["N"]), float(row["ms"]), float(row["gflop"]), kib)
-            table.setdefault(row["variant"], []).append(costs)
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
-        raise UserError(f"{path} is damaged or was not written by {command}") from None
-    if not table:
-        raise UserError(f"{path} has no rows yet")
-    return table
-
-
-def draw_lengths(path):
-    """Time, FLOPs and memory per 1,000 tokens against N. A horizontal line is a linear cost."""
-    table = read_lengths(path)
-
-    # one chart for each cost, one line for each variant
-    pyplot = load_pyplot()
-    figure, axes = pyplot.subplots(1, 3, figsize=(6.3, 2.6))
-    for number, (name, rows) in enumerate(table.items()):
-        N, *costs = np.array(rows).T  # one array per column
-        for axis, cost in zip(axes, costs, strict=True):
-            style = style_of_line(number)
-            axis.loglog(N, cost, marker="o", markersize=2.5, linewidth=1, label=name, **style)
-
-    # both axes are logarithmic, with plain numbers at a few places
-    for axis, unit in zip(axes, ("ms", "GFLOP", "KiB"), strict=True):
-        axis.set_xlabel("N (tokens in a sequence)")
-        axis.set_ylabel(f"{unit} per 1,000 tokens")
-        axis.xaxis.set_major_locator(pyplot.FixedLocator([64, 512, 4096]))
-        axis.yaxis.set_major_locator(pyplot.LogLocator(subs=(1, 2, 5)))
-        for scale in (axis.xaxis, axis.yaxis):
-            scale.set_major_formatter("{x:,g}")
-            scale.set_minor_formatter(pyplot.NullFormatter())
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=5)
-    return figure
-
-
-def read_phenomena(path):
-    """Accuracy on minimal pairs from a file of `python -m lab.report collect`.
-
-    Returns:
-        {variant: {name of a group: [accuracy of each run]}}. The groups are the phenomena and the
-        mean of all paradigms. Runs without results are left out.
-    Raises:
-        UserError: it is not such a file, or it has results of no pairs or of several kinds.
-    """
-    records = checked(read_run_records(path))
-    names = set()
-    for record in records:
-        names.update(record["pairs"])
-    if not names:
-        raise UserError(
-            f"{path} has no minimal pairs yet: python -m lab.pairs RUN ..., then "
-            f"python -m lab.report collect RUN ... --out {path}"
-        )
-    if len(names) > 1:
-        raise UserError(f"{path} has results of several kinds of pairs: {', '.join(sorted(names))}")
-
-    # every run has the same paradigms, in groups by phenomenon
-    data = names.pop()
-    runs = with_pairs(records, data)
-    table = {}
-    for name, paradigms in groups_of(runs[0], data).items():
-        for run in runs:
-            groups = table.setdefault(run["settings"]["variant"], {})
-            groups.setdefault(name, []).append(mean_accuracy(run, data, paradigms))
-    return table
-
-
-def draw_phenomena(path):
-    """Accuracy on minimal pairs: a group of dots per phenomenon, a dot per variant.
-
-    A dot is the mean over the runs of a variant, its line the standard error.
-    """
-    table = read_phenomena(path)
-    names = list(next(iter(table.values())))
-
-    # one group per phenomenon, from top to bottom; every second one is grey
-    pyplot = load_pyplot()
-    group_height = 0.12 + 0.045 * len(table)  # inches
-    figure, axis = pyplot.subplots(figsize=(6.3, 1.1 + group_height * len(names)))
-    for group in range(0, len(names), 2):
-        axis.axhspan(group - 0.5, group + 0.5, color="0.94", linewidth=0)
-    axis.axvline(50, color="0.4", linewidth=0.8, linestyle=":")
-
-    # the variants of a group, from top to bottom in the order of the legend
-    for number, (variant, groups) in enumerate(table.items()):
-        offset = 0.8 * (number + 0.5) / len(table) - 0.4
-        means = [np.mean(groups[name]) for name in names]
-        errors = [standard_error(groups[name]) for name in names]
-        places = np.arange(len(names)) + offset
-        axis.errorbar(
-            means,
-            places,
-            xerr=errors,
-            fmt=MARKERS[number // len(COLOURS) % len(MARKERS)],
-            color=COLOURS[number % len(COLOURS)],
-            markersize=3,
-            linewidth=0.8,
-            label=f"{variant} ({len(groups[names[0]])})",
-        )
-
-    axis.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
-    axis.set_ylim(len(names) - 0.5, -0.5)  # the first one at the top
-    axis.set_xlabel("accuracy (%): mean, standard error, (number of runs); dotted: chance")
-    figure.legend(loc="outside upper center", ncols=5)
-    return figure
-
-
 # --- The command line -----------------------------------------------------------------------------
 
 
 def run_attention(args):
     model, tokenizer = load_run(args.run)
     ids, pieces = encode(model, tokenizer, args.sentence)
-    head = args.head or 1
-    figure = draw_attention(model, ids, pieces, args.layer, head)
-    save(figure, args.out, args.run / "figures", f"attention-layer{args.layer}-head{head}")
+    figure = draw_attention(model, ids, pieces, args.layer, args.head)
+    save(figure, args.out, args.run / "figures", f"attention-layer{args.layer}-head{args.head}")
 
 
 def run_fixed(args):
     model, _ = load_run(args.run)
-    if args.describe:
-        print_descriptions(model, fixed_kernels(model))
-        return
     save(draw_fixed(model), args.out, args.run / "figures", "fixed")
 
 
 def run_depthwise(args):
     model, _ = load_run(args.run)
-    if args.describe:
-        print_positions(depthwise_kernels(model, args.layer), args.layer)
-        return
     figure = draw_depthwise(model, args.layer)
     save(figure, args.out, args.run / "figures", f"depthwise-layer{args.layer}")
 
@@ -708,66 +275,44 @@ def run_depthwise(args):
 def run_dynamic(args):
     model, tokenizer = load_run(args.run)
     ids, pieces = encode(model, tokenizer, args.sentence)
-    if args.describe:
-        mean = dynamic_kernels(model, ids, args.layer).mean(axis=1)  # (H, N, K) -> (H, K)
-        print("the mean over the tokens of the sentence of the kernels that they make")
-        print_descriptions(model, {args.layer: mean})
-        return
-    head = args.head or 1
-    figure = draw_dynamic(model, ids, pieces, args.layer, head)
-    save(figure, args.out, args.run / "figures", f"dynamic-layer{args.layer}-head{head}")
+    figure = draw_dynamic(model, ids, pieces, args.layer, args.head)
+    save(figure, args.out, args.run / "figures", f"dynamic-layer{args.layer}-head{args.head}")
 
 
 def run_loss(args):
     save(draw_loss(args.runs), args.out, args.runs[0] / "figures", "loss")
 
 
-def run_lengths(args):
-    save(draw_lengths(args.file), args.out, args.file.parent, args.file.stem)
-
-
-def run_phenomena(args):
-    name = f"{args.file.stem}-phenomena"
-    save(draw_phenomena(args.file), args.out, args.file.parent, name)
-
-
 def run_idea(args):
     figure = draw_idea(load_pyplot())
-    save(figure, args.out, Path("docs"), "idea", suffixes=(".png",), dpi=110)
+    save(figure, args.out, Path("docs"), "idea", dpi=110)
 
 
 def figure_path(text):
     """argparse type: the path of a figure, without the suffix, which `save` adds."""
     path = Path(text)
-    if path.suffix.lower() in (".png", ".svg"):
+    if path.suffix.lower() == ".png":
         raise argparse.ArgumentTypeError(f"leave out {path.suffix}, which is added to the name")
     return path
 
 
-def save(figure, out, folder, name, suffixes=(".png", ".svg"), dpi=200):
-    """Write a figure and print the paths of its files.
+def save(figure, out, folder, name, dpi=200):
+    """Write a figure and print the path of its file.
 
     Args:
         out: the option --out: the path of the figure without suffix, an existing folder, or None.
         folder, name: where the figure goes without --out; in a folder, it always has this name.
         dpi: pixels per inch of the PNG file.
     """
-    path = folder / name
+    path = folder / f"{name}.png"
     if out is not None:
-        path = out
+        path = out.with_name(f"{out.name}.png")
     if out is not None and out.is_dir():
-        path = out / name
+        path = out / f"{name}.png"
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    for suffix in suffixes:
-        file = path.with_name(path.name + suffix)
-        # An SVG file without a date is the same file every time. The format is given because the
-        # temporary file has another suffix.
-        metadata = {"Date": None} if suffix == ".svg" else None
-        kind = suffix.removeprefix(".")
-        write = functools.partial(figure.savefig, format=kind, metadata=metadata, dpi=dpi)
-        write_atomically(file, write)
-        print(file)
+    figure.savefig(path, format="png", dpi=dpi)
+    print(path)
 
 
 def parse_arguments(arguments=None):
@@ -790,37 +335,24 @@ def parse_arguments(arguments=None):
 
     fixed = add("fixed", help="fixed kernels of all layers and heads")
     add_run(fixed)
-    add_describe(fixed)
     fixed.set_defaults(draw=run_fixed)
 
     depthwise = add("depthwise", help="depthwise kernels of a layer")
     add_run(depthwise)
     add_layer(depthwise)
-    add_describe(depthwise)
     depthwise.set_defaults(draw=run_depthwise)
 
-    # --describe is about all heads, so it does not go with --head
     dynamic = add("dynamic", help="the kernel that each token makes")
     add_run(dynamic)
     add_sentence(dynamic)
     add_layer(dynamic)
-    one_or_all_heads = dynamic.add_mutually_exclusive_group()
-    add_head(one_or_all_heads)
-    add_describe(one_or_all_heads)
+    add_head(dynamic)
     dynamic.set_defaults(draw=run_dynamic)
 
     # other figures
     loss = add("loss", help="loss curves of one or more runs")
     loss.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of pretrain.py")
     loss.set_defaults(draw=run_loss)
-
-    lengths = add("lengths", help="cost against sequence length")
-    lengths.add_argument("file", type=Path, help="JSON file of python -m lab.bench lengths")
-    lengths.set_defaults(draw=run_lengths)
-
-    phenomena = add("phenomena", help="minimal pairs by phenomenon and variant")
-    phenomena.add_argument("file", type=Path, help="JSONL file of python -m lab.report collect")
-    phenomena.set_defaults(draw=run_phenomena)
 
     idea = add("idea", help="the picture at the top of README.md")
     idea.set_defaults(draw=run_idea)
@@ -843,15 +375,7 @@ def add_layer(parser):
 
 
 def add_head(parser):
-    # The default is None, not 1. Otherwise argparse would accept "--head 1" beside --describe: in a
-    # group it does not notice an option whose value is the default.
-    parser.add_argument("--head", type=positive_int, help="from 1 (default: 1)")
-
-
-def add_describe(parser):
-    parser.add_argument(
-        "--describe", action="store_true", help="print the kernels in words and draw nothing"
-    )
+    parser.add_argument("--head", type=positive_int, default=1, help="from 1 (default: 1)")
 
 
 def main(arguments=None):

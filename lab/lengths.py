@@ -1,15 +1,21 @@
 """Held-out loss by length: how well does a model predict in rows longer than those of its training?
 
-    python -m lab.lengths RUN [RUN ...] --corpus english.txt --out results/english-lengths.jsonl
-    python -m lab.lengths RUN [RUN ...] --corpus english.txt --figure docs/loss-by-length
+    python -m lab.lengths RUN [RUN ...] --corpus english.txt
+    python -m lab.lengths RUN [RUN ...] --corpus english.txt --out lengths.jsonl --figure loss.png
 
 RUN is a folder that pretrain.py wrote, and --corpus names the text that the run was trained on: its
 tokenizer and its held-out pairs are used. If the run was trained with --vocab_size, give the same
 value here. A run that was trained on another corpus is refused.
 
---out writes one line per run to a file (lab/record.py), as soon as the run is measured. Runs that
-the file has already stay there, and the printed table and the figure show them, too. A run is not
-measured again unless its model has changed, so the same command continues after an interruption.
+The losses are printed as a table: for each variant, the mean over its runs and the standard error.
+--figure draws the same numbers, and --out writes them to a new file, one line per run:
+
+    run, settings    the name of its folder, and everything that its training depends on
+    made_by          the machine, the version of torch and the code that measured the losses
+    model            12 hexadecimal digits of the SHA-256 of the run's model.pt
+    measured         how: {"lengths", "text_sha256", "scored", "divide_end_weights", "dtype"};
+                     text_sha256 is that of the text and of its masks
+    losses           [[N, loss in nats], ...]; lengths that the model cannot read are left out
 
 The text. A pair of sentences is hardly ever 2,048 tokens long, so the rows are not pairs. They are
 made from all held-out sentences, in the order of the corpus, with a [SEP] after each one:
@@ -29,9 +35,8 @@ that are at least 8 places from both ends of their row at every length (scored_p
 of the shortest row if it has fewer than 32 tokens). Otherwise shorter rows, which cut more
 sentences at their ends, would be at a disadvantage. So the losses of one run at two lengths can be
 compared, and so can those of two runs at one length. The losses of two commands can be compared if
---corpus, --vocab_size, --lengths, --divide_end_weights and the precision are the same (--dtype auto
-chooses it by the machine): a file of --out refuses others. The loss is not the held-out loss of
-pretrain.py, whose rows are pairs of sentences.
+"measured" is the same. The loss is not the held-out loss of pretrain.py, whose rows are pairs of
+sentences.
 
 A model with a vector per position (absolute, convbert) cannot read rows that are longer than its
 table of vectors: these lengths are left out, and one line says so. All other models read every
@@ -46,9 +51,7 @@ of it:
 
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --divide_end_weights
 
-The figure shows, for each variant, the mean over its runs and the standard error; a dotted line is
-at the --seq_len of the training. Drawing needs matplotlib. Letters as in attention.py; a batch has
-M scored tokens, and the vocabulary V.
+Letters as in attention.py; a batch has M scored tokens, and the vocabulary V.
 """
 
 import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
@@ -57,39 +60,25 @@ import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below q
 import argparse
 import copy
 import hashlib
+import json
 import math
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from attention import VARIANTS
 from data import CLS, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
-from lab.figures import figure_path, load_pyplot, save, style_of_line
-from lab.record import add_records, identity_of_run, losses_of_variants, read_length_records
+from lab.figures import load_pyplot
 from model import IGNORED, load_config, load_run
 from support.commands import UserError, positive_int, run_command
-from support.devices import autocast, choose_device, dtype_name
-from support.pair_results import DIGITS
+from support.devices import autocast, choose_device
+from support.files import write_text
 from support.provenance import made_by
-from support.runs import (
-    added_to_errors,
-    each_run_once,
-    model_digest,
-    pretraining_settings,
-    progress_of_unfinished,
-    say_if_unfinished,
-)
-from support.statistics import (
-    check_comparable,
-    different_settings,
-    mean_and_standard_error,
-    standard_error,
-)
+from support.runs import model_digest, pretraining_settings, say_if_unfinished
+from support.statistics import check_comparable, mean_and_standard_error, standard_error
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096
@@ -203,7 +192,7 @@ def rows_of_length(text, N):
 
 
 @torch.inference_mode()
-def loss_at(model, text, N, device, dtype, bar):
+def loss_at(model, text, N, device, dtype):
     """The mean loss in nats over all scored tokens, in rows of N tokens."""
     masked_ids, labels = rows_of_length(text, N)
     batch_size = max(1, TOKENS_PER_BATCH // N)
@@ -218,23 +207,14 @@ def loss_at(model, text, N, device, dtype, bar):
             logits, targets = model.masked_logits(hidden, batch_labels)  # (M, V), (M,)
         total += F.cross_entropy(logits.float(), targets, reduction="sum").item()
         count += len(targets)
-        bar.update(batch_ids.numel())
     return total / count
 
 
-def possible_lengths(folder, config, lengths):
-    """The lengths that a model can read. What is left out is said in one line."""
+def possible_lengths(config, lengths):
+    """Those of the lengths that a model can read."""
     if not VARIANTS[config.variant].absolute:
-        return list(lengths)
-
-    possible = [N for N in lengths if N <= config.max_length]
-    refused = [f"{N:,}" for N in lengths if N > config.max_length]
-    if refused:
-        tqdm.write(
-            f"{folder}: {config.variant} has vectors for {config.max_length:,} positions, "
-            f"so it cannot read {', '.join(refused)} tokens"
-        )
-    return possible
+        return lengths
+    return [N for N in lengths if N <= config.max_length]
 
 
 @torch.no_grad()
@@ -262,221 +242,113 @@ def check_end_weights(folder, config):
         )
 
 
-def measurement(text, lengths, dtype, divide):
-    """How the losses are measured: what must be the same for two runs to be compared.
+def losses_of_run(folder, text, lengths, divide, device, dtype):
+    """[[N, loss], ...] of a run at all lengths that it can read.
 
-    Args:
-        text: a HeldOutText.
-        lengths: in tokens.
-        dtype: torch.dtype of the matrix products.
-        divide: whether to divide the end weights.
-    Returns:
-        a dictionary, "measured" of a record (lab/record.py).
+    divide: whether to divide its end weights.
     """
-    # one digest of what the models read and what they must predict
-    content = text.masked_ids.numpy().tobytes() + text.labels.numpy().tobytes()
-    return {
-        "lengths": list(lengths),
-        "text_sha256": hashlib.sha256(content).hexdigest()[:DIGITS],
-        "scored": int((text.labels != IGNORED).sum()),
-        "divide_end_weights": divide,
-        "dtype": dtype_name(dtype),
-    }
-
-
-def readable_lengths(folders, lengths):
-    """{folder: the lengths that its model can read}, of the runs that can read any of them.
-
-    Raises UserError if no run can.
-    """
-    readable = {}
-    for folder in folders:
-        possible = possible_lengths(folder, load_config(folder), lengths)
-        if possible:
-            readable[folder] = possible
-    if folders and not readable:
-        raise UserError("no run can read rows of these --lengths")
-    return readable
-
-
-def measure_runs(readable, text, measured, device, dtype):
-    """Yield a record of each run (lab/record.py).
-
-    Args:
-        readable: from `readable_lengths`.
-        text: a HeldOutText.
-        measured: from `measurement`.
-        device, dtype: of the matrix products.
-    """
-    origin = made_by(device)  # once: the files of the code may change during the work
-
-    # the bar counts the tokens that the models read
-    total = 0
-    for lengths in readable.values():
-        total += sum(rows_of_length(text, N)[0].numel() for N in lengths)
-
-    with tqdm(total=total, unit="token", unit_scale=True, disable=None, leave=False) as bar:
-        for folder, lengths in readable.items():
-            bar.set_description(Path(folder).name)
-            digest = model_digest(folder)
-            divide = measured["divide_end_weights"]
-            yield {
-                **run_of(folder),
-                "made_by": origin,
-                "model": digest,
-                "measured": measured,
-                "losses": losses_of_run(folder, lengths, text, divide, device, dtype, bar),
-            }
-
-
-def losses_of_run(folder, lengths, text, divide, device, dtype, bar):
-    """[[N, loss], ...] of a run. divide: whether to divide its end weights."""
     model, _ = load_run(folder)
     model = model.to(device)
 
     losses = []
-    for N in lengths:
+    for N in possible_lengths(model.config, lengths):
         model_for_N = model
         if divide:
             model_for_N = with_divided_end_weights(model, N)
-        loss = loss_at(model_for_N, text, N, device, dtype, bar)
-        if not math.isfinite(loss):
-            raise UserError(f"{folder}: the loss at {N:,} tokens is {loss}")
-        losses.append([N, loss])
+        losses.append([N, loss_at(model_for_N, text, N, device, dtype)])
     return losses
 
 
-def check_runs(folders, corpus):
-    """UserError if runs cannot be compared, or were trained on another corpus.
+# --- The runs -------------------------------------------------------------------------------------
 
-    Runs of one variant, whose mean is taken, may differ in the seed only.
-    """
-    for folder in folders:
-        if pretraining_settings(folder).get("corpus") != corpus.fingerprint:
-            raise UserError(
-                f"{folder} was not trained on this --corpus with this --vocab_size; "
-                "give both as for its training"
-            )
-        say_if_unfinished(folder)
 
-    # Their settings. Two runs of different folders may have the same name, so an error gives the
-    # whole path.
+def check_runs(folders, corpus, lengths, divide):
+    """UserError if a run cannot be measured in this way, or if runs cannot be compared."""
     runs = []
     for folder in folders:
-        runs.append({**run_of(folder), "run": str(folder)})
+        config = load_config(folder)
+        settings = pretraining_settings(folder)
+        if settings.get("corpus") != corpus.fingerprint:
+            raise UserError(f"{folder} was not trained on this --corpus with this --vocab_size")
+        if divide:
+            check_end_weights(folder, config)
+        say_if_unfinished(folder)
+
+        refused = sorted(set(lengths) - set(possible_lengths(config, lengths)))
+        if refused:
+            print(f"{folder} cannot read {refused} tokens: it has {config.max_length} positions")
+        runs.append({"run": str(folder), "settings": settings})
     check_comparable(runs)
 
 
-def run_of(folder):
-    """The name and the settings of a run: what check_comparable and identity_of_run need."""
-    return {"run": Path(folder).resolve().name, "settings": pretraining_settings(folder)}
+def measure_runs(folders, text, lengths, divide, device, dtype):
+    """A list of records, one per run, as in the docstring of this file."""
+    # how the losses are measured, with one digest of what the models read and must predict
+    content = text.masked_ids.numpy().tobytes() + text.labels.numpy().tobytes()
+    measured = {
+        "lengths": lengths,
+        "text_sha256": hashlib.sha256(content).hexdigest()[:12],
+        "scored": int((text.labels != IGNORED).sum()),
+        "divide_end_weights": divide,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    print(f"the loss of the same {measured['scored']:,} tokens in rows of N tokens, as [N, loss]")
 
-
-def records_of_file(path):
-    """{identity of a run: its record} of the file of --out; {} if it is not there yet."""
-    if not path.exists():
-        return {}
-    return {identity_of_run(record): record for record in read_length_records(path)}
-
-
-def check_out(path, kept, folders, measured):
-    """UserError, before the work, if the file of --out cannot take these runs.
-
-    kept: from `records_of_file`.
-    """
-    # all of them are finished; nothing in a record would show that one is not
+    records = []
     for folder in folders:
-        progress = progress_of_unfinished(folder)
-        if progress is not None:
-            raise UserError(f"--out is for finished runs: {folder} is at {progress}")
-
-    # the runs in the file were measured in the same way, so one of them is enough here
-    if kept:
-        first = next(iter(kept.values()))
-        differences = different_settings(first["measured"], measured, except_for=())
-        if differences:
-            raise UserError(
-                f"--out: the losses in {path} were measured in another way (other "
-                f"{', '.join(differences)}); choose another file"
-            )
-
-    # they can be compared with the new ones, which replace records of the same run
-    runs = dict(kept)
-    for folder in folders:
-        run = run_of(folder)
-        runs[identity_of_run(run)] = run
-    with added_to_errors(f"{path} has runs already: delete their lines, or choose another file"):
-        check_comparable(list(runs.values()))
-
-
-def not_in_file(path, kept, folders):
-    """The runs whose losses are not in the file of --out, or are those of another model."""
-    missing = []
-    for folder in folders:
-        record = kept.get(identity_of_run(run_of(folder)))
-        if record is not None and record["model"] == model_digest(folder):
-            print(f"{folder}: its losses are in {path} already")
-        else:
-            missing.append(folder)
-    return missing
+        losses = losses_of_run(folder, text, lengths, divide, device, dtype)
+        print(f"{folder}  {losses}", flush=True)
+        record = {
+            "run": folder.resolve().name,
+            "settings": pretraining_settings(folder),
+            "made_by": made_by(device),
+            "model": model_digest(folder),
+            "measured": measured,
+            "losses": losses,
+        }
+        records.append(record)
+    return records
 
 
 # --- Table and figure -----------------------------------------------------------------------------
 
 
-def print_losses(record):
-    """The losses of one run, in a line."""
-    losses = [f"{N:,}: {loss:.4f}" for N, loss in record["losses"]]
-    tqdm.write(f"{record['run']:<28}  {'   '.join(losses)}")
-    sys.stdout.flush()  # show it now, also if the output goes to a file
+def losses_of_variants(records):
+    """{variant: {N: list of losses, one per run}}."""
+    table = {}
+    for record in records:
+        by_length = table.setdefault(record["settings"]["variant"], {})
+        for N, loss in record["losses"]:
+            by_length.setdefault(N, []).append(loss)
+    return table
 
 
 def print_table(records, lengths):
     """One line per variant: mean and standard error over its runs at each length."""
-    print("\n" + "variant".ljust(20) + "".join(f"{N:>18,}" for N in lengths))
+    print("variant".ljust(20) + "".join(f"{N:>18,}" for N in lengths))
     for variant, by_length in losses_of_variants(records).items():
         cells = []
         for N in lengths:
-            losses = list(by_length.get(N, {}).values())
-            cells.append(mean_and_standard_error(losses) if losses else "-")
-        print(variant.ljust(20) + "".join(f"{cell:>18}" for cell in cells))
+            cell = "-"
+            if N in by_length:
+                cell = mean_and_standard_error(by_length[N])
+            cells.append(cell.rjust(18))
+        print(variant.ljust(20) + "".join(cells))
 
 
-def draw_losses(records):
-    """Loss against length, a line per variant. records: of losses by length (lab/record.py)."""
+def draw_losses(records, path):
+    """Loss against length: a line per variant, with the standard error over its runs."""
     pyplot = load_pyplot()
-    losses_by_variant = losses_of_variants(records)
-
-    # the legend has four variants in a line
-    legend_height = 0.15 * math.ceil(len(losses_by_variant) / 4)  # inches
-    figure, axis = pyplot.subplots(figsize=(6.3, 3.4 + legend_height))
-    for number, (variant, by_length) in enumerate(losses_by_variant.items()):
-        losses_of_lengths = [list(seeds.values()) for seeds in by_length.values()]
-        means = [np.mean(losses) for losses in losses_of_lengths]
-        errors = [standard_error(losses) for losses in losses_of_lengths]
-        axis.errorbar(
-            list(by_length),
-            means,
-            yerr=errors,
-            marker="o",
-            markersize=2.5,
-            label=f"{variant} ({len(losses_of_lengths[0])})",
-            **style_of_line(number),
-        )
-
-    # the --seq_len of the training
-    trained_at = records[0]["settings"]["seq_len"]
-    axis.axvline(trained_at, color="0.4", linewidth=0.8, linestyle=":")
-
-    # a logarithmic axis of lengths, with the lengths themselves
-    lengths = records[0]["measured"]["lengths"]
+    figure, axis = pyplot.subplots(layout="constrained")
+    for variant, by_length in losses_of_variants(records).items():
+        means = [np.mean(losses) for losses in by_length.values()]
+        errors = [standard_error(losses) for losses in by_length.values()]
+        axis.errorbar(list(by_length), means, yerr=errors, marker=".", label=variant)
     axis.set_xscale("log", base=2)
-    axis.set_xticks(lengths, [f"{N:,}" for N in lengths])
-    axis.set_xlabel("N (tokens in a row; dotted: --seq_len of the training)")
-    axis.set_ylabel("loss (nats) of the same tokens:\nmean, standard error, (number of runs)")
-    # handles of 4 font sizes, long enough to show whether a line is solid, dashed or dotted
-    figure.legend(loc="outside upper center", ncols=4, handlelength=4)
-    return figure
+    axis.set_xlabel("N (tokens in a row)")
+    axis.set_ylabel("loss (nats) of the same tokens")
+    figure.legend(loc="outside upper center", ncols=4)
+    figure.savefig(path)
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -485,48 +357,23 @@ def draw_losses(records):
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(
         prog="python -m lab.lengths",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Held-out loss by length: how well does a model predict in longer rows?",
     )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
     add("--corpus", nargs="+", required=True, help="as for pretrain.py: the text of the runs")
-    add(
-        "--vocab_size",
-        type=positive_int,
-        default=VOCABULARY_SIZE,
-        help="also as for pretrain.py (%(default)s)",
-    )
+    add("--vocab_size", type=positive_int, default=VOCABULARY_SIZE, help="as for pretrain.py")
     add("--cache_dir", type=Path, default="cache", help="downloads and token ids (%(default)s)")
-    add(
-        "--lengths",
-        nargs="+",
-        type=positive_int,
-        default=list(LENGTHS),
-        help="tokens in a row, at least 2 (64 to 2,048)",
-    )
-    add(
-        "--divide_end_weights",
-        action="store_true",
-        help="of fixed kernels, in rows longer than the --seq_len of the training: divide the end "
-        "weights by N / --seq_len",
-    )
+    add("--lengths", nargs="+", type=positive_int, default=LENGTHS, help="64 to 2,048")
+    add("--divide_end_weights", action="store_true", help="of fixed kernels, in longer rows")
     add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
-    add("--out", type=Path, metavar="FILE.jsonl", help="also keep the numbers in this file")
-    add(
-        "--figure",
-        type=figure_path,
-        metavar="PATH",
-        help="also draw them: a path without suffix, or a folder",
-    )
+    add("--out", type=Path, metavar="FILE.jsonl", help="also write the losses to a new file")
+    add("--figure", type=Path, metavar="PATH", help="also draw them, such as loss.png")
     args = parser.parse_args(arguments)
     if min(args.lengths) < 2:
         parser.error("--lengths: a row has [CLS] and at least one token more")
-
-    # a length or run that is given twice is one
     args.lengths = sorted(set(args.lengths))
-    args.runs = each_run_once(args.runs)
     return args
 
 
@@ -535,47 +382,24 @@ def main(arguments=None):
     args = parse_arguments(arguments)
     device, dtype, line = choose_device(args.device, args.dtype)
     print(line)
-    if args.figure is not None:
-        load_pyplot()  # a missing library is named before the work
 
-    # the runs, and the text of their held-out pairs
-    for folder in args.runs:
-        config = load_config(folder)
-        if args.divide_end_weights:
-            check_end_weights(folder, config)
+    # What can be wrong is checked before the work.
+    if args.out is not None:
+        if args.out.exists():
+            raise UserError(f"{args.out} is there already: name a new file")
+        args.out.parent.mkdir(parents=True, exist_ok=True)
     seq_len = 8  # the smallest allowed; it only affects batches of pairs, which are not used here
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
-    check_runs(args.runs, corpus)
+    check_runs(args.runs, corpus, args.lengths, args.divide_end_weights)
+
+    # measure
     text = held_out_text(corpus, args.lengths)
-    measured = measurement(text, args.lengths, dtype, args.divide_end_weights)
-
-    # what is left to measure
-    missing = args.runs
+    records = measure_runs(args.runs, text, args.lengths, args.divide_end_weights, device, dtype)
     if args.out is not None:
-        kept = records_of_file(args.out)
-        check_out(args.out, kept, args.runs, measured)
-        missing = not_in_file(args.out, kept, args.runs)
-    readable = readable_lengths(missing, args.lengths)
-
-    # write the file now, perhaps without a line, so that a wrong path fails before the work
-    if args.out is not None:
-        add_records(args.out, [], read_length_records)
-
-    # measure; each run is kept as soon as it is finished
-    print(f"the loss of the same {measured['scored']:,} tokens in rows of N tokens, as N: loss")
-    records = []
-    for record in measure_runs(readable, text, measured, device, dtype):
-        print_losses(record)
-        records.append(record)
-        if args.out is not None:
-            add_records(args.out, records, read_length_records)
-
-    # with --out: also the runs of earlier commands
-    if args.out is not None:
-        records = read_length_records(args.out)
+        write_text(args.out, "".join(json.dumps(record) + "\n" for record in records))
     print_table(records, args.lengths)
     if args.figure is not None:
-        save(draw_losses(records), args.figure, args.figure.parent, "loss-by-length")
+        draw_losses(records, args.figure)
     return 0
 
 

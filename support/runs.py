@@ -148,22 +148,24 @@ def read_config_file(folder):
     return config
 
 
-def pretraining_settings(folder):
-    """The settings with which pretrain.py trained the run: the first line of its log.
+def first_record(folder):
+    """The first line of a run's log: {"settings", "code", "made_by"}.
 
-    {} if the run has no log, such as a run that another program made.
+    None if the run has no log, such as a run that another program made.
     """
     path = Path(folder) / "log.jsonl"
     if not path.is_file():
+        return None
+    with open(path, encoding="utf-8") as file:
+        return json.loads(file.readline())
+
+
+def pretraining_settings(folder):
+    """The settings with which pretrain.py trained the run; {} if it has no log."""
+    record = first_record(folder)
+    if record is None:
         return {}
-    try:
-        with open(path, encoding="utf-8") as file:
-            settings = json.loads(file.readline(), parse_constant=refuse_constant)["settings"]
-        if not isinstance(settings, dict):
-            raise TypeError("the settings are not a dictionary")
-        return settings
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise UserError(f"{path} is damaged: its first line holds no settings") from None
+    return record["settings"]
 
 
 def say_if_unfinished(folder):

@@ -14,7 +14,7 @@ import torch
 import attention
 import references
 from attention import VARIANTS, split_heads
-from lab import explore, figures
+from lab import explore, look
 from model import save_run
 from model_helpers import small_model, word_tokenizer
 
@@ -82,7 +82,7 @@ def softmax(scores):
 
 def inputs_of_mixer(model, layer):
     """(x, attention_mask, y) of the mixer of a layer, noted while the model reads the sentence."""
-    ids, _ = figures.encode(model, word_tokenizer(), SENTENCE)
+    ids, _ = look.encode(model, word_tokenizer(), SENTENCE)
     noted = []
     hook = model.bert.layers[layer - 1].mixer.register_forward_hook(
         lambda mixer, inputs, output: noted.append((*inputs, output))
@@ -222,20 +222,20 @@ def test_every_term_in_the_page_is_that_of_the_loop_references(page_of, variant,
 
 def test_the_maps_and_kernels_are_those_of_the_figures(page_of):
     model, data = page_of("composite")
-    ids, _ = figures.encode(model, word_tokenizer(), SENTENCE)
-    fixed = figures.fixed_kernels(model)
+    ids, _ = look.encode(model, word_tokenizer(), SENTENCE)
+    fixed = look.fixed_kernels(model)
     for layer in (1, 2):
-        dynamic = figures.dynamic_kernels(model, ids, layer)  # (H, N, K)
+        dynamic = look.dynamic_kernels(model, ids, layer)  # (H, N, K)
         heads = data["runs"][0]["layers"][layer - 1]["heads"]
         for h, head in enumerate(heads):
-            expected = figures.attention_maps(model, ids, layer, h + 1)
+            expected = look.attention_maps(model, ids, layer, h + 1)
             for found, figure in zip(maps_of_attention(head, "clip"), expected, strict=True):
                 assert np.abs(found.numpy() - figure).max() < 1e-4
 
             fixed_term, dynamic_term = head["terms"]
             p = softmax(unpack(fixed_term["rows"]))[0].numpy()  # (K,)
             assert np.abs(p - fixed[layer][h]).max() < 1e-4
-            assert fixed_term["words"] == figures.describe(fixed[layer][h], clipped=True)[0]
+            assert fixed_term["words"] == look.describe(fixed[layer][h], clipped=True)
             p = softmax(unpack(dynamic_term["rows"])).numpy()  # (N, K)
             assert np.abs(p - dynamic[h]).max() < 1e-4
 

@@ -1,18 +1,15 @@
 """lab/lengths.py: the same hidden tokens at every length, the loss of the model, its errors."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
-from tqdm import tqdm
 
 import pretrain
 from conftest import ROOT
 from data import CLS, PAD, SEP, prepare_corpus
 from lab import lengths
-from lab.record import add_records, read_length_records
+from lab.report import read_records
 from model import BertConfig, BertForMaskedLM, load_run
 from support.files import sha256_of
 from support.statistics import mean_and_standard_error
@@ -38,18 +35,6 @@ def runs(small_text, tmp_path_factory):
         options = ["--variant", variant, "--seed", seed, "--out_dir", folder / f"{variant}{seed}"]
         assert pretrain.main([str(option) for option in [*common, *options]]) == 0
     return found
-
-
-def length_record(variant, seed, losses):
-    """A record as lab.lengths writes it, of a run that was trained with rows of 64 tokens."""
-    return {
-        "run": f"{variant}-seed{seed}",
-        "settings": {"variant": variant, "seed": seed, "seq_len": 64},
-        "made_by": {"date": "2026-01-02", "device": "cpu (model)"},
-        "model": "12ab",
-        "measured": {"lengths": [64, 128], "scored": 10, "dtype": "float32"},
-        "losses": [[N, loss] for N, loss in losses.items()],
-    }
 
 
 # --- The text -------------------------------------------------------------------------------------
@@ -211,8 +196,7 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_all_hidden_tokens(corpus, runs
     """Row by row, cut from the stretches one after the other; the program has batches."""
     text = lengths.held_out_text(corpus, (20, LONGEST))
     model, _ = load_run(runs["alibi0"])
-    with tqdm(disable=True) as bar:
-        got = lengths.loss_at(model, text, 20, torch.device("cpu"), torch.float32, bar)
+    got = lengths.loss_at(model, text, 20, torch.device("cpu"), torch.float32)
 
     losses = []
     for ids, labels in rows_cut_one_by_one(text, 20):
@@ -234,15 +218,12 @@ def test_every_run_is_measured_and_absolute_ends_with_its_table(
     assert code == 0, error
 
     # one line says what is left out, and the other runs go on
-    lines = [line for line in (printed + error).splitlines() if "cannot read" in line]
-    assert len(lines) == 1
-    assert "absolute has vectors for 16 positions, so it cannot read 40 tokens" in lines[0]
+    lines = [line for line in printed.splitlines() if "cannot read" in line]
+    assert len(lines) == 1 and "absolute0 cannot read [40] tokens" in lines[0]
 
-    # one record per run, in the order of VARIANTS
-    records = read_length_records(out)
-    assert [record["run"] for record in records] == ["absolute0", "alibi0", "alibi1"]
-    assert [record["settings"]["seed"] for record in records] == [0, 0, 1]
-    assert all(record["made_by"]["code"] for record in records)
+    # one record per run
+    records = read_records(out)
+    assert [record["run"] for record in records] == ["alibi0", "alibi1", "absolute0"]
     for record in records:
         assert sha256_of(runs[record["run"]] / "model.pt").startswith(record["model"])
     losses = {}
@@ -256,7 +237,7 @@ def test_every_run_is_measured_and_absolute_ends_with_its_table(
         for N, loss in record["losses"]:
             losses[record["run"], N] = loss
     expected = [(f"alibi{seed}", N) for seed in (0, 1) for N in (8, 16, 40)]
-    assert list(losses) == [("absolute0", 8), ("absolute0", 16), *expected]
+    assert list(losses) == [*expected, ("absolute0", 8), ("absolute0", 16)]
 
     # the table: mean and standard error over two runs, and a dash
     table = {line.split()[0]: line for line in printed.splitlines() if line.strip()}
@@ -286,7 +267,7 @@ def test_divided_end_weights_are_divided_for_each_length_alone(
         measuring = [tmp_path / "run", *text, "--lengths", 16, 24, 40, "--out", out, *options]
         code, _, error = run_program("lab.lengths", lengths.main, *measuring)
         assert code == 0, error
-        (record,) = read_length_records(out)
+        (record,) = read_records(out)
         losses[name] = dict(record["losses"])
     assert losses["divided"][16] == losses["whole"][16]
 
@@ -295,172 +276,9 @@ def test_divided_end_weights_are_divided_for_each_length_alone(
     for N in (24, 40):
         model, _ = load_run(tmp_path / "run")
         divided = lengths.with_divided_end_weights(model, N)
-        with tqdm(disable=True) as bar:
-            expected = lengths.loss_at(
-                divided, held_out, N, torch.device("cpu"), torch.float32, bar
-            )
+        expected = lengths.loss_at(divided, held_out, N, torch.device("cpu"), torch.float32)
         assert losses["divided"][N] == expected
         assert losses["divided"][N] != losses["whole"][N]
-
-
-def test_runs_that_are_in_the_file_stay_there_and_are_in_the_table_and_in_the_figure(
-    runs, small_text, run_program, tmp_path, monkeypatch
-):
-    drawn = []
-    places = []
-    monkeypatch.setattr(lengths, "load_pyplot", lambda: None)
-    monkeypatch.setattr(lengths, "draw_losses", drawn.extend)
-    monkeypatch.setattr(lengths, "save", lambda figure, *place: places.append(place))
-
-    out = tmp_path / "lengths.jsonl"
-    text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
-    text += ["--dtype", "fp32", "--lengths", 8, 16, "--out", out]
-    for name in ("alibi0", "absolute0"):
-        code, printed, error = run_program("lab.lengths", lengths.main, runs[name], *text)
-        assert code == 0, error
-    assert "alibi0" not in printed  # it was not measured again
-    assert "\nabsolute " in printed and "\nalibi " in printed  # rows of the table
-    before = read_length_records(out)
-    assert [record["run"] for record in before] == ["absolute0", "alibi0"]
-
-    # a run whose model has changed is measured again, and its record is replaced
-    earlier = {**before[1], "model": "12ab", "losses": [[8, 1.0], [16, 1.0]]}
-    add_records(out, [earlier], read_length_records)
-    again = [runs["alibi0"], *text, "--figure", tmp_path / "figure"]
-    code, _, error = run_program("lab.lengths", lengths.main, *again)
-    assert code == 0, error
-    assert [record["losses"] for record in drawn] == [record["losses"] for record in before]
-    assert drawn == read_length_records(out)
-
-    # the path of the option; in an existing folder, the figure has the name that it has in docs
-    assert places == [(tmp_path / "figure", tmp_path, "loss-by-length")]
-
-
-def test_a_run_is_not_measured_twice(runs, small_text, run_program, tmp_path, monkeypatch):
-    """After an interruption, the same command measures only what is missing."""
-    out = tmp_path / "lengths.jsonl"
-    text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
-    text += ["--dtype", "fp32", "--lengths", 8, 16, "--out", out]
-    code, _, error = run_program("lab.lengths", lengths.main, runs["alibi0"], *text)
-    assert code == 0, error
-
-    loaded = []
-    load = lengths.load_run
-    monkeypatch.setattr(lengths, "load_run", lambda folder: loaded.append(folder) or load(folder))
-    code, printed, error = run_program("lab.lengths", lengths.main, *runs.values(), *text)
-    assert code == 0, error
-    assert loaded == [runs["alibi1"], runs["absolute0"]]
-    assert f"{runs['alibi0']}: its losses are in {out} already" in printed
-    assert [record["run"] for record in read_length_records(out)] == sorted(runs)
-
-    # nothing is missing: only the table is printed
-    code, printed, error = run_program("lab.lengths", lengths.main, *runs.values(), *text)
-    assert code == 0, error
-    assert len(loaded) == 2 and "\nabsolute " in printed
-
-
-def test_a_run_that_is_not_finished_is_measured_but_not_kept(
-    runs, small_text, run_program, tmp_path
-):
-    unfinished = tmp_path / "run"
-    shutil.copytree(runs["alibi0"], unfinished)
-    log = unfinished / "log.jsonl"
-    log.write_text(log.read_text().replace('"steps": 2', '"steps": 400'))
-    text = [unfinished, "--corpus", small_text.file, "--cache_dir", small_text.cache]
-    text += ["--device", "cpu", "--lengths", 8, 16]
-    code, _, error = run_program("lab.lengths", lengths.main, *text)
-    assert code == 0 and "is not finished: step 2 of 400" in error
-
-    out = tmp_path / "lengths.jsonl"
-    code, _, error = run_program("lab.lengths", lengths.main, *text, "--out", out)
-    assert code == 2 and not out.exists()
-    assert f"--out is for finished runs: {unfinished} is at step 2 of 400" in error
-
-
-@pytest.mark.parametrize("option", [["--lengths", 8], ["--dtype", "bf16"]])
-def test_a_file_of_losses_that_were_measured_in_another_way_is_refused_and_stays(
-    option, runs, small_text, run_program, tmp_path
-):
-    """The message names what differs."""
-    out = tmp_path / "lengths.jsonl"
-    arguments = [runs["alibi0"], "--corpus", small_text.file, "--cache_dir", small_text.cache]
-    arguments += ["--device", "cpu", "--dtype", "fp32", "--lengths", 8, 16, "--out", out]
-    code, _, error = run_program("lab.lengths", lengths.main, *arguments)
-    assert code == 0, error
-    before = out.read_bytes()
-
-    code, printed, error = run_program("lab.lengths", lengths.main, *arguments, *option)
-    assert code == 2
-    assert f"were measured in another way (other {option[0][2:]}" in error
-    assert len(error.strip().splitlines()) == 1
-    assert "alibi0" not in printed
-    assert out.read_bytes() == before
-
-
-def test_a_run_that_cannot_be_compared_with_those_of_the_file_is_refused(
-    runs, small_text, run_program, tmp_path
-):
-    """The same variant and seed under another name: perhaps a copy."""
-    out = tmp_path / "lengths.jsonl"
-    shutil.copytree(runs["alibi0"], tmp_path / "copy")
-    text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
-    text += ["--dtype", "fp32", "--lengths", 8, 16, "--out", out]
-    code, _, error = run_program("lab.lengths", lengths.main, runs["alibi0"], *text)
-    assert code == 0, error
-    code, _, error = run_program("lab.lengths", lengths.main, tmp_path / "copy", *text)
-    assert code == 2
-    assert "both alibi with seed 0" in error
-    assert f"{out} has runs already" in error
-    assert [record["run"] for record in read_length_records(out)] == ["alibi0"]
-
-
-def test_a_run_that_can_read_none_of_the_lengths_has_no_record(
-    runs, small_text, run_program, tmp_path
-):
-    out = tmp_path / "lengths.jsonl"
-    text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
-    text += ["--lengths", 20, 40, "--out", out]
-    code, _, error = run_program("lab.lengths", lengths.main, runs["absolute0"], *text)
-    assert code == 2
-    assert "no run can read rows of these --lengths" in error
-    assert not out.exists()
-
-    both = [runs["absolute0"], runs["alibi0"]]
-    code, _, error = run_program("lab.lengths", lengths.main, *both, *text)
-    assert code == 0, error
-    assert [record["run"] for record in read_length_records(out)] == ["alibi0"]
-
-
-def test_another_text_or_other_masks_have_another_digest(corpus):
-    text = lengths.held_out_text(corpus, LENGTHS)
-    labels = text.labels.clone()
-    labels[text.labels != -100] += 1
-    digests = set()
-    for each in (
-        text,
-        lengths.HeldOutText(text.masked_ids + 1, text.labels),
-        lengths.HeldOutText(text.masked_ids, labels),
-    ):
-        digests.add(lengths.measurement(each, LENGTHS, torch.float32, False)["text_sha256"])
-    assert len(digests) == 3
-
-
-def test_lines_of_a_file_that_were_measured_in_different_ways_are_refused(tmp_path):
-    path = tmp_path / "lengths.jsonl"
-    first = length_record("alibi", 0, {64: 2.0})
-    second = length_record("alibi", 1, {64: 2.0})
-    second["measured"]["scored"] = 5
-    add_records(path, [first, second], read_length_records)
-    with pytest.raises(ValueError, match="alibi-seed1 was measured in another way"):
-        read_length_records(path)
-
-
-def test_a_damaged_line_of_a_file_of_losses_is_refused_with_its_number(tmp_path):
-    path = tmp_path / "lengths.jsonl"
-    damaged = length_record("alibi", 1, {64: "2.0"})
-    add_records(path, [length_record("alibi", 0, {64: 2.0}), damaged], read_length_records)
-    with pytest.raises(ValueError, match="line 2: '2.0' is not a number.*measure the run again"):
-        read_length_records(path)
 
 
 def test_a_run_of_another_corpus_is_refused_in_one_line(runs, run_program, tmp_path):
@@ -471,27 +289,6 @@ def test_a_run_of_another_corpus_is_refused_in_one_line(runs, run_program, tmp_p
     assert code == 2
     assert "was not trained on this --corpus" in error
     assert len(error.strip().splitlines()) == 1
-
-
-def test_two_copies_of_a_run_are_refused_in_one_line(runs, corpus, tmp_path):
-    shutil.copytree(runs["alibi0"], tmp_path / "copy")
-    with pytest.raises(ValueError, match="seed 0: keep only one of them") as refused:
-        lengths.check_runs([runs["alibi0"], tmp_path / "copy"], corpus)
-    for folder in (runs["alibi0"], tmp_path / "copy"):
-        assert str(folder) in str(refused.value)
-    assert "are both alibi with seed 0: keep only one of them" in str(refused.value)
-
-
-def test_a_folder_as_the_file_of_the_numbers_is_refused_before_the_work(
-    runs, small_text, run_program, tmp_path
-):
-    arguments = [runs["alibi0"], "--corpus", small_text.file, "--cache_dir", small_text.cache]
-    arguments += ["--lengths", 8, "--out", tmp_path]
-    code, printed, error = run_program("lab.lengths", lengths.main, *arguments)
-    assert code == 2
-    assert "is a folder, not a file" in error
-    assert len(error.strip().splitlines()) == 1
-    assert "loss" not in printed  # the first line of the work
 
 
 def test_a_run_with_a_vocabulary_of_its_own_needs_the_same_vocab_size_again(
@@ -507,26 +304,3 @@ def test_a_run_with_a_vocabulary_of_its_own_needs_the_same_vocab_size_again(
     assert code == 2 and "--vocab_size" in error
     code, _, error = run_program("lab.lengths", lengths.main, *measuring, "--vocab_size", 30)
     assert code == 0, error
-
-
-def test_the_figure_has_a_line_for_each_variant():
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    records = [
-        length_record("alibi", 0, {64: 2.0, 128: 1.0}),
-        length_record("alibi", 1, {64: 3.0}),
-        length_record("absolute", 0, {64: 4.0}),
-    ]
-    figure = lengths.draw_losses(records)
-    (axis,) = figure.axes
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["alibi (2)", "absolute (1)"]
-    alibi = axis.containers[0][0]
-    assert alibi.get_xdata().tolist() == [64, 128]
-    assert alibi.get_ydata().tolist() == [2.5, 1.0]
-
-    # the error at 64 tokens: the deviation of 2 and 3 is 1 / sqrt(2), by sqrt(2) it is 0.5
-    (bars,) = axis.containers[0][2]
-    low, high = bars.get_segments()[0][:, 1]
-    assert (low, high) == (2.0, 3.0)
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["64", "128"]
-    pyplot.close(figure)

@@ -22,10 +22,6 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_readme_has_at_most_220_lines():
-    assert len(README.splitlines()) <= 220
-
-
 # --- The table of variants ------------------------------------------------------------------------
 
 

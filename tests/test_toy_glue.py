@@ -1,30 +1,18 @@
-"""toy/glue.py and toy/baselines.py: the same files everywhere, and labels checked here."""
+"""toy/glue.py: the same files everywhere, and labels checked here."""
 
 import hashlib
-import io
-import math
 import re
-import subprocess
-import sys
 from collections import Counter
-from contextlib import redirect_stdout
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lab.record import read_run_records
-from support.glue_format import FORMATS, has_labels, read_label, read_task
-from support.glue_table import Run, task_cells
-from toy import __main__ as toy_command
 from toy import glue as toy_glue
 from toy import language
-from toy.baselines import Features, baselines, features_of, linear_predictions, targets_of
-from toy.glue import GLUE_ROWS, LABELS, Row
+from toy.glue import GLUE_ROWS, LABELS
 from toy.pairs import PHENOMENA
+from toy_words import NAMES, NOUNS, REFLEXIVES, SINGULAR, is_human, nouns_in, pronoun_for, words_of
 
-ROOT = Path(__file__).parent.parent
 SHA256_OF_THE_FILES = "913b90e0255202f544133ac79e0d30e44232dd6d200b7e0bb2dee1f4ff310e44"
 
 
@@ -41,7 +29,7 @@ def tree_sha256(folder):
 def glue(tmp_path_factory):
     """(the folder of the files, {task: {split: list of Row}})"""
     folder = tmp_path_factory.mktemp("toy") / "glue"
-    return folder, toy_glue.write_glue(folder)
+    return folder, toy_glue.write_tasks(folder)
 
 
 def all_rows(glue, task):
@@ -53,68 +41,12 @@ def all_rows(glue, task):
     return rows
 
 
-def words_of(text):
-    return re.findall(r"\w+", text)
-
-
 # --- Files ----------------------------------------------------------------------------------------
 
 
 def test_the_files_have_the_published_hash(glue):
     folder, _ = glue
     assert tree_sha256(folder) == SHA256_OF_THE_FILES
-
-
-def few_rows():
-    """GLUE_ROWS with 30 rows in every file."""
-    return {task: dict.fromkeys(splits, 30) for task, splits in GLUE_ROWS.items()}
-
-
-def test_the_same_seed_gives_the_same_files_and_another_seed_gives_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(toy_glue, "GLUE_ROWS", few_rows())
-    for name, seed in (("first", 0), ("again", 0), ("other", 1)):
-        toy_glue.write_glue(tmp_path / name, seed)
-    assert tree_sha256(tmp_path / "again") == tree_sha256(tmp_path / "first")
-    assert tree_sha256(tmp_path / "other") != tree_sha256(tmp_path / "first")
-
-
-def test_an_existing_folder_is_left_as_it_is(tmp_path):
-    (tmp_path / "own.txt").write_text("mine")
-    with pytest.raises(OSError, match="exists already"):
-        toy_glue.write_glue(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["own.txt"]
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_the_files_read_as_glue_s_own_with_every_row_and_label(glue, name):
-    folder, written = glue
-    published = FORMATS[name]
-    task = replace(published, rows=GLUE_ROWS[published.folder])
-    assert list(task.rows) == list(published.rows)
-
-    for split in task.rows:
-        examples = read_task(task, folder, split)
-        rows = written[task.folder][split]
-
-        # texts
-        assert examples.a == [row.texts[0] for row in rows]
-        if len(task.texts) == 1:
-            assert examples.b is None
-            assert {len(row.texts) for row in rows} == {1}
-        else:
-            assert examples.b == [row.texts[1] for row in rows]
-            assert {len(row.texts) for row in rows} == {2}
-
-        # labels and phenomena, where GLUE has published them
-        if has_labels(split):
-            assert examples.labels == [read_label(row.label, task) for row in rows]
-            assert None not in examples.labels
-        else:
-            assert examples.labels is None
-        if name == "cola" and has_labels(split):
-            assert examples.phenomena == [row.phenomenon for row in rows]
-        else:
-            assert examples.phenomena is None
 
 
 @pytest.mark.parametrize("task", GLUE_ROWS)
@@ -134,66 +66,6 @@ def test_labels_come_in_equal_parts_in_every_split(glue, task):
         assert max(found.values()) - min(found.values()) <= 1
 
 
-def test_every_word_of_the_tasks_is_a_word_of_the_corpus(glue):
-    known = set()
-    for document in language.documents(0, 40_000):
-        for sentence in document:
-            known.update(sentence.split())
-
-    found = set()
-    for task in GLUE_ROWS:
-        for row in all_rows(glue, task):
-            for text in row.texts:
-                found.update(words_of(text))
-    assert found <= known
-    assert len(found) > 150
-
-
-def test_the_command_writes_the_files_and_prints_a_table_of_baselines(
-    tmp_path, monkeypatch, capsys
-):
-    # few rows, because the scores do not matter here
-    monkeypatch.setattr(toy_glue, "GLUE_ROWS", few_rows())
-    monkeypatch.setattr(sys, "argv", ["toy", "--glue", str(tmp_path / "g")])
-    toy_command.main()
-    assert (tmp_path / "g" / "diagnostic" / "diagnostic.tsv").is_file()
-
-    # a head, then one line per task, and MNLI has two dev files
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split()[-6:] == ["majority", "words", "trigrams", "first", "second", "length"]
-    names = [line.split()[0] for line in lines]
-    assert names == ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "MNLI", "QNLI", "RTE", "WNLI"]
-
-    # a task of one text has no score for the first or the second text alone
-    assert re.fullmatch(r"CoLA +dev( +-?\d+\.\d){3} +- +- +-?\d+\.\d", lines[0])
-    assert re.fullmatch(r"MRPC +dev( +-?\d+\.\d){6}", lines[2])
-
-
-def test_the_command_refuses_a_folder_that_exists(tmp_path):
-    # What is there might be GLUE's own files.
-    command = [sys.executable, "-m", "toy", "--glue", tmp_path]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith("toy: ")
-    assert done.stderr.count("\n") == 1
-
-
-# --- The nouns of the language --------------------------------------------------------------------
-
-
-def noun_forms():
-    """{form: its noun} of all nouns of the language."""
-    forms = {}
-    for noun in language.NOUNS:
-        forms[noun.singular] = noun
-        if noun.plural:
-            forms[noun.plural] = noun
-    return forms
-
-
-NOUN_FORMS = noun_forms()
-
-
 # --- What else could tell the label: forms, lengths, words ---------------------------------------
 
 OPINIONS = {*language.GOOD, *language.BAD}
@@ -203,7 +75,7 @@ KINDS = {"animal", "animals", "person", "people"}
 DESCRIPTIONS = {"small", "big", "tall", "short", "old", "young", "black", "white", "brown", "grey"}
 
 # What a form does not show: {word: its class}. The class "" removes the word.
-CLASSES = dict.fromkeys(NOUN_FORMS, "NOUN")
+CLASSES = dict.fromkeys([*NOUNS, *SINGULAR, *NAMES], "NOUN")
 CLASSES |= dict.fromkeys(KINDS, "KIND")
 CLASSES |= dict.fromkeys(OPINIONS, "OPINION")
 CLASSES |= dict.fromkeys(language.MOODS, "MOOD")
@@ -254,180 +126,6 @@ def test_every_first_text_of_mnli_and_sts_b_has_all_labels(glue):
     assert forms == {f"{who} {be} MOOD ." for who in people for be in ("WAS", "BE")}
 
 
-@pytest.fixture(scope="module")
-def printed_baselines(glue):
-    """What the program prints: (its lines, {task: its baselines on its first dev file})."""
-    _, written = glue
-    scores = {}
-
-    def note_scores(task, train, dev):
-        computed = baselines(task, train, dev)
-        scores.setdefault(task, computed)
-        return computed
-
-    output = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output):
-        patch.setattr(toy_command, "baselines", note_scores)
-        toy_command.print_baselines(written)
-    lines = [line.rstrip() for line in output.getvalue().splitlines()]
-    return lines, scores
-
-
-@pytest.fixture
-def baseline_scores(printed_baselines):
-    """{task: its baselines on its first dev file}"""
-    _, scores = printed_baselines
-    return scores
-
-
-def test_the_baselines_in_the_documents_are_those_that_the_program_prints(printed_baselines):
-    """docs/results.md has the program's output as an indented block."""
-    printed, _ = printed_baselines
-    lines = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
-    start = lines.index("    $ python -m toy --glue toy_glue") + 1
-    assert [line.strip() for line in lines[start : start + len(printed)]] == printed
-
-
-def scores_of_runs():
-    """{column of the table: {variant: {pre-training seed: score}}} from results/toy.jsonl."""
-    scores = {}
-    for record in read_run_records(ROOT / "results" / "toy.jsonl"):
-        settings = record["settings"]
-        run = Run(record["run"], settings, record["glue"])
-        for column, cells in task_cells([run]).items():
-            (score,) = cells.means().values()  # of one fine-tuning seed
-            by_variant = scores.setdefault(column, {})
-            by_variant.setdefault(settings["variant"], {})[settings["seed"]] = score
-    return scores
-
-
-@pytest.mark.parametrize("task", [*GLUE_ROWS])
-def test_every_task_has_a_variant_above_the_baselines_and_separates_two_variants(task):
-    """On each dev file, in the committed runs.
-
-    The best variant is more than 9 points above all baselines. And there is another variant whose
-    runs are all more than 10 points below all runs of the best one.
-    """
-    names = {
-        "SST-2": ["SST"],
-        "STS-B": ["STS"],
-        "MNLI": ["MNLI-m", "MNLI-mm"],
-    }
-    lines = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
-    rows = [line.split() for line in lines if line.startswith(f"    {task} ")]
-    for column, row in zip(names.get(task, [task]), rows, strict=True):
-        baseline_scores = [float(number) for number in row[2:] if number != "-"]
-        assert len(row) == 8
-
-        runs = [list(by_seed.values()) for by_seed in scores_of_runs()[column].values()]
-        best = max(runs, key=np.mean)
-        assert np.mean(best) > max(baseline_scores) + 9
-        assert min(max(other) for other in runs) < min(best) - 10
-
-
-def chance_interval(task, share=1 / 2):
-    """The highest score that chance explains if the expected share of right rows is `share`.
-
-    In MRPC and QQP, F1 of a guess is at most that of "yes" to every row, 2/3.
-    """
-    dev = next(count for split, count in GLUE_ROWS[task].items() if split.startswith("dev"))
-    four_deviations = 4 * math.sqrt(share * (1 - share) / dev)
-    if task in ("MRPC", "QQP"):
-        share = (1 / 2 + 2 / 3) / 2
-    return 100 * (share + four_deviations)
-
-
-@pytest.mark.parametrize("task", ["MRPC", "QQP", "QNLI", "RTE", "WNLI"])
-def test_words_trigrams_one_text_alone_and_length_stay_at_chance_in_pairs(baseline_scores, task):
-    limit = chance_interval(task)
-    assert list(baseline_scores[task]) == [
-        "majority",
-        "words",
-        "trigrams",
-        "first",
-        "second",
-        "length",
-    ]
-    assert max(baseline_scores[task].values()) < limit
-
-
-def test_in_mnli_only_negation_can_be_seen_without_a_pre_trained_model(baseline_scores):
-    """A "not" in one of two texts excludes "entailment", and otherwise it excludes "contradiction".
-
-    So 2 / 3 is the best that words can do.
-    """
-    scores = baseline_scores["MNLI"]
-    assert scores["majority"] == pytest.approx(100 / 3)
-    for name in ("first", "second", "length"):
-        assert scores[name] < chance_interval("MNLI", 1 / 3)
-    for name in ("words", "trigrams"):
-        assert 60 < scores[name] < chance_interval("MNLI", 2 / 3)
-
-
-def test_in_sts_b_words_show_the_negation_and_one_text_alone_tells_little(baseline_scores):
-    scores = baseline_scores["STS-B"]
-    assert scores["majority"] == 0
-    for name in ("first", "second", "length"):
-        assert abs(scores[name]) < 15
-    for name in ("words", "trigrams"):
-        assert 50 < scores[name] < 70
-
-
-def test_in_sst_2_and_cola_short_word_sequences_tell_a_part(baseline_scores):
-    scores = baseline_scores["SST-2"]
-    assert scores["length"] == 50
-    assert 60 < scores["words"] < scores["trigrams"] < 90
-
-    scores = baseline_scores["CoLA"]
-    assert abs(scores["length"]) < 15
-    assert abs(scores["words"]) < 15
-    assert 50 < scores["trigrams"] < 85
-
-
-def test_baselines_of_a_small_example_are_those_computed_by_hand():
-    # "a" means 1 and "b c" means 0.
-    train = [Row(["a"], "1"), Row(["a"], "1"), Row(["b c"], "0")] * 20
-    dev = [Row(["b c"], "0"), Row(["b c"], "0"), Row(["a"], "1"), Row(["b c"], "1")]
-    scores = baselines("SST-2", train, dev)
-    assert scores == {"majority": 50, "words": 75, "trigrams": 75, "length": 75}
-
-    # pairs: equal texts mean 1
-    texts = ["a", "b", "c", "d"]
-    train = [Row([x, y], str(int(x == y))) for x in texts for y in texts]
-    train += [row for row in train if row.label == "1"] * 2
-    scores = baselines("QNLI", train, train)
-    assert scores["words"] == pytest.approx(100)
-    assert scores["first"] == scores["second"] == pytest.approx(50)
-
-
-def test_the_linear_model_is_ridge_regression():
-    # against the solution of the normal equations
-    rows = [Row(["a b"], "1"), Row(["b c"], "0"), Row(["c"], "1"), Row(["a"], "0"), Row(["d"], "0")]
-    features = [features_of(row) for row in rows]
-    indices = {feature: i for i, feature in enumerate(sorted({f for fs in features for f in fs}))}
-    dense = np.zeros((len(rows), len(indices)))
-    for i, row_features in enumerate(features):
-        for feature in row_features:
-            dense[i, indices[feature]] = 1
-
-    targets = targets_of(rows)
-    centred = targets - targets.mean(axis=0)
-    matrix = dense.T @ dense + 5 * np.eye(len(indices))
-    expected = dense @ np.linalg.solve(matrix, dense.T @ centred) + targets.mean(axis=0)
-
-    x = Features.of_rows(features, indices)
-    found = linear_predictions(x, targets, x)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_the_matrix_of_features_has_the_products_that_its_docstring_shows():
-    x = Features.of_rows([["it", "ran"], ["they", "ran"]], {"it": 0, "they": 1, "ran": 2})
-    assert x.rows.tolist() == [0, 0, 1, 1]
-    assert x.features.tolist() == [0, 2, 1, 2]
-    assert x.times(np.array([5, 7, 1])).tolist() == [6, 8]
-    assert x.transposed_times(np.array([1, 2])).tolist() == [1, 2, 3]
-
-
 # --- MRPC, QQP, MNLI, QNLI, RTE, WNLI: who is the subject? ---------------------------------------
 
 # What somebody in a mood does: {form: mood}.
@@ -440,29 +138,12 @@ ACTS = {
     "rest": "ill", "rests": "ill", "rested": "ill",
     "run": "late", "runs": "late", "ran": "late",
 }  # fmt: skip
-WOMEN = {"anna", "maria", "emma", "ruth"}
-MEN = {"tom", "david", "omar", "paul"}
-
-
-def nouns_of(text):
-    return [word for word in words_of(text) if word in NOUN_FORMS]
 
 
 def mood_of(text):
     """The one mood of a text: "it was tired", "the dog slept"."""
     (mood,) = {ACTS.get(word, word) for word in words_of(text)} & set(ACTS.values())
     return mood
-
-
-def pronoun_for(noun):
-    """The pronoun that means a noun."""
-    if noun in WOMEN:
-        return "she"
-    if noun in MEN:
-        return "he"
-    if noun in {entry.plural for entry in language.NOUNS}:
-        return "they"
-    return "it"
 
 
 def pronoun_in(text):
@@ -476,9 +157,8 @@ def is_negated(text):
 
 def kind_of(noun):
     """ "person" or "animal"."""
-    if NOUN_FORMS[noun].kind == "person":
+    if is_human(noun):
         return "person"
-    assert NOUN_FORMS[noun].kind in ("animal", "bird")
     return "animal"
 
 
@@ -491,7 +171,7 @@ def kind_in(text):
 def check_mrpc(texts, label):
     """Label 1: the kind is that of the subject, which is the first noun."""
     first, second = texts
-    subject, neighbour = nouns_of(first)
+    subject, neighbour = nouns_in(first)
     assert {kind_of(subject), kind_of(neighbour)} == {"animal", "person"}
     assert mood_of(first) == mood_of(second), texts
     assert (kind_in(second) == kind_of(subject)) == (label == "1"), texts
@@ -500,7 +180,7 @@ def check_mrpc(texts, label):
 def check_qqp(texts, label):
     """Label 1: the pronoun is that of the subject, and the mood is the same."""
     first, second = texts
-    subject, neighbour = nouns_of(first)
+    subject, neighbour = nouns_in(first)
     assert pronoun_in(second) in (pronoun_for(subject), pronoun_for(neighbour))
     same_person = pronoun_in(second) == pronoun_for(subject)
     same_mood = mood_of(first) == mood_of(second)
@@ -510,7 +190,7 @@ def check_qqp(texts, label):
 
 def follows(known, said):
     """MNLI's label: what a text says about another one."""
-    subject, neighbour = nouns_of(known)
+    subject, neighbour = nouns_in(known)
     assert mood_of(known) == mood_of(said)
 
     # "it was tired" or "the animal was tired": is it the subject?
@@ -536,7 +216,7 @@ def check_qnli(texts, label):
     """Label "entailment": the answer's pronoun is that of the subject of the question."""
     question, answer = texts
     assert question.startswith("did "), "the present would show the number of the subject"
-    subject, neighbour = nouns_of(question)
+    subject, neighbour = nouns_in(question)
     other = pronoun_for(neighbour)
     assert pronoun_in(answer) in {pronoun_for(subject), other}
     assert other != pronoun_for(subject)
@@ -549,7 +229,7 @@ def check_rte(texts, label):
     known, said = texts
     assert known.split()[0] in ("every", "all", "no")
     assert mood_of(known) == mood_of(said)  # "dirty" is not one of them
-    subject = nouns_of(said)[0]
+    subject = nouns_in(said)[0]
     assert (kind_of(subject) == kind_in(known)) == (label == "entailment"), texts
     assert is_negated(said) == known.startswith("no "), texts
 
@@ -558,11 +238,11 @@ def check_wnli(texts, label):
     """Label 1: the subject of the second sentence has the number of the pronoun."""
     known, said = texts
     effect, reason = known.strip(".").split(" because ")
-    first, second = nouns_of(effect)
-    assert {*nouns_of(said)} == {first, second}
+    first, second = nouns_in(effect)
+    assert {*nouns_in(said)} == {first, second}
     assert pronoun_for(first) != pronoun_for(second)
     assert mood_of(reason) == mood_of(said)
-    subject = nouns_of(said)[0]
+    subject = nouns_in(said)[0]
     assert (pronoun_for(subject) == pronoun_in(reason)) == (label == "1"), texts
 
 
@@ -582,41 +262,6 @@ CHECKS = {
 def test_every_label_follows_from_the_subject_of_the_text(glue, task):
     for row in all_rows(glue, task):
         CHECKS[task](row.texts, row.label)
-
-
-def test_questions_that_differ_are_about_the_other_one_or_about_another_mood(glue):
-    seen = Counter()
-    for row in all_rows(glue, "QQP"):
-        if row.label == "0":
-            first, second = row.texts
-            seen[mood_of(first) == mood_of(second)] += 1
-    assert abs(seen[True] - seen[False]) <= 3
-
-
-def test_mnli_is_in_the_past_except_for_its_mismatched_genre_in_the_present(glue):
-    present = {"is", "are", "does", "do"}
-    past = {"was", "were", "did"}
-    _, written = glue
-    for split, rows in written["MNLI"].items():
-        # the tenses of all texts whose auxiliary shows one
-        is_present = set()
-        for row in rows:
-            for text in row.texts:
-                words = {*words_of(text)}
-                if words & (present | past):
-                    is_present.add(bool(words & present))
-
-        if split == "diagnostic":
-            assert is_present == {True, False}
-        else:
-            assert is_present == {split.endswith("mismatched")}
-
-
-def test_half_of_rte_has_a_place_and_half_has_another_noun_near_the_subject(glue):
-    seen = Counter()
-    for row in all_rows(glue, "RTE"):
-        seen[len(nouns_of(row.texts[1])), " in the " in row.texts[0]] += 1
-    assert seen == {(2, True): 1400, (2, False): 1400}
 
 
 # --- SST-2 ----------------------------------------------------------------------------------------
@@ -661,7 +306,7 @@ def equal_parts(texts):
     """Which of the four parts two texts have in common: who, mood, tense, negation."""
     first, second = texts
     return [
-        pronoun_in(second) == pronoun_for(nouns_of(first)[0]),
+        pronoun_in(second) == pronoun_for(nouns_in(first)[0]),
         mood_of(first) == mood_of(second),
         is_past(first) == is_past(second),
         is_negated(first) == is_negated(second),
@@ -699,35 +344,19 @@ def test_the_mood_alone_answers_three_of_four_questions_of_qqp(glue):
         found[mood_of(first) == mood_of(second), row.label] += 1
     right = found[True, "1"] + found[False, "0"]
     assert right / found.total() == 0.75
-    precision = found[True, "1"] / (found[True, "1"] + found[True, "0"])
-    recall = found[True, "1"] / (found[True, "1"] + found[False, "1"])
-    assert 2 * precision * recall / (precision + recall) == pytest.approx(0.8)
+    wrong = found.total() - right
+    f1 = 2 * found[True, "1"] / (2 * found[True, "1"] + wrong)
+    assert f1 == pytest.approx(0.8)
 
 
 def test_a_reflexive_of_cola_is_wrong_if_it_fits_the_noun_next_to_it(glue):
     """Whoever is the subject of "cats washed themselves", it is wrong."""
-    reflexives = {"it": "itself", "they": "themselves", "she": "herself", "he": "himself"}
     rows = [row for row in all_rows(glue, "CoLA") if row.phenomenon == "reflexive"]
     assert len(rows) > 400
     for row in rows:
         neighbour, _, reflexive = words_of(row.texts[0])[-3:]
-        fits = reflexive == reflexives[pronoun_for(neighbour)]
+        fits = reflexive == REFLEXIVES[pronoun_for(neighbour)]
         assert fits == (row.label == "0"), row.texts
-
-
-def test_seven_of_forty_pairs_of_reflexives_are_about_a_man_and_a_woman(glue):
-    """docs/results.md: who does not know the gender of names is wrong in one sentence of each."""
-    _, written = glue
-    pairs = Counter()
-    of_names = Counter()
-    for row in written["CoLA"]["dev"]:
-        if row.phenomenon == "reflexive":
-            *words, _ = words_of(row.texts[0])
-            pairs[tuple(words)] += 1
-            if "the" not in words:
-                of_names[tuple(words)] += 1
-    assert list(pairs.values()) == [2] * 40
-    assert list(of_names.values()) == [2] * 7
 
 
 # --- CoLA -----------------------------------------------------------------------------------------
@@ -738,60 +367,5 @@ def test_each_phenomenon_is_tested_as_often_by_correct_as_by_wrong_sentences(glu
     for rows in written["CoLA"].values():
         found = Counter((row.phenomenon, row.label) for row in rows)
         assert {phenomenon for phenomenon, _ in found} == set(PHENOMENA)
-        assert len(PHENOMENA) == 10
         assert len(found) == 20
         assert len(set(found.values())) == 1
-
-
-# --- What the documentation says ------------------------------------------------------------------
-
-
-def example_rows(task, labels):
-    """The rows that the docstring of a task's function shows: (texts, label)."""
-    found = []
-    for line in task.__doc__.splitlines():
-        fields = re.split(r" {4,}", line.strip())
-        if fields[0] in labels:
-            found.append((fields[1:], fields[0]))
-    return found
-
-
-@pytest.mark.parametrize("name", [*CHECKS, "STS-B"])
-def test_every_task_shows_one_correct_row_of_each_label(name):
-    check = CHECKS.get(name, check_stsb)
-    examples = example_rows(toy_glue.TASKS[name], LABELS[name])
-    assert sorted(label for _, label in examples) == sorted(LABELS[name])
-    for texts, label in examples:
-        check(texts, label)
-
-
-@pytest.mark.parametrize("name", ["CoLA", "SST-2"])
-def test_every_other_task_shows_a_row_of_each_label(name):
-    examples = example_rows(toy_glue.TASKS[name], LABELS[name])
-    assert sorted(label for _, label in examples) == sorted(LABELS[name])
-
-
-def test_an_interrupted_write_leaves_no_folder(tmp_path, monkeypatch):
-    def interrupt(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(toy_glue, "write_split", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        toy_glue.write_glue(tmp_path / "new")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_has_its_name_only_when_it_is_complete(tmp_path, monkeypatch):
-    """So after a kill, the name is still free."""
-    monkeypatch.setattr(toy_glue, "GLUE_ROWS", few_rows())
-    seen = []
-    write_split = toy_glue.write_split
-
-    def look_and_write(*arguments):
-        seen.append((tmp_path / "new").exists())
-        write_split(*arguments)
-
-    monkeypatch.setattr(toy_glue, "write_split", look_and_write)
-    toy_glue.write_glue(tmp_path / "new")
-    assert seen and not any(seen)
-    assert [path.name for path in tmp_path.iterdir()] == ["new"]

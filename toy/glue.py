@@ -1,6 +1,6 @@
 """GLUE's nine tasks in the toy language.
 
-`write_glue(folder)` writes the tasks in GLUE's own file formats, so that glue.py reads them like
+`write_tasks(folder)` writes the tasks in GLUE's own file formats, so that glue.py reads them like
 the published files. Each task asks the same question as GLUE's task of that name:
 
     task    question                            what it measures
@@ -26,8 +26,8 @@ The rows of a turn, one per label, are made from the same random numbers: the sa
 forms. They differ only in what makes the label. So neither a noun nor the length of a text tells
 the label. What tells it is a combination of things that are not next to each other. In MNLI, "it"
 fits one subject and "they" fits another one, and a noun with another number is between the subject
-and its verb. A linear model of words and of short word sequences cannot learn such a combination
-(see toy/baselines.py). It is better than chance only in these tasks:
+and its verb. A linear model of words and of short word sequences cannot learn such a combination.
+It is better than chance only in these tasks (its scores are in docs/results.md):
 
     CoLA     eight of the ten phenomena. It does not learn agreement across another noun.
     SST-2    about 84 %. In one half, short sequences show the opinion: "not good". In the other
@@ -55,34 +55,29 @@ How to add a task. The function of a task of one sentence ends with make_row([te
     support/glue_table.py    an entry in OUTSIDE; without one, no table shows the task
 """
 
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
-from support.files import make_folder, new_folder
 from support.glue_format import FORMATS, write_split
-from support.locks import lock
 from toy.language import (
-    ALL_MOODS,
     HATING,
     KIND_NOUNS,
     LIKING,
     MORE_GENERAL,
     NEAR_SOMEBODY,
+    ONE_WORD_MOODS,
     Entity,
     Event,
     State,
     Story,
     because,
-    full_stop,
     in_mood,
     opinion_scene,
     pronoun_of,
     quantity_scene,
     sentence,
-    short_answer,
     spell,
+    yes_no_answer,
     yes_no_question,
 )
 from toy.pairs import PHENOMENA, draw_cast, random_of, reversible_event, trade_places
@@ -121,23 +116,6 @@ LABELS = {
     "WNLI":  ("0", "1"),
 }
 # fmt: on
-
-# Moods that somebody shows in one word: "slept". "dirty" is left out, because "washed itself" is
-# two words, and the second one shows the number of the subject.
-ONE_WORD_MOODS = tuple(mood for mood in ALL_MOODS if mood != "dirty")
-
-# MNLI's two genres are the past and the present. The diagnostic sentences have both tenses.
-#
-# In the present, the verb shows the number of its subject: "the dog near the cats sleeps". So in
-# half of the rows of the mismatched files, those with "it" or "they", a model need not find the
-# subject: the verb has the number of the right pronoun.
-MNLI_IN_THE_PAST = {
-    "train": True,
-    "dev_matched": True,
-    "test_matched": True,
-    "dev_mismatched": False,
-    "test_mismatched": False,
-}
 
 
 class Row(NamedTuple):
@@ -435,12 +413,8 @@ def qnli(story, label, turn):
     # the answer, about the one who is asked about or about the other one
     if label == "not_entailment":
         who = neighbour
-    negated = story.chance(0.5)
-    answer = short_answer(replace(asked, subject=it_or_they(who), negated=negated))
-    yes_or_no = "yes"
-    if negated:
-        yes_or_no = "no"
-    return make_row([yes_no_question(asked), full_stop(f"{yes_or_no} , {answer}")], label)
+    answer = replace(asked, subject=it_or_they(who), negated=story.chance(0.5))
+    return make_row([yes_no_question(asked), yes_no_answer(answer)], label)
 
 
 def rte(story, label, turn):
@@ -534,30 +508,15 @@ TASKS = {
 # --- Files ----------------------------------------------------------------------------------------
 
 
-def write_glue(folder, seed=0):
-    """Make a folder with the nine tasks in GLUE's own files.
+def write_tasks(folder, seed=0):
+    """Write the files of all tasks into a folder.
 
     Args:
-        folder: the folder to make.
+        folder: the folder to write to; it is made if it does not exist.
         seed: of the random choices. The same seed gives the same files on every machine.
     Returns:
         {task: {split: list of Row}}
-    Raises:
-        OSError: the folder exists already, or it cannot be made.
     """
-    # Never write into an existing folder: it might have the published files of GLUE.
-    folder = Path(folder)
-    if os.path.lexists(folder):
-        raise FileExistsError(f"{folder} exists already: give a new folder")
-
-    # The folder gets its name when it is complete. The lock: another process could make it, too.
-    make_folder(folder.parent)
-    with lock(folder.with_name(f"{folder.name}.lock"), str(folder)), new_folder(folder) as new:
-        return write_tasks(new, seed)
-
-
-def write_tasks(folder, seed=0):
-    """Write the files of all tasks into an empty folder; result as in `write_glue`."""
     # one file per split; support/glue_format.py knows the columns of each
     written = {}
     for task in GLUE_ROWS:
@@ -610,9 +569,13 @@ def make_turn(task, split, turn, name):
     for label in LABELS[task]:
         story = Story(random_of(name))
 
-        # the split decides the tense in MNLI
-        if task == "MNLI" and split in MNLI_IN_THE_PAST:
-            story.past = MNLI_IN_THE_PAST[split]
+        # MNLI's two genres are the past and the present. Its diagnostic sentences have both.
+        #
+        # In the present, the verb shows the number of its subject: "the dog near the cats sleeps".
+        # So in half of the rows of the mismatched files, those with "it" or "they", a model need
+        # not find the subject: the verb has the number of the right pronoun.
+        if task == "MNLI" and split != "diagnostic":
+            story.past = not split.endswith("mismatched")
         rows.append(TASKS[task](story, label, turn))
     return rows
 
@@ -625,19 +588,11 @@ def add_if_new(rows, seen):
         seen: the set of the texts of all rows before, one frozenset per row. A frozenset has no
             order, so a row with exchanged texts is not new.
     """
-    texts = set()
-    for row in rows:
-        if row is None:
-            return False
+    if None in rows:
+        return False
 
-        # The two texts of a row differ.
-        row_texts = frozenset(row.texts)
-        if len(row_texts) < len(row.texts):
-            return False
-        texts.add(row_texts)
-
-    # The rows differ from each other, and from all rows before.
-    if len(texts) < len(rows) or texts & seen:
+    texts = {frozenset(row.texts) for row in rows}
+    if texts & seen:
         return False
     seen |= texts
     return True

@@ -26,7 +26,7 @@ it gives the same numbers in every version, so a seed gives the same text on eve
 
 How to add something:
 
-    a noun    Add a row to NOUNS. Within a kind, rows further up are drawn more often.
+    a noun    Add it to NOUNS. The first nouns of a kind are drawn more often than the last ones.
     a verb    Add a row to EVENT_VERBS. The states of its agent and of its patient say how the two
               are after the event: after "the dog chased the cat", "the dog was tired" and "the cat
               was afraid". If the agent's state is an effect of the event and not the reason for it,
@@ -48,7 +48,6 @@ made from it, with published hashes. These tests then fail, as they should: writ
 there. Some tests also have their own lists of words: add the new words to these lists.
 """
 
-import itertools
 import re
 from dataclasses import dataclass, replace
 from random import Random
@@ -69,72 +68,29 @@ class Noun:
 
 
 # fmt: off
-NOUNS = (
-    #    singular   plural      kind
-    Noun("dog",     "dogs",     "animal"),
-    Noun("cat",     "cats",     "animal"),
-    Noun("horse",   "horses",   "animal"),
-    Noun("mouse",   "mice",     "animal"),
-    Noun("cow",     "cows",     "animal"),
-    Noun("fox",     "foxes",    "animal"),
-    Noun("goat",    "goats",    "animal"),
-    Noun("wolf",    "wolves",   "animal"),
-    Noun("rabbit",  "rabbits",  "animal"),
-
-    Noun("duck",    "ducks",    "bird"),
-    Noun("goose",   "geese",    "bird"),
-    Noun("hen",     "hens",     "bird"),
-    Noun("owl",     "owls",     "bird"),
-
-    Noun("child",   "children", "person"),
-    Noun("farmer",  "farmers",  "person"),
-    Noun("doctor",  "doctors",  "person"),
-    Noun("teacher", "teachers", "person"),
-    Noun("baker",   "bakers",   "person"),
-    Noun("sailor",  "sailors",  "person"),
-    Noun("nurse",   "nurses",   "person"),
-    Noun("pilot",   "pilots",   "person"),
-    Noun("singer",  "singers",  "person"),
-
-    Noun("anna",    "",         "woman"),
-    Noun("maria",   "",         "woman"),
-    Noun("emma",    "",         "woman"),
-    Noun("ruth",    "",         "woman"),
-
-    Noun("tom",     "",         "man"),
-    Noun("david",   "",         "man"),
-    Noun("omar",    "",         "man"),
-    Noun("paul",    "",         "man"),
-
-    Noun("apple",   "apples",   "fruit"),
-    Noun("pear",    "pears",    "fruit"),
-    Noun("plum",    "plums",    "fruit"),
-    Noun("cherry",  "cherries", "fruit"),
-
-    Noun("rose",    "roses",    "flower"),
-    Noun("tulip",   "tulips",   "flower"),
-    Noun("lily",    "lilies",   "flower"),
-    Noun("daisy",   "daisies",  "flower"),
-
-    Noun("hammer",  "hammers",  "tool"),
-    Noun("ladder",  "ladders",  "tool"),
-    Noun("spade",   "spades",   "tool"),
-    Noun("brush",   "brushes",  "tool"),
-
-    Noun("film",    "films",    "work"),
-    Noun("song",    "songs",    "work"),
-    Noun("book",    "books",    "work"),
-    Noun("story",   "stories",  "work"),
-    Noun("soup",    "soups",    "work"),
-    Noun("cake",    "cakes",    "work"),
-
-    Noun("garden",  "",         "place"),
-    Noun("barn",    "",         "place"),
-    Noun("house",   "",         "place"),
-    Noun("forest",  "",         "place"),
-    Noun("field",   "",         "place"),
-    Noun("kitchen", "",         "place"),
-)
+# Nouns by kind, as {singular: plural}. Names and places have no plural: "".
+NOUNS = {
+    "animal": {
+        "dog": "dogs", "cat": "cats", "horse": "horses", "mouse": "mice", "cow": "cows",
+        "fox": "foxes", "goat": "goats", "wolf": "wolves", "rabbit": "rabbits",
+    },
+    "bird": {"duck": "ducks", "goose": "geese", "hen": "hens", "owl": "owls"},
+    "person": {
+        "child": "children", "farmer": "farmers", "doctor": "doctors", "teacher": "teachers",
+        "baker": "bakers", "sailor": "sailors", "nurse": "nurses", "pilot": "pilots",
+        "singer": "singers",
+    },
+    "woman": {"anna": "", "maria": "", "emma": "", "ruth": ""},
+    "man": {"tom": "", "david": "", "omar": "", "paul": ""},
+    "fruit": {"apple": "apples", "pear": "pears", "plum": "plums", "cherry": "cherries"},
+    "flower": {"rose": "roses", "tulip": "tulips", "lily": "lilies", "daisy": "daisies"},
+    "tool": {"hammer": "hammers", "ladder": "ladders", "spade": "spades", "brush": "brushes"},
+    "work": {
+        "film": "films", "song": "songs", "book": "books", "story": "stories", "soup": "soups",
+        "cake": "cakes",
+    },
+    "place": {"garden": "", "barn": "", "house": "", "forest": "", "field": "", "kitchen": ""},
+}
 
 # Kinds that are nouns themselves: "the small animal", "ducks are birds". The kind of such a noun
 # is the more general kind: every bird is an animal.
@@ -241,6 +197,10 @@ MOODS = {
 }
 ALL_MOODS = tuple(MOODS)
 
+# Moods that somebody shows in one word: "slept". The first mood, "dirty", is left out, because
+# "washed itself" is two words, and the second one shows the number of the subject.
+ONE_WORD_MOODS = ALL_MOODS[1:]
+
 # A state can also be expressed by its opposite: "full" as "not hungry".
 OPPOSITES = {
     "full":   "hungry",
@@ -264,8 +224,8 @@ HATING = (
 
 # "the cat near the dogs": "with" needs somebody, and "in" needs a place.
 NEAR_THINGS = ("near", "behind", "beside")
-NEAR_SOMEBODY = ("near", "behind", "beside", "with")
-PREPOSITIONS = ("near", "behind", "beside", "with", "in")
+NEAR_SOMEBODY = (*NEAR_THINGS, "with")
+PREPOSITIONS = (*NEAR_SOMEBODY, "in")
 
 # The determiners of a new plural noun. One that is named three times is drawn more often.
 PLURAL_DETERMINERS = ("the", "the", "the", "some", "two", "many", "three")
@@ -296,16 +256,10 @@ DO = {
 }
 # fmt: on
 
-
-def group_by_kind(nouns):
-    """{kind: its nouns}, in the order of the table."""
-    groups = {}
-    for noun in nouns:
-        groups.setdefault(noun.kind, []).append(noun)
-    return groups
-
-
-NOUNS_BY_KIND = group_by_kind(NOUNS)
+# {kind: the list of its Nouns}, in the order of the table
+NOUNS_BY_KIND = {}
+for _kind, _forms in NOUNS.items():
+    NOUNS_BY_KIND[_kind] = [Noun(singular, plural, _kind) for singular, plural in _forms.items()]
 
 
 # --- Meanings -------------------------------------------------------------------------------------
@@ -401,19 +355,25 @@ def join(*words):
     return " ".join(word for word in words if word)
 
 
+def noun_word(entity):
+    """The noun of an entity in its number: "dog" or "dogs"."""
+    if entity.is_plural:
+        return entity.noun.plural
+    return entity.noun.singular
+
+
 def phrase(entity, case="subject"):
     """A noun phrase. The case, "subject" or "object", matters only for pronouns.
 
     "the small cat", "an owl that chased the dogs"
     """
+    if entity.as_pronoun and case == "subject":
+        return pronoun_of(entity).subject
     if entity.as_pronoun:
-        return pronoun(entity, case)
+        return pronoun_of(entity).object
 
     # adjectives and noun: "small cat"
-    noun = entity.noun.singular
-    if entity.is_plural:
-        noun = entity.noun.plural
-    words = join(*entity.adjectives, noun)
+    words = join(*entity.adjectives, noun_word(entity))
 
     # determiner: "the small cat", "an owl"
     determiner = entity.determiner
@@ -434,16 +394,8 @@ def modifier_words(entity):
     """
     modifier = entity.modifier
     if isinstance(modifier, State) and modifier.predicate in PREPOSITIONS:
-        return prepositional_phrase(modifier)
+        return join(modifier.predicate, phrase(modifier.object, "object"))
     return relative_clause(entity)
-
-
-def prepositional_phrase(place):
-    """Where somebody is.
-
-    "near the dogs", "in the barn"
-    """
-    return join(place.predicate, phrase(place.object, "object"))
 
 
 def relative_clause(entity):
@@ -451,10 +403,7 @@ def relative_clause(entity):
 
     "(the cat) that chased the dogs", "(the child) who the dogs chased"
     """
-    # People are "who", others are "that".
-    relative = "that"
-    if entity.noun.kind == "person":
-        relative = "who"
+    relative = relative_pronoun(entity)
 
     # The entity is the subject, and so is the relative pronoun: "that chased the dogs".
     if entity.modifier.subject is None:
@@ -463,6 +412,13 @@ def relative_clause(entity):
 
     # The entity is the object: "that" and a clause without its object, "that the dogs chased".
     return join(relative, clause(entity.modifier))
+
+
+def relative_pronoun(entity):
+    """ "who" for people, otherwise "that"."""
+    if entity.noun.kind == "person":
+        return "who"
+    return "that"
 
 
 def pronoun_of(entity):
@@ -485,24 +441,6 @@ def pronoun_of(entity):
     return IT
 
 
-def pronoun(entity, case):
-    """A pronoun, as "subject" or as "object".
-
-    "they (were tired)", "(the dog chased) them"
-    """
-    if case == "subject":
-        return pronoun_of(entity).subject
-    return pronoun_of(entity).object
-
-
-def reflexive(entity):
-    """The pronoun for an object that is also the subject.
-
-    "(the cat washed) itself", "(anna washed) herself"
-    """
-    return pronoun_of(entity).reflexive
-
-
 def object_phrase(meaning):
     """The object of an event or a state: a noun phrase or a reflexive; "" if there is none.
 
@@ -511,7 +449,7 @@ def object_phrase(meaning):
     if meaning.object is None:
         return ""
     if meaning.object == meaning.subject:
-        return reflexive(meaning.object)
+        return pronoun_of(meaning.object).reflexive
     return phrase(meaning.object, "object")
 
 
@@ -630,6 +568,14 @@ def short_answer(meaning):
     if meaning.negated:
         return join(parts.subject, parts.auxiliary, "not")
     return join(parts.subject, parts.auxiliary)
+
+
+def yes_no_answer(meaning):
+    """The answer to a yes_no_question: "yes , the dog did .", "no , they were not ." """
+    yes_or_no = "yes"
+    if meaning.negated:
+        yes_or_no = "no"
+    return full_stop(f"{yes_or_no} , {short_answer(meaning)}")
 
 
 def sentence(meaning):
@@ -921,16 +867,7 @@ def relative_scene(story):
     the cats that the dog bites are hurt .   the cats are bitten by the dog .
     """
     event = story.new_event(definite=True, named=False)
-    first, second = relative_meanings(story, event)
-    return sentence(first), sentence(second)
 
-
-def relative_meanings(story, event):
-    """An event and what follows from it, as two meanings; the event comes first or second.
-
-    the dog chased the cats; the cats that the dog chased were afraid
-    the dog that bit the cats was angry; the dog bit the cats
-    """
     # what follows: about the subject, or about the object known by an active or a passive
     outcome = story.pick(outcomes(event))
     known_by = event
@@ -938,12 +875,11 @@ def relative_meanings(story, event):
         known_by = story.active_or_passive(event, 0.3)
     consequence = story.describe_state(modified_by(outcome.who, known_by), outcome.state)
 
-    # the event itself
+    # the event itself, which comes first or second
     plain = story.active_or_passive(event, 0.4)
-
     if story.chance(0.6):
-        return plain, consequence
-    return consequence, plain
+        return sentence(plain), sentence(consequence)
+    return sentence(consequence), sentence(plain)
 
 
 def reason_scene(story, event=None):
@@ -1242,12 +1178,8 @@ def ask_for_yes_or_no(story, asked):
     were the cats fed by anna ?       yes , they were .
     """
     subject = story.mention_again(asked.subject)
-    negated = story.chance(0.5)
-    answer = short_answer(replace(asked, subject=subject, negated=negated))
-    yes_or_no = "yes"
-    if negated:
-        yes_or_no = "no"
-    return yes_no_question(asked), full_stop(f"{yes_or_no} , {answer}")
+    answer = replace(asked, subject=subject, negated=story.chance(0.5))
+    return yes_no_question(asked), yes_no_answer(answer)
 
 
 # --- Documents ------------------------------------------------------------------------------------
@@ -1274,7 +1206,7 @@ def pick_scenes(random, count):
     # all tickets
     tickets = []
     for scene, share in SCENES:
-        tickets.extend(itertools.repeat(scene, share))
+        tickets += [scene] * share
 
     # Draw tickets until there are enough different scenes.
     scenes = []

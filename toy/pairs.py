@@ -48,7 +48,6 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
 
-from support.commands import UserError
 from toy.language import (
     ADJECTIVES,
     ALL_MOODS,
@@ -63,6 +62,7 @@ from toy.language import (
     MOODS,
     NEAR_SOMEBODY,
     NOUNS_BY_KIND,
+    ONE_WORD_MOODS,
     SLOTS,
     TRANSFER_VERBS,
     Entity,
@@ -75,12 +75,14 @@ from toy.language import (
     in_mood,
     join,
     modified_by,
+    noun_word,
     object_question,
     opinion_scene,
     outcomes,
     passive,
     phrase,
     reason_scene,
+    relative_pronoun,
     sentence,
     spell,
     subject_question,
@@ -141,10 +143,12 @@ def reversible_event(story, needs_pronoun=False):
         entity = story.new_entity(slot, named=False)
         pair.append(replace(entity, is_plural=is_plural))
     agent, patient = story.pick_two(pair)
+    return Event(agent, draw_verb(story, slot), patient, story.past)
 
-    # a verb that fits both ways
-    verbs = [verb for verb in EVENT_VERBS if fits_both_ways(verb, slot)]
-    return Event(agent, story.pick(verbs), patient, story.past)
+
+def draw_verb(story, slot):
+    """A verb whose agent and patient can both be of this slot: "beast" or "human"."""
+    return story.pick([verb for verb in EVENT_VERBS if fits_both_ways(verb, slot)])
 
 
 def fits_both_ways(verb, slot):
@@ -207,26 +211,17 @@ class Cast:
         return BE[True, self.subject.is_plural]
 
     @property
-    def relative(self):
-        """The relative pronoun of the subject: "who" for people, otherwise "that"."""
-        if self.subject.noun.kind == "person":
-            return "who"
-        return "that"
+    def subject_that(self):
+        """The subject before a relative clause: "the dog that", "the farmers who"."""
+        return join(phrase(self.subject), relative_pronoun(self.subject))
 
 
-def verb_named(base):
-    """The row of EVENT_VERBS with this base form."""
-    for verb in EVENT_VERBS:
-        if verb.base == base:
-            return verb
-    raise UserError(f"EVENT_VERBS has no verb {base!r}")
-
-
-FOLLOW = verb_named("follow")
-WAKE = verb_named("wake")
-BITE = verb_named("bite")
-FEED = verb_named("feed")
-WASH = verb_named("wash")
+VERBS = {verb.base: verb for verb in EVENT_VERBS}
+FOLLOW = VERBS["follow"]
+WAKE = VERBS["wake"]
+BITE = VERBS["bite"]
+FEED = VERBS["feed"]
+WASH = VERBS["wash"]
 
 
 def draw_cast(story):
@@ -238,9 +233,9 @@ def draw_cast(story):
     other = replace(event.object, is_plural=not is_plural)
     first_form = story.chance(0.5)
 
-    # words; not the first mood, "dirty", because "washes himself" is two words
+    # words
     preposition = story.pick(NEAR_SOMEBODY)
-    mood = story.pick(ALL_MOODS[1:])
+    mood = story.pick(ONE_WORD_MOODS)
     man = story.pick(NOUNS_BY_KIND["man"]).singular
     woman = story.pick(NOUNS_BY_KIND["woman"]).singular
 
@@ -313,7 +308,7 @@ def across_relative(cast):
     else:
         chase = join(phrase(cast.other), cast.verb.past)  # the cats chased
 
-    subject = join(phrase(cast.subject), cast.relative, chase)
+    subject = join(cast.subject_that, chase)
     right = full_stop(join(subject, cast.be, cast.mood))
     return right, trade_places(right, ("was", "were"))
 
@@ -391,13 +386,12 @@ def auxiliary_form(cast):
     """
     verb = cast.verb
     does = MOODS[cast.mood]
-    subject = join(phrase(cast.subject), cast.relative)
 
     # One of the two verbs is negated.
     if cast.first_form:
-        right = join(subject, "did not", verb.base, phrase(cast.other), does.past)
+        right = join(cast.subject_that, "did not", verb.base, phrase(cast.other), does.past)
     else:
-        right = join(subject, verb.past, phrase(cast.other), "did not", does.base)
+        right = join(cast.subject_that, verb.past, phrase(cast.other), "did not", does.base)
 
     right = full_stop(right)
     return right, trade_places(right, (verb.base, verb.past), (does.base, does.past))
@@ -419,7 +413,7 @@ def participle_form(cast):
         active_verb = WAKE
         passive_verb = BITE
 
-    subject = join(phrase(cast.subject), cast.relative, active_verb.past, phrase(cast.other))
+    subject = join(cast.subject_that, active_verb.past, phrase(cast.other))
     right = full_stop(join(subject, cast.be, passive_verb.participle, "by", cast.man))
 
     # In the wrong sentence, each of the two verbs has its other form.
@@ -434,7 +428,7 @@ def gap(cast):
     right  the dog that the cats chased followed tom .    the dogs that the cat bit woke paul .
     wrong  the dog that the cats chased tom followed .    the dogs that the cat bit paul woke .
     """
-    subject = join(phrase(cast.subject), cast.relative, phrase(cast.other), cast.verb.past)
+    subject = join(cast.subject_that, phrase(cast.other), cast.verb.past)
     right = full_stop(join(subject, cast.then.past, cast.man))
     return right, trade_places(right, (cast.then.past, cast.man))
 
@@ -466,19 +460,6 @@ class Pair(NamedTuple):
     bad: str
 
 
-def without_context(sentences):
-    """The Pair of a (right, wrong) that needs no context."""
-    right, wrong = sentences
-    return Pair("", right, wrong)
-
-
-def noun_word(entity):
-    """The noun of an entity in its number: "dog" or "dogs"."""
-    if entity.is_plural:
-        return entity.noun.plural
-    return entity.noun.singular
-
-
 def exchange_nouns(text, first, second):
     """Let the nouns of two entities trade places in a text; their adjectives stay where they are.
 
@@ -499,11 +480,6 @@ def draw_entity(story, slot, is_plural, adjectives=0):
     ranks = [rank for rank in ADJECTIVES[noun.kind] if rank]
     words = (story.pick(ranks[0]), story.pick(ranks[-1]))
     return Entity(noun, is_plural, adjectives=words[:adjectives])
-
-
-def draw_verb(story, slot):
-    """A verb whose agent and patient can both be of this slot."""
-    return story.pick([verb for verb in EVENT_VERBS if fits_both_ways(verb, slot)])
 
 
 def opposite_numbers(story, slot, adjectives=0):
@@ -545,24 +521,13 @@ def twins_of_forms(right, forms, first, second):
 # Both sentences of a pair have the same words.
 
 
-def passive_order(story):
-    """The words of a passive have one order: see `word_order`."""
-    return [without_context(word_order(draw_cast(story)))]
+def pair_of(phenomenon):
+    """The paradigm of the pairs of one of CoLA's phenomena, for example of `word_order`."""
 
+    def make_pair(story):
+        return [Pair("", *phenomenon(draw_cast(story)))]
 
-def auxiliary_first(story):
-    """A question begins with its auxiliary: see `question_order`."""
-    return [without_context(question_order(draw_cast(story)))]
-
-
-def order_of_adjectives(story):
-    """Size comes before colour and before age: see `adjective_order`."""
-    return [without_context(adjective_order(draw_cast(story)))]
-
-
-def filled_gap(story):
-    """No noun follows the verb whose object is "that": see `gap`."""
-    return [without_context(gap(draw_cast(story)))]
+    return make_pair
 
 
 def selective_event(story):
@@ -629,40 +594,29 @@ def answer_object(story):
 # --- Paradigms: roles, known from the sentence before ---------------------------------------------
 
 
-def outcome(story, is_passive):
-    """Who is in the state that follows from an event?"""
-    event = reversible_event(story)
-    context = sentence(event)
-    if is_passive:
-        context = sentence(passive(event))
+def outcome(is_passive):
+    """The paradigm of who is in the state that follows from an event.
 
-    # the state of one of the two, who is mentioned without adjectives
-    chosen = story.pick(outcomes(event))
-    who = replace(chosen.who, adjectives=())
-    good = sentence(story.describe_state(who, chosen.state))
-    bad = exchange_nouns(good, event.subject, event.object)
-    exchanged = exchange_nouns(context, event.subject, event.object)
-    return twins_in_context(context, exchanged, good, bad)
-
-
-def outcome_active(story):
-    """Who is in the state that follows from an event?
-
-    context  the dog chased the cat .
+    context  the dog chased the cat .    or, in the passive,    the cat was chased by the dog .
     right    the cat was afraid .
     wrong    the dog was afraid .
     """
-    return outcome(story, is_passive=False)
 
+    def make_twins(story):
+        event = reversible_event(story)
+        context = sentence(event)
+        if is_passive:
+            context = sentence(passive(event))
 
-def outcome_passive(story):
-    """Who is in the state that follows from an event in the passive?
+        # the state of one of the two, who is mentioned without adjectives
+        chosen = story.pick(outcomes(event))
+        who = replace(chosen.who, adjectives=())
+        good = sentence(story.describe_state(who, chosen.state))
+        bad = exchange_nouns(good, event.subject, event.object)
+        exchanged = exchange_nouns(context, event.subject, event.object)
+        return twins_in_context(context, exchanged, good, bad)
 
-    context  the cat was chased by the dog .
-    right    the cat was afraid .
-    wrong    the dog was afraid .
-    """
-    return outcome(story, is_passive=True)
+    return make_twins
 
 
 def transfer(story):
@@ -770,7 +724,7 @@ def distractor_after_the_verb(story, slot, distance):
     if distance == 1:
         right = sentence(passive(event))
     elif distance == 2:
-        mood = story.pick(ALL_MOODS[1:])  # not "dirty": "washed itself" would agree, too
+        mood = story.pick(ONE_WORD_MOODS)
         subject = modified_by(head, passive(event))
         right = sentence(in_mood(subject, mood, True, False, acting=True))
     else:
@@ -824,8 +778,8 @@ def reflexive_near(story):
     cast = draw_cast(story)
     twin = replace(cast, washer=cast.neighbour, neighbour=cast.washer)
     return [
-        without_context(reflexive_agreement(cast)),
-        without_context(reflexive_agreement(twin)),
+        Pair("", *reflexive_agreement(cast)),
+        Pair("", *reflexive_agreement(twin)),
     ]
 
 
@@ -856,8 +810,8 @@ def form_after_auxiliary(story):
     """After "did not" a verb has its base form: the two forms of `auxiliary_form` are twins."""
     cast = draw_cast(story)
     return [
-        without_context(auxiliary_form(replace(cast, first_form=True))),
-        without_context(auxiliary_form(replace(cast, first_form=False))),
+        Pair("", *auxiliary_form(replace(cast, first_form=True))),
+        Pair("", *auxiliary_form(replace(cast, first_form=False))),
     ]
 
 
@@ -951,7 +905,7 @@ def kinds(story):
     everyone_else = replace(everyone, noun=KIND_NOUNS["person"])
 
     # what they do; not "dirty": "every person washes itself", but "the baker washes"
-    mood = story.pick(ALL_MOODS[1:])
+    mood = story.pick(ONE_WORD_MOODS)
     acting = story.chance(0.5)
 
     def in_this_mood(who, negated=False):
@@ -967,13 +921,16 @@ def kinds(story):
 
 # --- The paradigms --------------------------------------------------------------------------------
 
+# distance_01 to distance_12
+AGREEMENT = {f"distance_{n:02}": ("agreement", agreement_at(n)) for n in range(1, 13)}
+
 # fmt: off
 PARADIGMS = {
     # paradigm              (phenomenon,    function of a story that returns one pair or twins)
-    "passive_order":        ("word_order",  passive_order),
-    "auxiliary_first":      ("word_order",  auxiliary_first),
-    "order_of_adjectives":  ("word_order",  order_of_adjectives),
-    "filled_gap":           ("word_order",  filled_gap),
+    "passive_order":        ("word_order",  pair_of(word_order)),
+    "auxiliary_first":      ("word_order",  pair_of(question_order)),
+    "order_of_adjectives":  ("word_order",  pair_of(adjective_order)),
+    "filled_gap":           ("word_order",  pair_of(gap)),
 
     "role_active":          ("roles",       role_active),
     "role_passive":         ("roles",       role_passive),
@@ -981,24 +938,13 @@ PARADIGMS = {
     "answer_subject":       ("answers",     answer_subject),
     "answer_object":        ("answers",     answer_object),
 
-    "outcome_active":       ("outcomes",    outcome_active),
-    "outcome_passive":      ("outcomes",    outcome_passive),
+    "outcome_active":       ("outcomes",    outcome(is_passive=False)),
+    "outcome_passive":      ("outcomes",    outcome(is_passive=True)),
     "transfer":             ("transfer",    transfer),
     "reason":               ("reasons",     reason),
     "pronoun_number":       ("pronouns",    pronoun_number),
 
-    "distance_01":          ("agreement",   agreement_at(1)),
-    "distance_02":          ("agreement",   agreement_at(2)),
-    "distance_03":          ("agreement",   agreement_at(3)),
-    "distance_04":          ("agreement",   agreement_at(4)),
-    "distance_05":          ("agreement",   agreement_at(5)),
-    "distance_06":          ("agreement",   agreement_at(6)),
-    "distance_07":          ("agreement",   agreement_at(7)),
-    "distance_08":          ("agreement",   agreement_at(8)),
-    "distance_09":          ("agreement",   agreement_at(9)),
-    "distance_10":          ("agreement",   agreement_at(10)),
-    "distance_11":          ("agreement",   agreement_at(11)),
-    "distance_12":          ("agreement",   agreement_at(12)),
+    **AGREEMENT,
 
     "reflexive_near":       ("reflexives",  reflexive_near),
     "reflexive_relative":   ("reflexives",  reflexive_relative),
@@ -1014,11 +960,6 @@ PARADIGMS = {
 
 SAME_WORDS = ("word_order", "roles", "answers")  # phenomena: both sentences have the same words
 WORDS_DECIDE = ("opinions", "kinds")  # phenomena in which words alone decide all or most pairs
-
-
-def as_people_type(pair):
-    """The pair without spaces before its marks."""
-    return Pair(spell(pair.context), spell(pair.good), spell(pair.bad))
 
 
 def zero_shot_pairs(paradigm, count=PAIRS, seed=0):
@@ -1038,7 +979,9 @@ def zero_shot_pairs(paradigm, count=PAIRS, seed=0):
     pairs = []
     seen = set()
     while len(pairs) < count:
-        drawn = [as_people_type(pair) for pair in make(Story(random))]
+        drawn = []
+        for context, good, bad in make(Story(random)):
+            drawn.append(Pair(spell(context), spell(good), spell(bad)))
         if seen.isdisjoint(drawn):
             pairs.extend(drawn)
             seen.update(drawn)

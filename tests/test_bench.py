@@ -17,7 +17,7 @@ def run_bench(run_program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments):
-        return run_program("lab.bench", bench.main, *arguments)
+        return run_program(bench.main, *arguments)
 
     return call
 

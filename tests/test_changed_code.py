@@ -74,7 +74,7 @@ def test_a_mistake_in_a_new_mixer_shows_its_file_and_line(
     # The error is no SystemExit with one line: it leaves the program, and Python prints it.
     run = tmp_path / "run"
     with pytest.raises(Exception) as caught:  # noqa: B017 (each mistake has its own kind)
-        run_program("pretrain.py", pretrain.main, *options, "--variant", "mean", "--out_dir", run)
+        run_program(pretrain.main, *options, "--variant", "mean", "--out_dir", run)
     frames = traceback.extract_tb(caught.tb)
     shown = [frame.line for frame in frames if frame.filename == str(file)]
     assert any(failing in line for line in shown)
@@ -130,7 +130,7 @@ def test_after_an_edit_an_unfinished_run_is_not_continued(
 
     with monkeypatch.context() as patch:
         patch.setattr(pretrain, "train_step", interrupted)
-        assert run_program("pretrain.py", pretrain.main, *options).code == 130
+        assert run_program(pretrain.main, *options).code == 130
     saved = (tmp_path / "train_state.pt").read_bytes()
 
     # other code refuses it, and leaves it as it was
@@ -138,12 +138,12 @@ def test_after_an_edit_an_unfinished_run_is_not_continued(
     with monkeypatch.context() as patch:
         patch.setattr(pretrain, "CODE", edited)
         patch.setattr(pretrain.Trainer.__init__, "__defaults__", (edited,))
-        outcome = run_program("pretrain.py", pretrain.main, *options)
+        outcome = run_program(pretrain.main, *options)
     assert outcome.code == 2 and "model.py" in outcome.error
     assert (tmp_path / "train_state.pt").read_bytes() == saved
 
     # the code that made it continues it
-    outcome = run_program("pretrain.py", pretrain.main, *options)
+    outcome = run_program(pretrain.main, *options)
     assert outcome.code == 0 and "resumed at step 2" in outcome.out
     lines = (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(lines[0])["code"] == pretrain.CODE

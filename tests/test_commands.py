@@ -35,7 +35,7 @@ def test_the_exit_code_is_what_the_function_returns(run_program, code):
         print(*arguments)
         return code
 
-    assert run_program("a.py", main, "one", 2) == (code, "one 2\n", "")
+    assert run_program(main, "one", 2) == (code, "one 2\n", "")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_exit_code_is_what_the_function_returns(run_program, code):
     ],
 )
 def test_an_expected_error_is_one_line_and_an_exit_code(run_program, error, code, words):
-    outcome = run_program("a.py", raising(error))
+    outcome = run_program(raising(error))
     assert outcome.code == code and not outcome.out
     assert outcome.error.startswith("a.py: ") and words in outcome.error
     assert outcome.error.count("\n") == 1

@@ -93,6 +93,6 @@ def test_gradescope_gets_a_test_for_each_function(tmp_path):
     ],
 )
 def test_a_wrong_input_ends_in_one_line(arguments, run_program):
-    outcome = run_program("course", main, *arguments)
+    outcome = run_program(main, *arguments)
     assert outcome.code == 2
     assert len(outcome.error.splitlines()) == 1

@@ -162,7 +162,7 @@ def run_exchange(run_program):
     """run_exchange("import", FOLDER, RUN) -> Outcome."""
 
     def call(*arguments):
-        return run_program("lab.exchange", exchange.main, *arguments)
+        return run_program(exchange.main, *arguments)
 
     return call
 

@@ -42,7 +42,7 @@ def write_page(run_program):
     """write_page(RUN, ..., "sentence", "--html", path): (exit code, output, error)."""
 
     def call(*arguments):
-        return run_program("lab.explore", explore.main, *arguments)
+        return run_program(explore.main, *arguments)
 
     return call
 

@@ -66,7 +66,7 @@ def figure(run_program):
     """figure("fixed", RUN, ...) runs the command line: (exit code, output, error)."""
 
     def call(*arguments):
-        return run_program("lab.figures", figures.main, *arguments)
+        return run_program(figures.main, *arguments)
 
     return call
 

@@ -524,7 +524,7 @@ def test_two_commands_with_different_seeds_on_one_run_leave_every_result_once(ru
 
 def error_of(run_program, *words):
     """The one line in which glue.py says what is wrong."""
-    outcome = run_program("glue.py", glue.main, *words)
+    outcome = run_program(glue.main, *words)
     assert outcome.code == 2
     assert "Traceback" not in outcome.error
     lines = [line for line in outcome.error.splitlines() if line.startswith("glue.py")]

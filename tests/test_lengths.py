@@ -174,7 +174,7 @@ def test_end_weights_that_are_not_used_beyond_the_kernel_are_refused():
 
 def test_a_run_without_end_weights_is_refused_in_one_line(runs, small_text, run_program):
     arguments = [runs["alibi0"], "--corpus", small_text.file, "--divide_end_weights"]
-    code, _, error = run_program("lab.lengths", lengths.main, *arguments)
+    code, _, error = run_program(lengths.main, *arguments)
     assert code == 2
     assert "is for variants with a fixed term" in error
     assert len(error.strip().splitlines()) == 1
@@ -214,7 +214,7 @@ def test_every_run_is_measured_and_absolute_ends_with_its_table(
     out = tmp_path / "lengths.jsonl"
     arguments = [*runs.values(), "--corpus", small_text.file, "--cache_dir", small_text.cache]
     arguments += ["--lengths", 40, 16, 8, 16, "--device", "cpu", "--dtype", "fp32", "--out", out]
-    code, printed, error = run_program("lab.lengths", lengths.main, *arguments)
+    code, printed, error = run_program(lengths.main, *arguments)
     assert code == 0, error
 
     # one line says what is left out, and the other runs go on
@@ -258,14 +258,14 @@ def test_divided_end_weights_are_divided_for_each_length_alone(
     text += ["--dtype", "fp32"]
     training = ["--variant", "fixed", "--steps", 2, "--batch_size", 4, "--seq_len", 16]
     training += ["--out_dir", tmp_path / "run"]
-    code, _, error = run_program("pretrain.py", pretrain.main, *text, *training)
+    code, _, error = run_program(pretrain.main, *text, *training)
     assert code == 0, error
 
     losses = {}
     for name, options in (("whole", []), ("divided", ["--divide_end_weights"])):
         out = tmp_path / f"{name}.jsonl"
         measuring = [tmp_path / "run", *text, "--lengths", 16, 24, 40, "--out", out, *options]
-        code, _, error = run_program("lab.lengths", lengths.main, *measuring)
+        code, _, error = run_program(lengths.main, *measuring)
         assert code == 0, error
         (record,) = read_records(out)
         losses[name] = dict(record["losses"])
@@ -285,7 +285,7 @@ def test_a_run_of_another_corpus_is_refused_in_one_line(runs, run_program, tmp_p
     other = tmp_path / "other.txt"
     other.write_text("A dog saw a cat. A cat saw a dog.\n\n" * 200, encoding="utf-8")
     arguments = [runs["alibi0"], "--corpus", other, "--cache_dir", tmp_path / "cache"]
-    code, _, error = run_program("lab.lengths", lengths.main, *arguments)
+    code, _, error = run_program(lengths.main, *arguments)
     assert code == 2
     assert "was not trained on this --corpus" in error
     assert len(error.strip().splitlines()) == 1
@@ -296,11 +296,11 @@ def test_a_run_with_a_vocabulary_of_its_own_needs_the_same_vocab_size_again(
 ):
     text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
     training = ["--vocab_size", 30, "--steps", 1, "--seq_len", 16, "--out_dir", tmp_path / "run"]
-    code, _, error = run_program("pretrain.py", pretrain.main, *text, *training)
+    code, _, error = run_program(pretrain.main, *text, *training)
     assert code == 0, error
 
     measuring = [tmp_path / "run", *text, "--lengths", 8]
-    code, _, error = run_program("lab.lengths", lengths.main, *measuring)
+    code, _, error = run_program(lengths.main, *measuring)
     assert code == 2 and "--vocab_size" in error
-    code, _, error = run_program("lab.lengths", lengths.main, *measuring, "--vocab_size", 30)
+    code, _, error = run_program(lengths.main, *measuring, "--vocab_size", 30)
     assert code == 0, error

@@ -226,19 +226,19 @@ def test_a_run_is_scored_once_and_its_file_has_the_accuracy_of_each_paradigm(
     text = line("u", "p", "the dog was tired.", "the dog were tired.")
     (data_folder / "u.jsonl").write_text(text, "utf-8")
     options = [run, "--data", data_folder, "--device", "cpu"]
-    assert run_program("pairs", pairs.main, *options).code == 0
+    assert run_program(pairs.main, *options).code == 0
 
     result = json.loads((run / "pairs" / "mine.json").read_text("utf-8"))
     (paradigm,) = result["paradigms"]
     assert paradigm["pairs"] == 1 and paradigm["scores"]["pll"]["accuracy"] in (0, 50, 100)
     before = (run / "pairs" / "mine.json").read_bytes()
-    assert "scored before" in run_program("pairs", pairs.main, *options).out
+    assert "scored before" in run_program(pairs.main, *options).out
     assert (run / "pairs" / "mine.json").read_bytes() == before
-    assert "mean of 1 paradigms" in run_program("pairs", pairs.main, *options, "--table").out
+    assert "mean of 1 paradigms" in run_program(pairs.main, *options, "--table").out
 
     # another model under the same name
     (run / "model.pt").write_bytes((run / "model.pt").read_bytes() + b" ")
-    outcome = run_program("pairs", pairs.main, *options, "--table")
+    outcome = run_program(pairs.main, *options, "--table")
     assert outcome.code == 2 and "another model" in outcome.error
 
 
@@ -257,6 +257,6 @@ def test_a_mistake_of_the_user_is_one_line(run, tmp_path, run_program, options, 
     (tmp_path / "empty").mkdir()
     names = {"RUN": run, "EMPTY": tmp_path / "empty"}
     arguments = [names.get(option, option) for option in options]
-    outcome = run_program("pairs", pairs.main, *arguments)
+    outcome = run_program(pairs.main, *arguments)
     assert outcome.code == 2 and words in outcome.error
     assert outcome.error.count("\n") == 1

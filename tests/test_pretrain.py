@@ -48,7 +48,7 @@ def real_main(complete, run_program):
     """Runs the command line in this process: real_main(*arguments) -> (code, stdout, stderr)."""
 
     def call(*arguments):
-        return run_program("pretrain.py", pretrain.main, *complete(arguments))
+        return run_program(pretrain.main, *complete(arguments))
 
     return call
 

@@ -69,7 +69,7 @@ def run_report(run_program):
     """run_report("collect", RUN, ...) runs the command line: (exit code, output, error)."""
 
     def call(*arguments):
-        return run_program("lab.report", report.main, *arguments)
+        return run_program(report.main, *arguments)
 
     return call
 

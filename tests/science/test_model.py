@@ -740,7 +740,7 @@ def run(tmp_path):
 
 
 def test_command_line_fills_in(run, run_program):
-    code, out, error = run_program("model.py", model_module.main, run, "[MASK] cat [MASK] tired")
+    code, out, error = run_program(model_module.main, run, "[MASK] cat [MASK] tired")
     lines = out.splitlines()
     assert code == 0 and not error
     assert [line[:9] for line in lines] == ["[MASK] 1:", "[MASK] 2:"]
@@ -748,14 +748,14 @@ def test_command_line_fills_in(run, run_program):
 
 
 def test_command_line_names_unknown_words(run, run_program):
-    code, out, _ = run_program("model.py", model_module.main, run, "the zebra [MASK] tired")
+    code, out, _ = run_program(model_module.main, run, "the zebra [MASK] tired")
     lines = out.splitlines()
     assert code == 0 and len(lines) == 2
     assert lines[0].startswith('"zebra" is unknown') and lines[1].startswith("[MASK] 1:")
 
 
 def test_command_line_ends_a_wrong_run_in_one_line(run, run_program):
-    code, out, error = run_program("model.py", model_module.main, run / "absent", "the [MASK]")
+    code, out, error = run_program(model_module.main, run / "absent", "the [MASK]")
     assert code == 2 and not out
     assert error.startswith("model.py: ") and "is not a run" in error and error.count("\n") == 1
 

@@ -9,15 +9,14 @@
 lab.pairs if there are any) into a file of records. A run that is already in the file is replaced.
 Each line is one run, a JSON object:
 
-    run        the name of its folder
-    settings   everything that the run depends on: variant, seed, steps, ...
-    made_by    the machine, the versions and the code that began it
-    continued  a list: the same for each continuation on another machine or with other code
-    curve      [[step, held-out loss, held-out accuracy], ...]
-    training   [[step, training loss], ...], at most 20 of them
-    result     {"loss", "accuracy", "parameters", "tokens_per_second", "seconds"}, as in pretrain.py
-    glue       the results of fine-tuning
-    pairs      {name of the data: a list, one entry per paradigm of minimal pairs}
+    run         the name of its folder
+    settings    everything that the run depends on: variant, seed, steps, ...
+    made_by     the machine, the versions and the commit of the code that began it
+    continued   a list: the same for each continuation
+    curve       [[step, held-out loss, held-out accuracy], ...]
+    result      {"loss", "accuracy", "parameters", "tokens_per_second", "seconds"}, of the last step
+    glue        the results of fine-tuning
+    pairs       {name of the data: a list, one entry per paradigm of minimal pairs}
 
 In a document, a table is between two markers. A test compares it with what this program prints.
 
@@ -28,13 +27,9 @@ A cell "a +- b" is mean and standard error over the runs of a variant, which dif
 An empty cell was not measured. Only runs with the same settings may be in one table.
 """
 
-import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
-
-# isort: split
 import argparse
 import itertools
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,12 +40,13 @@ import numpy as np
 import torch
 
 from attention import VARIANTS
+from glue import read_results
+from lab.pairs import read_result
 from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
 from support.files import sha256_of, write_text
-from support.glue_results import read_results as read_glue_results
-from support.glue_table import NOTES, Cell, Run, check_same_training, note_line, task_cells
-from support.statistics import chance_note, check_comparable, compare, mean_and_standard_error
+from support.glue_table import NOTES, Run, group_runs, marks_of, means_of, scores_of
+from support.statistics import chance_note, compare, mean_and_standard_error
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -66,8 +62,6 @@ OTHERS = [(variant, "absolute") for variant in (*CONVOLUTIONS, *RELATIVES)]
 
 
 # --- From a run to its record ---------------------------------------------------------------------
-
-TRAINING_LOSSES = 20  # kept of a run, at most
 
 
 def collect(folders, out):
@@ -97,56 +91,47 @@ def place(record):
 
 
 def record_of_run(folder):
-    """The record of a finished run. UserError if it is not finished, or holds another's results."""
+    """The record of a finished run."""
     config = load_config(folder)
     first, *lines = read_records(folder / "log.jsonl")
-    training = columns(lines, "step", "loss", "tokens", "seconds")
-    evaluations = columns(lines, "step", "held_out_loss", "held_out_accuracy")
-    if not evaluations or evaluations[-1][0] != first["settings"]["steps"]:
+    steps = [line for line in lines if "tokens" in line]
+    evaluations = [line for line in lines if "held_out_loss" in line]
+    if lines[-1]["step"] < first["settings"]["steps"]:
         raise UserError(f"{folder} is not finished: the command that started it continues it")
 
     # what was measured with the trained model
-    glue = list(read_glue_results(folder / "glue").values())
+    glue = read_results(folder / "glue")
+    model = sha256_of(folder / "model.pt")[:12]
+    if any(result["settings"]["model"] != model for result in glue):
+        raise UserError(f"{folder}/glue has results of an earlier model: delete them")
+    for result in glue:
+        del result["log"]  # the curve of its loss
     pairs = {}
     for path in sorted((folder / "pairs").glob("*.json")):
-        pairs[path.stem] = json.loads(path.read_text(encoding="utf-8"))
-    models = [result["settings"]["model"] for result in glue]
-    models += [result["model"] for result in pairs.values()]
-    if set(models) - {sha256_of(folder / "model.pt")[:12]}:
-        raise UserError(f"{folder} has results of an earlier model in glue/ or pairs/: delete them")
+        pairs[path.stem] = read_result(folder, path.stem)["paradigms"]
 
     # On the device "meta", a model has shapes but no numbers: enough to count its parameters.
     with torch.device("meta"):
         parameters = parameter_count(BertForMaskedLM(config))
 
-    # of n training losses, every (n / 20)th one, counted from the last
-    every = math.ceil(len(training) / TRAINING_LOSSES)
-    kept = training[(len(training) - 1) % every :: every]
-
-    loss, accuracy = evaluations[-1][1:]
-    tokens, seconds = training[-1][2:]
+    seconds = steps[-1]["seconds"]
+    names = ("step", "held_out_loss", "held_out_accuracy")
     return {
         "run": folder.resolve().name,
         "settings": first["settings"],
         "made_by": first["made_by"],
         "continued": [line["made_by"] for line in lines if "made_by" in line],
-        "curve": evaluations,
-        "training": [line[:2] for line in kept],
+        "curve": [[line[name] for name in names] for line in evaluations],
         "result": {
-            "loss": loss,
-            "accuracy": accuracy,
+            "loss": evaluations[-1]["held_out_loss"],
+            "accuracy": evaluations[-1]["held_out_accuracy"],
             "parameters": parameters,
-            "tokens_per_second": tokens / seconds,
+            "tokens_per_second": steps[-1]["tokens"] / seconds,
             "seconds": seconds,
         },
         "glue": glue,
-        "pairs": {name: result["paradigms"] for name, result in pairs.items()},
+        "pairs": pairs,
     }
-
-
-def columns(lines, *names):
-    """[[value of each name], ...] of the lines that have all of these names."""
-    return [[line[name] for name in names] for line in lines if set(names) <= set(line)]
 
 
 def read_records(path):
@@ -220,12 +205,11 @@ ENGLISH_MEASURES = (LOSS, BLIMP, COLA, SST)
 
 def check(records):
     """UserError if two runs were not trained in the same way or not scored on the same pairs."""
-    check_comparable(records)
+    group_runs([glue_run(record) for record in records])
+
+    # the mean of other paradigms would be another number
     first = {}
     for record in records:
-        check_same_training(glue_run(records[0]), glue_run(record))
-
-        # the mean of other paradigms would be another number
         for data, entries in record.get("pairs", {}).items():
             paradigms = sorted(entry["paradigm"] for entry in entries)
             if first.setdefault(data, paradigms) != paradigms:
@@ -234,7 +218,13 @@ def check(records):
 
 def glue_run(record):
     """The Run of support/glue_table.py from the record of a run."""
-    return Run(record["run"], record["settings"], record.get("glue", []))
+    results = record.get("glue", [])
+    for result in results:
+        # Results before December 2026 have all published settings, and do not say so. Some do not
+        # name their tokenizer; it follows from the text of the pre-training.
+        result["settings"].setdefault("changed", [])
+        result["settings"].pop("tokenizer", None)
+    return Run(record["run"], record["settings"], results)
 
 
 def measured(records, variant, measure):
@@ -244,9 +234,9 @@ def measured(records, variant, measure):
     """
     runs = [record for record in records if record["settings"]["variant"] == variant]
     if measure.column is not None:
-        cells = task_cells([glue_run(record) for record in runs])
-        found = cells.get(measure.column, Cell())
-        return found.means(), "".join(sorted(found.marks))
+        group = [glue_run(record) for record in runs]
+        scores = scores_of(group).get(measure.column, {})
+        return means_of(scores), marks_of(group, measure.column)
     values = {record["settings"]["seed"]: measure.value(record) for record in runs}
     return {seed: value for seed, value in values.items() if value is not None}, ""
 
@@ -291,11 +281,11 @@ def origin(records):
     """Where and by which code the numbers of a table were made, as a line below it."""
     origins = []
     for record in records:
-        results = sum(record.get("pairs", {}).values(), record.get("glue", []))
+        results = record.get("glue", [])
         origins += [record["made_by"], *record.get("continued", [])]
         origins += [result["made_by"] for result in results if "made_by" in result]
     machines = dict.fromkeys(machine(made_by) for made_by in origins)
-    codes = {made_by["code"] for made_by in origins}
+    codes = {made_by.get("commit", made_by.get("code")) for made_by in origins}
     return f"{len(records)} runs; {'; '.join(machines)}; versions of the code: {len(codes)}."
 
 
@@ -310,7 +300,7 @@ def machine(made_by):
 def notes(lines):
     """The lines below a table that say what the marks in its cells mean."""
     text = "".join(lines)
-    return ["\n" + note_line(f"{mark} {NOTES[mark]}") for mark in NOTES if f"{mark} |" in text]
+    return [f"\n\\{mark} {NOTES[mark]}" for mark in NOTES if f"{mark} |" in text]
 
 
 def differences_table(records, measures, comparisons):
@@ -371,7 +361,7 @@ def steps_table(record):
     for row in record["rows"]:
         cells = [row["variant"], f"{row['full_ms']:,.0f} ms", f"{row['full_ratio']:.2f}"]
         cells += [f"{row['corpus_tokens_per_second']:,.0f} tok/s", f"{row['corpus_ratio']:.2f}"]
-        rows.append([*cells, f"{row['peak_mib']:,.0f} MiB"])
+        rows.append([*cells, f"{mib(row)} MiB"])
     header = ["variant", "full rows", "x absolute", "text", "x absolute", "peak memory"]
     return markdown(header, rows)
 
@@ -388,10 +378,17 @@ def attention_table(record):
     lines = []
     for N, rows in by_length.items():
         times = [f"{rows[0]['ms']:.1f} ms", *[f"{row['ratio']:.2f}" for row in rows[1:]]]
-        memory = ", ".join(f"{row['peak_mib']:,.0f}" for row in rows)
+        memory = ", ".join(mib(row) for row in rows)
         lines.append([str(N), *times, memory])
     paths = [row["path"] for row in rows]
     return markdown(["N", *paths, f"peak MiB: {', '.join(paths)}"], lines)
+
+
+def mib(row):
+    """The peak memory of a row; without CUDA it is not measured."""
+    if row["peak_mib"] is None:
+        return "-"
+    return f"{row['peak_mib']:,.0f}"
 
 
 # --- All tables -----------------------------------------------------------------------------------
@@ -449,7 +446,7 @@ TABLES = {
 
 
 def lines_of(name):
-    """The lines of a table, in Markdown. UserError if there is no such table."""
+    """The lines of a table, in Markdown."""
     if name not in TABLES:
         raise UserError(f"there is no table {name!r}; the tables are: {', '.join(TABLES)}")
     make, files, *arguments = TABLES[name]
@@ -480,10 +477,8 @@ def write_tables():
 def parse_arguments(arguments=None):
     """The command line's values."""
     parser = argparse.ArgumentParser(
-        prog="python -m lab.report",
         usage="%(prog)s [TABLE ... | --write | collect RUN ... --out FILE]",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Collect runs, and print or write the tables of the documents.",
     )
     parser.add_argument("words", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}")
     parser.add_argument("--write", action="store_true", help="write all tables into the documents")
@@ -492,7 +487,7 @@ def parse_arguments(arguments=None):
 
 
 def main(arguments=None):
-    """Collect runs, or print or write tables. Returns the exit code."""
+    """Collect runs, or print or write tables."""
     args = parse_arguments(arguments)
     if args.words[:1] == ["collect"]:
         if args.out is None:
@@ -503,8 +498,7 @@ def main(arguments=None):
     else:
         for name in args.words or TABLES:
             print("\n".join([name, "", *lines_of(name), ""]))
-    return 0
 
 
 if __name__ == "__main__":
-    run_command("lab.report", main)
+    run_command(main)

@@ -73,7 +73,7 @@ def relative_axis(axis, K, clipped=False):
     if clipped:
         ends = (f"\u2264{-k}", f"\u2265{k}")  # <= and >=
     axis.set_xticks([0, k, K - 1], [ends[0], "0", ends[1]])
-    axis.set_xlabel("relative position r (tokens)")
+    axis.set_xlabel("r = j - i (tokens)")
 
 
 # --- The figures: each function gets a model and the options, and returns a figure ----------------

@@ -65,13 +65,12 @@ from torch.nn import functional as F
 
 from attention import VARIANTS
 from data import CLS, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
-from lab.pairs import pretraining_settings
+from lab.report import length_measures, measure_table, pretraining_settings
 from model import IGNORED, load_config, load_run
 from support.commands import UserError, made_by, number, positive_int, run_command
 from support.devices import autocast, choose_device
 from support.files import write_text
 from support.glue_table import Run, group_runs
-from support.statistics import mean_and_standard_error
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096
@@ -255,21 +254,6 @@ def check_run(run, corpus, lengths, divide):
         print(f"{run.folder} cannot read {refused} tokens: it has {config.max_length} positions")
 
 
-def print_table(records, lengths):
-    """One line per variant: mean and standard error over its runs at each length."""
-    print("variant".ljust(20) + "".join(f"{N:>18,}" for N in lengths))
-    for variant in dict.fromkeys(record["settings"]["variant"] for record in records):
-        cells = []
-        for N in lengths:
-            runs = [record for record in records if record["settings"]["variant"] == variant]
-            losses = [loss for run in runs for length, loss in run["losses"] if length == N]
-            cell = "-"
-            if losses:
-                cell = mean_and_standard_error(losses)
-            cells.append(cell.rjust(18))
-        print(variant.ljust(20) + "".join(cells))
-
-
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(
         description="Held-out loss by length: how well does a model predict in longer rows?"
@@ -325,7 +309,7 @@ def main(arguments=None):
             "losses": losses,
         }
         records.append(record)
-    print_table(records, lengths)
+    print("\n".join(measure_table(records, length_measures(lengths))))
     if args.out is not None:
         write_text(args.out, "".join(json.dumps(record) + "\n" for record in records))
 

@@ -42,12 +42,11 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 import toy.pairs
+from lab.report import difference_rows, measure_rows, pairs_measure, pretraining_settings
 from model import load_config, load_run
 from support.commands import UserError, made_by, run_command
 from support.devices import choose_device
 from support.files import download, sha256_of, write_text
-from support.glue_table import Run, group_runs
-from support.statistics import chance_note, compare, mean_and_standard_error
 
 # Two scores that differ by less than this, in nats, count as equal. Scores that should be equal
 # differ by about 1e-6 if their batches have different shapes, because float32 rounds each sum.
@@ -263,95 +262,39 @@ def score_run(folder, paradigms, device):
     }
 
 
-def read_result(folder, data):
-    """The dictionary in the file of a run."""
+def read_run(folder, data):
+    """The result of a run as a record, of which lab/report.py makes tables."""
     path = result_path(folder, data)
     if not path.exists():
         raise UserError(f"{folder} has no result on {data}: omit --table and --compare first")
     result = json.loads(path.read_text(encoding="utf-8"))
     if result["model"] != sha256_of(Path(folder, "model.pt"))[:12]:
         raise UserError(f"{path} is of another model than {folder}/model.pt: delete it")
-    return result
+    settings = pretraining_settings(folder)
+    return {"run": folder, "settings": settings, "pairs": {data: result["paradigms"]}}
 
 
-def pretraining_settings(folder):
-    """The settings of a run, from the first line of its log."""
-    path = Path(folder, "log.jsonl")
-    if not path.exists():
-        raise UserError(f"{folder} has no log.jsonl: its variant and its seed are unknown")
-    first_line, *_ = path.read_text(encoding="utf-8").splitlines()
-    return json.loads(first_line)["settings"]
+def print_tables(records, data, compared):
+    """Accuracy in per cent by phenomenon: of each variant, or of two variants and their difference.
 
-
-# --- Tables ---------------------------------------------------------------------------------------
-
-
-def accuracies(paradigms):
-    """{row of a table: accuracy in per cent}: the mean of each phenomenon, then that of all."""
-    groups = {}
-    every = []
-    for paradigm in paradigms:
-        accuracy = paradigm["scores"]["pll"]["accuracy"]
-        groups.setdefault(paradigm["phenomenon"], []).append(accuracy)
-        every.append(accuracy)
-    rows = {name: float(np.mean(values)) for name, values in groups.items()}
+    compared: the names of two variants, or None.
+    """
+    paradigms = records[0]["pairs"][data]
+    measures = []
+    for phenomenon in dict.fromkeys(each["phenomenon"] for each in paradigms):
+        measures.append(pairs_measure(phenomenon, data, phenomenon))
 
     # not the mean of the phenomena, which have different numbers of paradigms
-    rows[f"mean of {len(every)} paradigms"] = float(np.mean(every))
-    return rows
+    measures.append(pairs_measure(f"mean of {len(paradigms)} paradigms", data))
 
-
-def read_runs(folders, data):
-    """{variant: {seed: accuracies}} of finished results.
-
-    UserError if the runs were trained with different settings, or scored on different pairs.
-    """
-    variants = {}
-    scored = {}
-    for variant, runs in group_runs(
-        [Run(folder, pretraining_settings(folder), []) for folder in folders]
-    ).items():
-        for run in runs:
-            paradigms = read_result(run.folder, data)["paradigms"]
-            variants.setdefault(variant, {})[run.settings["seed"]] = accuracies(paradigms)
-            scored[str([(each["paradigm"], each["pairs"]) for each in paradigms])] = run.folder
-    if len(scored) > 1:
-        raise UserError(f"{' and '.join(scored.values())} were scored on other pairs of {data}")
-    return variants
-
-
-def print_table(variants, data):
-    """Accuracy by phenomenon and variant, in per cent: mean +- standard error over the seeds."""
-    names = [f"{variant} ({len(seeds)})" for variant, seeds in variants.items()]
-    print_row(f"{data}, % (seeds)", names)
-    first_run, *_ = next(iter(variants.values())).values()
-    for row in first_run:
-        cells = []
-        for seeds in variants.values():
-            cells.append(mean_and_standard_error([rows[row] for rows in seeds.values()], digits=1))
-        print_row(row, cells)
-
-
-def print_row(name, cells):
-    print(name.ljust(28) + "".join(cell.rjust(28) for cell in cells))
-
-
-def compare_variants(variants, first, second):
-    """{row of the table: Comparison of first - second over the seeds that both have}."""
-    for name in (first, second):
-        if name not in variants:
-            raise UserError(f"there is no run of {name}")
-    one, other = variants[first], variants[second]
-    if not set(one) & set(other):
-        raise UserError(f"there is no seed that {first} and {second} both have")
-
-    comparisons = {}
-    for row in next(iter(one.values())):
-        comparisons[row] = compare(
-            {seed: rows[row] for seed, rows in one.items()},
-            {seed: rows[row] for seed, rows in other.items()},
-        )
-    return comparisons
+    note = "accuracy in per cent, mean and standard error over the runs of a variant"
+    header, rows = measure_rows(records, measures, compared)
+    if compared is not None:
+        _, differences, note = difference_rows(records, measures, [compared])
+        rows += differences
+    for title, *cells in zip(header, *rows, strict=True):
+        print(title.ljust(28) + "".join(cell.rjust(34) for cell in cells))
+    print(note)
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -375,15 +318,9 @@ def main(arguments=None):
     """Score the runs, or print tables."""
     args = parse_arguments(arguments)
     data = data_name(args.data)
-    if args.table:
-        print_table(read_runs(args.runs, data), data)
-    if args.compare:
-        comparisons = compare_variants(read_runs(args.runs, data), *args.compare)
-        print(f"{' - '.join(args.compare)} on {data}, pll, percentage points")
-        for name, comparison in comparisons.items():
-            print_row(name, [comparison.text(digits=1)])
-        print(chance_note(len(comparisons)))
     if args.table or args.compare:
+        records = [read_run(folder, data) for folder in args.runs]
+        print_tables(records, data, args.compare)
         return
 
     # what can be checked quickly is checked before the first run is scored
@@ -395,7 +332,7 @@ def main(arguments=None):
     for folder in args.runs:
         path = result_path(folder, data)
         if path.exists():
-            read_result(folder, data)
+            read_run(folder, data)
             print(f"{folder} was scored before: {path}")
             continue
         write_text(path, json.dumps(score_run(folder, paradigms, device), indent=2) + "\n")

@@ -39,9 +39,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attention import VARIANTS
 from glue import read_results
-from lab.pairs import read_result
 from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
 from support.files import sha256_of, write_text
@@ -65,29 +63,20 @@ OTHERS = [(variant, "absolute") for variant in (*CONVOLUTIONS, *RELATIVES)]
 
 
 def collect(folders, out):
-    """Add the records of runs to a file; a record of the same run is replaced."""
+    """Add the records of runs to a file. An old record of the same run is replaced."""
     records = {}
     if out.exists():
         records = {identity(record): record for record in read_records(out)}
     for folder in folders:
         record = record_of_run(Path(folder))
         records[identity(record)] = record
-
-    lines = [json.dumps(record) + "\n" for record in sorted(records.values(), key=place)]
-    write_text(out, "".join(lines))
-    print(f"{out}: {len(lines)} runs")
+    write_text(out, "".join(json.dumps(record) + "\n" for record in records.values()))
+    print(f"{out}: {len(records)} runs")
 
 
 def identity(record):
     """What distinguishes two runs: their names and settings."""
     return record["run"], json.dumps(record["settings"], sort_keys=True)
-
-
-def place(record):
-    """By what records are sorted: variant (as in VARIANTS, others last), seed, name."""
-    settings = record["settings"]
-    order = [*VARIANTS, settings["variant"]]
-    return order.index(settings["variant"]), settings["seed"], record["run"]
 
 
 def record_of_run(folder):
@@ -101,14 +90,16 @@ def record_of_run(folder):
 
     # what was measured with the trained model
     glue = read_results(folder / "glue")
-    model = sha256_of(folder / "model.pt")[:12]
-    if any(result["settings"]["model"] != model for result in glue):
-        raise UserError(f"{folder}/glue has results of an earlier model: delete them")
+    models = [result["settings"]["model"] for result in glue]
     for result in glue:
         del result["log"]  # the curve of its loss
     pairs = {}
     for path in sorted((folder / "pairs").glob("*.json")):
-        pairs[path.stem] = read_result(folder, path.stem)["paradigms"]
+        result = json.loads(path.read_text(encoding="utf-8"))
+        models.append(result["model"])
+        pairs[path.stem] = result["paradigms"]
+    if set(models) - {sha256_of(folder / "model.pt")[:12]}:
+        raise UserError(f"{folder} has results of an earlier model in glue/ or pairs/: delete them")
 
     # On the device "meta", a model has shapes but no numbers: enough to count its parameters.
     with torch.device("meta"):
@@ -132,6 +123,15 @@ def record_of_run(folder):
         "glue": glue,
         "pairs": pairs,
     }
+
+
+def pretraining_settings(folder):
+    """The settings of a run, from the first line of its log."""
+    path = Path(folder, "log.jsonl")
+    if not path.exists():
+        raise UserError(f"{folder} has no log.jsonl: its variant and its seed are unknown")
+    first_line, *_ = read_records(path)
+    return first_line["settings"]
 
 
 def read_records(path):
@@ -183,6 +183,11 @@ def pairs_accuracy(record, data, name):
     return float(np.mean(accuracies))
 
 
+def length_measures(lengths):
+    """The loss in rows of N tokens, which lab.lengths measures, for each N."""
+    return [Measure(f"{N:,} tokens", 3, partial(loss_at, N=N)) for N in lengths]
+
+
 def loss_at(record, N):
     """The loss in rows of N tokens; None if the model cannot read so many."""
     return dict(record["losses"]).get(N)
@@ -220,8 +225,8 @@ def glue_run(record):
     """The Run of support/glue_table.py from the record of a run."""
     results = record.get("glue", [])
     for result in results:
-        # Results before December 2026 have all published settings, and do not say so. Some do not
-        # name their tokenizer; it follows from the text of the pre-training.
+        # The results of November 2026 do not say that their settings are the published ones, and
+        # some do not name their tokenizer, which follows from the text of the pre-training.
         result["settings"].setdefault("changed", [])
         result["settings"].pop("tokenizer", None)
     return Run(record["run"], record["settings"], results)
@@ -269,12 +274,17 @@ def markdown(header, rows):
 
 def measure_table(records, measures, variants=None):
     """One row per variant, one column per measure. variants: their names; None for all."""
+    lines = markdown(*measure_rows(records, measures, variants))
+    return [*lines, "", origin(records), *notes(lines)]
+
+
+def measure_rows(records, measures, variants=None):
+    """The header and the rows of `measure_table`, as lists of cells."""
     check(records)
     rows = []
     for variant in variants or dict.fromkeys(record["settings"]["variant"] for record in records):
         rows.append([variant, *[cell(records, variant, measure) for measure in measures]])
-    lines = markdown(["variant", *[measure.title for measure in measures]], rows)
-    return [*lines, "", origin(records), *notes(lines)]
+    return ["variant", *[measure.title for measure in measures]], rows
 
 
 def origin(records):
@@ -308,6 +318,12 @@ def differences_table(records, measures, comparisons):
 
     comparisons: list of (first, second); the row is first - second.
     """
+    header, rows, note = difference_rows(records, measures, comparisons)
+    return [*markdown(header, rows), "", note]
+
+
+def difference_rows(records, measures, comparisons):
+    """The header and the rows of `differences_table`, as lists of cells, and the line below it."""
     check(records)
     rows = []
     for first, second in comparisons:
@@ -315,11 +331,13 @@ def differences_table(records, measures, comparisons):
         for measure in measures:
             values, _ = measured(records, first, measure)
             other_values, _ = measured(records, second, measure)
+            if not values.keys() & other_values.keys():
+                raise UserError(f"there is no seed of which both {first} and {second} have a run")
             row.append(compare(values, other_values).text(measure.digits))
         rows.append(row)
     note = "Runs with the same seed are compared; p: paired t-test over seeds. "
     note += chance_note(len(rows) * len(measures))
-    return [*markdown(["difference", *[measure.title for measure in measures]], rows), "", note]
+    return ["difference", *[measure.title for measure in measures]], rows, note
 
 
 def summary_table(toy, english):
@@ -416,10 +434,7 @@ PHENOMENA = (
 )
 BLIMP_COLUMNS = [pairs_measure(name.replace("_", " "), "blimp", name) for name in PHENOMENA]
 
-# losses in rows of N tokens, measured by lab.lengths
-LENGTHS = [
-    Measure(f"{N:,} tokens", 3, partial(loss_at, N=N)) for N in (64, 128, 256, 512, 1024, 2048)
-]
+LENGTHS = length_measures((64, 128, 256, 512, 1024, 2048))
 
 # fmt: off
 # {name: (function, the files in results/ whose contents it gets, further arguments)}

@@ -42,7 +42,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 import toy.pairs
-from lab.report import difference_rows, measure_rows, pairs_measure, pretraining_settings
+from lab.report import difference_rows, markdown, measure_rows, pairs_measure, pretraining_settings
 from model import load_config, load_run
 from support.commands import UserError, made_by, run_command
 from support.devices import choose_device
@@ -292,9 +292,10 @@ def print_tables(records, data, compared):
     if compared is not None:
         _, differences, note = difference_rows(records, measures, [compared])
         rows += differences
-    for title, *cells in zip(header, *rows, strict=True):
-        print(title.ljust(28) + "".join(cell.rjust(34) for cell in cells))
-    print(note)
+
+    # a row per phenomenon, a column per variant
+    first, *others = zip(header, *rows, strict=True)
+    print("\n".join([*markdown(first, others), "", note]))
 
 
 # --- The command line -----------------------------------------------------------------------------

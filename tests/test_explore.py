@@ -196,20 +196,6 @@ def test_the_script_of_the_page_computes_the_same_maps(tmp_path, variant, overri
                 assert (found - kernel).abs().max() < 1e-6
 
 
-def test_a_mixer_of_ones_own_without_kernels_has_no_maps(tmp_path, monkeypatch):
-    class Identity(attention.Mixer):
-        def __init__(self, config, variant, layer):
-            super().__init__()
-
-        def forward(self, x, attention_mask):
-            return x
-
-    monkeypatch.setitem(VARIANTS, "identity", attention.Variant("y = x", mixer=Identity))
-    write_run(tmp_path, "identity")
-    for layer in explore.describe_run(tmp_path, SENTENCE)["layers"]:
-        assert layer["heads"] == [] and "Identity" in layer["notes"][0]
-
-
 def test_a_term_of_ones_own_is_in_the_page_under_its_name(tmp_path, monkeypatch):
     class Slope(attention.Term):
         """- |r|, with a row for each query that does not depend on the text."""
@@ -237,13 +223,6 @@ def test_a_sentence_cannot_become_a_part_of_the_page():
     start = page.index('<script type="application/json" id="data">')
     text = page[page.index(">", start) + 1 : page.index("</script", start)]
     assert json.loads(text)["sentence"] == sentence
-
-
-def test_the_page_loads_nothing():
-    template = explore.TEMPLATE.read_text(encoding="utf-8")
-    assert "content=\"default-src 'none';" in template
-    for word in ("http:", "https:", "//cdn", "@import", "url(", "fetch(", 'src="'):
-        assert word not in template
 
 
 def test_two_runs_are_in_one_page_in_the_order_of_the_command_line(tmp_path, run_program):

@@ -1,7 +1,6 @@
 """lab/look.py and lab/figures.py: the maps and kernels are those that the model uses."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -41,11 +40,6 @@ def mixer_and_input(model, ids):
         model.bert(ids)
     hook.remove()
     return mixer, *noted[0]
-
-
-def test_a_sentence_becomes_ids_and_pieces():
-    _, pieces = look.encode(small_model(), word_tokenizer(), SENTENCE)
-    assert pieces == ["[CLS]", *SENTENCE.split(), "[SEP]"]
 
 
 @pytest.mark.parametrize("variant", ["composite-key", "composite-conv-qk", "xl", "rotary"])
@@ -101,17 +95,6 @@ def test_dynamic_kernels_are_made_by_the_query_without_the_fixed_term(variant):
         q = mixer.query(x)[:, h * D : h * D + D]  # (N, d)
         expected = (q @ mixer.terms["dynamic"].w / D**0.5).softmax(dim=-1)
         assert np.allclose(found[h], expected.detach(), atol=1e-6)
-
-
-@pytest.mark.parametrize("variant, heads", [("dynamicconv", 4), ("convbert", 2)])
-def test_dynamic_kernels_of_convolutions_are_the_outputs_of_their_linear_layer(variant, heads):
-    model, ids = model_of(variant)
-    noted = []
-    mixer = model.bert.layers[1].mixer
-    mixer.kernel.register_forward_hook(lambda module, inputs, y: noted.append(y[0]))
-    found = look.dynamic_kernels(model, ids, layer=2)
-    expected = noted[0].view(N, heads, K).softmax(dim=-1)
-    assert np.allclose(found, expected.transpose(0, 1), atol=1e-6)
 
 
 def test_depthwise_kernels_are_named_by_what_they_convolve_and_sorted():
@@ -170,8 +153,3 @@ def test_a_mistake_of_the_user_is_one_line(variant, arguments, tmp_path, run_pro
     outcome = run_program(figures.main, *words)
     assert outcome.code == 1
     assert outcome.error.startswith("error: ") and outcome.error.count("\n") == 1
-
-
-def test_without_matplotlib_one_line_says_what_to_install(run, monkeypatch, run_program):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "pip install matplotlib" in run_program(figures.main, "fixed", run).error

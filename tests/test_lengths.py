@@ -61,17 +61,6 @@ def test_the_drawing_of_scored_positions_is_what_it_makes():
     assert "".join(".x"[int(each)] for each in scored) == ".xx......xx."
 
 
-def test_scored_tokens_have_the_margin_in_full_rows_of_every_length(corpus):
-    text = lengths.held_out_text(corpus, [33, LONGEST])
-    for N in (33, LONGEST):
-        _, labels = lengths.rows_of_length(text, N)  # column 0 is [CLS]
-        assert (labels[:, : 1 + lengths.MARGIN] == -100).all()
-        assert (labels[:, N - lengths.MARGIN :] == -100).all()
-
-    # a stretch of 64 tokens: two rows of [CLS] and 30 tokens, and 4 tokens more
-    assert not lengths.scored_positions(64, [31])[60:].any()
-
-
 def test_at_every_length_the_same_tokens_are_hidden(corpus):
     text = lengths.held_out_text(corpus, LENGTHS)
     expected = text.labels[text.labels != -100].tolist()
@@ -123,15 +112,6 @@ def test_the_end_weights_are_divided_by_the_ratio_of_the_lengths_and_the_others_
         assert torch.allclose(ratio[:, [0, -1]], torch.tensor(1 / 32), rtol=1e-5)
         assert (ratio[:, 1:-1] == 1).all()
         assert (shorter == before).all()
-
-
-def test_a_token_has_as_many_far_tokens_as_the_documents_say():
-    """Tokens at least 8 positions away, on average over the tokens of a row."""
-    for N, expected in ((128, 113), (2048, 2033)):
-        i = np.arange(N)
-        counted = (np.abs(i[:, None] - i) >= 8).sum() / N
-        assert counted == (N - 8) * (N - 7) / N
-        assert round(counted) == expected
 
 
 # --- The command ----------------------------------------------------------------------------------

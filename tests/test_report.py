@@ -87,16 +87,14 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     assert table[2] == f"| fixed | {evaluation['held_out_loss']:.3f} | 10.0 | 60.0 |"
 
 
-@pytest.mark.parametrize("mistake", ["no --out", "no run", "unfinished", "other model", "no table"])
+@pytest.mark.parametrize("mistake", ["no run", "unfinished", "other model", "no table"])
 def test_a_mistake_of_the_user_is_one_line_and_the_file_of_records_stays(
     mistake, trained, tmp_path, run_program
 ):
     out = tmp_path / "a.jsonl"
     out.write_text(json.dumps(run_record()) + "\n")
     words = ["collect", trained, "--out", out]
-    if mistake == "no --out":
-        words = words[:2]
-    elif mistake == "no run":
+    if mistake == "no run":
         words[1] = tmp_path / "nowhere"
     elif mistake == "no table":
         words = ["no-such-table"]

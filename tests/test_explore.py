@@ -189,12 +189,6 @@ def test_the_script_of_the_page_computes_the_same_maps(tmp_path, variant, overri
             found = torch.tensor([row["weights"] for row in rows], dtype=torch.float64)
             assert (found - expected[h]).abs().max() < 1e-6
 
-            head = run["layers"][layer - 1]["heads"][h]
-            if head["terms"] and head["kind"] == "attention":
-                found = torch.tensor([row["kernel"] for row in rows], dtype=torch.float64)
-                _, kernel = maps_of_attention(head, run["beyond"])
-                assert (found - kernel).abs().max() < 1e-6
-
 
 def test_a_term_of_ones_own_is_in_the_page_under_its_name(tmp_path, monkeypatch):
     class Slope(attention.Term):

@@ -170,9 +170,3 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_table(other):
 def test_the_tables_of_a_document_are_those_that_the_program_makes(path):
     text = path.read_text(encoding="utf-8")
     assert report.with_tables(text) == text
-
-
-def test_every_table_is_in_a_document():
-    text = "".join(path.read_text(encoding="utf-8") for path in report.DOCUMENTS)
-    for name in report.TABLES:
-        assert text.count(f"<!-- table: {name} -->\n") == 1

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from support.glue_metrics import METRICS
+from glue import METRICS
 
 
 def metric(name, predictions, labels):

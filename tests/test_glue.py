@@ -146,25 +146,19 @@ def test_batches_are_random_although_length_tells_the_label(tokenizer):
 
 
 def test_a_row_is_cls_a_sep_b_sep_and_the_longer_sentence_is_cut(tokenizer):
-    anna, tom, ruth = (tokenizer.token_to_id(word) for word in ("▁anna", "▁tom", "▁ruth"))
-    pairs = labelled(tokenizer, ["anna", "ruth [SEP]"], ["tom", "tom"], [0, 1])
-    ids = pairs.rows([0, 1])
-    assert ids[0].tolist()[:5] == [CLS, anna, SEP, tom, SEP]
-    assert (ids == SEP).sum(axis=1).tolist() == [2, 2]  # "[SEP]" in a text is text
-    assert pairs.lengths.tolist() == (ids != PAD).sum(axis=1).tolist()
-
-    single = labelled(tokenizer, ["anna"], None, [1])
-    assert single.rows([0]).ravel().tolist()[:4] == [CLS, anna, SEP, PAD]
-
-    cut = labelled(tokenizer, ["anna " * 9], ["tom ruth"], [0], seq_len=8)
-    assert cut.rows([0]).tolist() == [[CLS, anna, anna, anna, SEP, tom, ruth, SEP]]
+    anna, tom = (tokenizer.token_to_id(word) for word in ("▁anna", "▁tom"))
+    pairs = labelled(tokenizer, ["anna", "anna " * 9, "[SEP]"], ["tom"] * 3, [0, 1, 0], seq_len=8)
+    short, cut, marked = pairs.rows([0, 1, 2]).tolist()
+    assert short == [CLS, anna, SEP, tom, SEP, PAD, PAD, PAD]
+    assert cut == [CLS, anna, anna, anna, anna, SEP, tom, SEP]
+    assert marked.count(SEP) == 2  # "[SEP]" in a text is text
 
 
 def test_token_types_are_1_for_the_second_sentence_and_the_mask_leaves_padding_out():
-    batch = torch.tensor([[CLS, 9, 9, SEP, 8, SEP], [CLS, 9, SEP, PAD, PAD, PAD]])
+    batch = torch.tensor([[CLS, 9, SEP, 8, SEP], [CLS, 9, SEP, PAD, PAD]])
     mask, types = classify(lambda ids, mask, types: (mask, types), batch)
-    assert types.tolist() == [[0, 0, 0, 0, 1, 1], [0] * 6]
-    assert mask.int().tolist() == [[1] * 6, [1, 1, 1, 0, 0, 0]]
+    assert types.tolist() == [[0, 0, 0, 1, 1], [0] * 5]
+    assert mask.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
 
 
 @pytest.mark.parametrize("num_labels", [3, 1])
@@ -184,12 +178,11 @@ def test_predictions_are_those_of_each_row_alone(tokenizer, num_labels):
 
 
 def test_the_loss_is_the_mean_of_minus_log_p_or_of_squared_errors():
-    logits = torch.tensor([[1.0, 2.0, 0.5], [0.0, -1.0, 3.0]], dtype=torch.float64)
-    expected = 0.0
-    for row, target in zip(logits.tolist(), [2, 0], strict=True):
-        total = sum(math.exp(number) for number in row)
-        expected -= math.log(math.exp(row[target]) / total) / 2
-    assert glue.task_loss(logits, torch.tensor([2, 0])).item() == pytest.approx(expected)
+    logits = torch.tensor([[1.0, 2.0, 0.5], [0.0, -1.0, 3.0]])
+    probabilities = logits.exp() / logits.exp().sum(dim=1, keepdim=True)
+    expected = -(probabilities[0, 2].log() + probabilities[1, 0].log()) / 2
+    loss = glue.task_loss(logits, torch.tensor([2, 0]))
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
 
     numbers = torch.tensor([[1.0], [4.5]])
     assert glue.task_loss(numbers, torch.tensor([3.0, 5.0])).item() == (2.0**2 + 0.5**2) / 2
@@ -203,6 +196,7 @@ def test_metrics_and_seeds_are_the_published_ones():
     assert (metrics.pop("cola"), metrics.pop("sts-b")) == ("matthews", "pearson spearman")
     assert metrics.pop("mrpc") == metrics.pop("qqp") == "accuracy f1"
     assert set(metrics.values()) == {"accuracy"}
+    assert (glue.LR, glue.LR_OF_BASE) == (3e-4, 1e-4)  # small, base
     assert glue.SEEDS == (42, 97, 834, 622, 329, 75, 213, 101, 123, 57)
 
 
@@ -214,9 +208,7 @@ class Notes:
         self.encoders = {}  # {job: the weights it starts from}
         self.models = {}  # {job: its model}
         self.steps = {}  # {job: [options of the two groups of AdamW]}, one entry per step
-        self.batches = {}  # {job: [arguments of batch_indices]}
         make_classifier, step = glue.make_classifier, torch.optim.AdamW.step
-        batch_indices = LabelledPairs.batch_indices
 
         def note_start(config, num_labels, encoder, settings):
             self.job = (settings["task"], settings["seed"])
@@ -229,13 +221,8 @@ class Notes:
             self.steps.setdefault(self.job, []).append(groups)
             return step(optimizer, *arguments)
 
-        def note_batch(data, *key):
-            self.batches.setdefault(self.job, []).append(key)
-            return batch_indices(data, *key)
-
         patch.setattr(glue, "make_classifier", note_start)
         patch.setattr(torch.optim.AdamW, "step", note_step)
-        patch.setattr(LabelledPairs, "batch_indices", note_batch)
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +241,6 @@ def test_fine_tuning_uses_the_published_settings(published, name):
     run, notes = published
     job = (name, 42)
     steps = epochs * (TRAIN_ROWS // batch_size)
-    assert notes.batches[job] == [(42, step, batch_size) for step in range(steps)]
 
     # the learning rate rises over a tenth of the steps, then it falls linearly to 0
     warm_up = math.ceil(steps / 10)
@@ -269,30 +255,21 @@ def test_fine_tuning_uses_the_published_settings(published, name):
     dropouts = [x for x in notes.models[job].modules() if isinstance(x, torch.nn.Dropout)]
     assert dropouts and {dropout.p for dropout in dropouts} == {0.1}
     settings, *_ = results(run)[f"{name}-seed42.json"]
-    assert (settings["seq_len"], settings["start"], settings["changed"]) == (128, start, [])
-
-
-def test_a_model_as_wide_as_bert_base_gets_its_learning_rate(run, on_cpu, monkeypatch):
-    monkeypatch.setitem(glue.SIZES, "base", SHAPE)
-    call("finetune", run, *on_cpu, "--task", "cola", "--seeds", 42)
-    settings, *_ = results(run)["cola-seed42.json"]
-    assert settings["lr"] == 1e-4
+    assert (settings["batch_size"], settings["start"]) == (batch_size, start)
+    assert (settings["seq_len"], settings["changed"]) == (128, [])
 
 
 def test_a_score_is_the_mean_of_the_metrics_and_of_the_splits(monkeypatch):
     """F1 is 2 TP / (2 TP + FP + FN): here 2 / 3 in both. Equal answers for all rows are noted."""
     monkeypatch.setattr(glue, "predict", lambda model, data, *arguments: np.array(data.answers))
-    matched = SimpleNamespace(answers=[1, 0, 0, 0], examples=Examples(None, None, [1, 1, 0, 0]))
-    other = SimpleNamespace(answers=[1, 1], examples=Examples(None, None, [0, 1]))
-    metrics = ("accuracy", "f1")
-    result = glue.score(None, {"dev_matched": matched}, metrics, CPU, torch.float32)
-    expected = {"accuracy": 75.0, "f1": 100 * 2 / 3, "score": (75 + 100 * 2 / 3) / 2}
-    assert result["scores"] == {"dev_matched": pytest.approx(expected)}
-    assert not result["constant_prediction"]
-
-    dev = {"dev_matched": matched, "dev_mismatched": other}
-    result = glue.score(None, dev, metrics, CPU, torch.float32)
-    assert result["score"] == pytest.approx((75 + 50 + 2 * 100 * 2 / 3) / 4)
+    first = SimpleNamespace(answers=[1, 0, 0, 0], examples=Examples(None, None, [1, 1, 0, 0]))
+    second = SimpleNamespace(answers=[1, 1], examples=Examples(None, None, [0, 1]))
+    dev = {"first": first, "second": second}
+    result = glue.score(None, dev, ("accuracy", "f1"), CPU, torch.float32)
+    f1 = 100 * 2 / 3
+    expected = {"accuracy": 75, "f1": f1, "score": (75 + f1) / 2}
+    assert result["scores"]["first"] == pytest.approx(expected)
+    assert result["score"] == pytest.approx((75 + f1 + 50 + f1) / 4)
     assert result["constant_prediction"]
 
 
@@ -370,12 +347,12 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
 ):
     """SIGKILL and SIGTERM in turn."""
     uninterrupted = shutil.copytree(run, tmp_path / "uninterrupted")
-    options = [*on_cpu, "--seeds", 42, 97, "--task", "mnli", "rte", "cola", "--epochs", 8]
+    options = [*on_cpu, "--seeds", 42, 97, "--task", "mnli", "rte", "--epochs", 8]
     call("finetune", uninterrupted, *options)
     start("--help").join()  # the server has started
     rng = random.Random(0)
     codes = []
-    for number in [signal.SIGKILL, signal.SIGTERM] * 3:
+    for number in [signal.SIGKILL, signal.SIGTERM] * 2:
         process = start("finetune", run, *options)
         process.join(rng.uniform(0.1, 0.6))
         # the first one is killed when there is something to continue
@@ -385,19 +362,17 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
             os.kill(process.pid, number)
         process.join(60)
         codes.append(process.exitcode)
-    ends = {-signal.SIGKILL, 128 + signal.SIGTERM, -signal.SIGTERM, 0}
-    assert set(codes) <= ends and codes[0] == -signal.SIGKILL
+    assert codes[0] == -signal.SIGKILL and 1 not in codes
 
     call("finetune", run, *options)
     assert results(run) == results(uninterrupted)
-    assert len(results(run)) == 6
-    weights = sorted((uninterrupted / "glue").glob("*.pt"))
-    assert len(weights) == 4  # both of MNLI, the best of the others
+    assert len(results(run)) == 4
+    weights = list((uninterrupted / "glue").glob("*.pt"))
+    assert len(weights) == 3  # both of MNLI, the best of RTE
     for path in weights:
-        expected = torch.load(path, weights_only=True)
         found = torch.load(run / "glue" / path.name, weights_only=True)
-        for name in expected:
-            assert torch.equal(found[name], expected[name]), (path.name, name)
+        for name, weight in torch.load(path, weights_only=True).items():
+            assert torch.equal(found[name], weight), (path.name, name)
 
 
 def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_cpu):
@@ -431,7 +406,6 @@ def error_of(run_program, *words):
 @pytest.mark.parametrize(
     "change",
     [
-        ["--seeds", 97, "--epochs", 1],
         ["--seeds", 42, "--lr", 0.5],
         ["--seeds", 97, "--dtype", "bf16"],
         "another model.pt",
@@ -480,7 +454,6 @@ def test_a_cut_file_of_weights_is_refused(run, on_cpu, run_program):
         ["finetune", "RUN", "--data_dir", "no-files"],
         ["finetune", "RUN", "--device", "tpu"],
         ["finetune", "RUN", "--lr", "0"],
-        ["finetune", "RUN", "--epochs", "x"],
         ["table", "RUN", "--name", "nothing-there"],
         ["table", "RUN", "--compare", "composite", "fixed"],
         ["table", "RUN", "--published"],  # its results are those of the toy tasks

@@ -159,13 +159,11 @@ def test_a_wrong_label_a_broken_row_and_another_number_of_rows_are_refused(tmp_p
 
 
 def test_the_broken_rows_of_qqp_are_skipped(tmp_path):
-    task = with_rows("qqp", train=2)
-    good = published_file("qqp", "train", 2).splitlines()
-    path = file_path(task, tmp_path, "train")
-    path.parent.mkdir()
-    path.write_text("\n".join([*good[:2], "1\t3\t4\tc", '"\td\t0', good[2], ""]), encoding="utf-8")
-    examples = read_task(task, tmp_path, "train")
-    assert (examples.a, examples.b, examples.labels) == (["a0", "a1"], ["b0", "b1"], [0, 1])
+    header, *rows = published_file("qqp", "train", 2).splitlines()
+    (tmp_path / "QQP").mkdir()
+    lines = [header, rows[0], "1\t3\t4\tc", rows[1]]
+    (tmp_path / "QQP" / "train.tsv").write_text("\n".join(lines), encoding="utf-8")
+    assert read_task(with_rows("qqp", train=2), tmp_path, "train").a == ["a0", "a1"]
 
 
 # --- Downloads ------------------------------------------------------------------------------------
@@ -200,11 +198,8 @@ def test_archives_are_unpacked_once_and_mrpc_is_split_by_its_dev_ids(tmp_path, m
 
     assert len(read_task(with_rows("rte", dev=5), tmp_path, "dev").a) == 5
     task = with_rows("mrpc", train=3, dev=2, test=2)
-    train = read_task(task, tmp_path, "train")
-    assert (train.a, train.b, train.labels) == (['"a0', '"a2', '"a4'], ["b0", "b2", "b4"], [0] * 3)
-    dev = read_task(task, tmp_path, "dev")
-    assert (dev.a, dev.b, dev.labels) == (['"a1', '"a3'], ["b1", "b3"], [1, 1])
-    assert read_task(task, tmp_path, "test").a == ["a0", "a1"]
+    rows = {split: read_task(task, tmp_path, split).a for split in task.rows}
+    assert rows == {"train": ['"a0', '"a2', '"a4'], "dev": ['"a1', '"a3'], "test": ["a0", "a1"]}
 
 
 # --- The submission -------------------------------------------------------------------------------
@@ -212,14 +207,12 @@ def test_archives_are_unpacked_once_and_mrpc_is_split_by_its_dev_ids(tmp_path, m
 
 def test_each_file_of_a_submission_belongs_to_the_task_and_split_of_its_name():
     """The format of its files is tested with glue.py predict."""
-    halves = {
-        "MNLI-m.tsv": ("mnli", "test_matched"),
-        "MNLI-mm.tsv": ("mnli", "test_mismatched"),
-        "AX.tsv": ("mnli", "diagnostic"),
-    }
-    for file, (name, split, *_) in SUBMISSION.items():
-        expected = halves.get(file, (file.removesuffix(".tsv").lower(), "test"))
-        assert (name, split) == expected
+    names = "CoLA SST-2 MRPC STS-B QNLI QQP RTE WNLI"
+    expected = {f"{name}.tsv": (name.lower(), "test") for name in names.split()}
+    expected["MNLI-m.tsv"] = ("mnli", "test_matched")
+    expected["MNLI-mm.tsv"] = ("mnli", "test_mismatched")
+    expected["AX.tsv"] = ("mnli", "diagnostic")
+    assert {file: (task, split) for file, (task, split, _) in SUBMISSION.items()} == expected
 
 
 def test_a_submission_has_words_for_classes_and_numbers_between_0_and_5(tmp_path):

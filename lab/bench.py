@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from attention import VARIANTS, attention, lowest_at_padding
 from data import PAD, SPECIAL_TOKENS, prepare_corpus
-from kernels import attention_in_blocks, relative_scores, scores_by_index, scores_by_skew
+from kernels import add_relative_scores, attention_in_blocks, scores_by_index, scores_by_skew
 from model import SIZES, BertConfig, BertForMaskedLM
 from pretrain import RECIPES, Trainer, train_step
 from support.commands import made_by, positive_int, run_command
@@ -199,8 +199,9 @@ def in_blocks(q, k, v, attention_mask, rows):
 
 def fused(q, k, v, attention_mask, rows):
     """torch's own attention, with the map as its bias."""
-    bias = relative_scores(rows, k.shape[-2])  # (B, H, N, N)
-    bias = bias + lowest_at_padding(attention_mask, bias.dtype)
+    H, N = q.shape[1:3]
+    bias = lowest_at_padding(attention_mask, q.dtype).repeat(1, H, N, 1)  # (B, H, N, N)
+    bias = add_relative_scores(bias, rows)
     return F.scaled_dot_product_attention(q, k, v, bias)
 
 

@@ -121,7 +121,7 @@ def attention_heads(mixer, x, attention_mask, clipped):
         q = split_heads(query, mixer.heads)  # (1, H, N, d)
         k = split_heads(key, mixer.heads)  # (1, H, N, d)
         terms = rows_of_terms(mixer, q, k)
-        q, k = mixer.content(q, k)
+        q, k, *_ = mixer.apply_terms(q, k)
 
     content = q[0] @ k[0].transpose(-1, -2) / math.sqrt(q.shape[-1])  # (H, N, N)
     heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
@@ -142,8 +142,9 @@ def rows_of_terms(mixer, q, k):
     # DeBERTa makes its rows itself
     found = []
     if isinstance(mixer, Deberta):
-        found.append(("content_to_position", "query", True, mixer.query_rows(q)))
-        found.append(("position_to_content", "key", True, mixer.key_rows(k)))
+        _, _, query_rows, key_rows, _ = mixer.apply_terms(q, k)
+        found.append(("content_to_position", "query", True, query_rows))
+        found.append(("position_to_content", "key", True, key_rows))
     for name, term in mixer.terms.items():
         found.append((name, "query", term.has_window, term.query_rows(q)))
         found.append((name, "key", term.has_window, term.key_rows(k)))

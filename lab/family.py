@@ -67,7 +67,7 @@ def four_rows(name):
     if name == "t5":
         starts = torch.tensor([0, *T5.STARTS])  # where each of the 16 buckets of a side begins
         mixer.terms[name].beta.copy_(-slopes[:, None] * torch.cat([starts, starts]))
-    rows = mixer.query_rows(q)  # (1, H, N, K) or (H, 1, K)
+    _, _, rows, _, _ = mixer.apply_terms(q, q)  # (1, H, N, K) or (H, 1, K)
 
     # of the first four queries of the first head, or of the four heads
     if rows.dim() == 4:

@@ -73,9 +73,7 @@ def attention_map(model, ids, layer, with_content=True):
     query, key, _ = mixer.project(x, attention_mask)  # (1, N, C) each
     q = split_heads(query, mixer.heads)  # (1, H, N, d)
     k = split_heads(key, mixer.heads)  # (1, H, N, d)
-    query_rows = mixer.query_rows(q)  # (1, H, N, K), (H, N, K), (H, 1, K) or None
-    key_rows = mixer.key_rows(k)  # (1, H, N, K), (H, N, K) or None
-    q, k = mixer.content(q, k)  # (1, H, N, d) each
+    q, k, query_rows, key_rows, _ = mixer.apply_terms(q, k)
 
     # without the content term: 0 . k_j = 0
     if not with_content:

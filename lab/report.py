@@ -223,13 +223,7 @@ def check(records):
 
 def glue_run(record):
     """The Run of support/glue_table.py from the record of a run."""
-    results = record.get("glue", [])
-    for result in results:
-        # The results of November 2026 do not say that their settings are the published ones, and
-        # some do not name their tokenizer, which follows from the text of the pre-training.
-        result["settings"].setdefault("changed", [])
-        result["settings"].pop("tokenizer", None)
-    return Run(record["run"], record["settings"], results)
+    return Run(record["run"], record["settings"], record.get("glue", []))
 
 
 def measured(records, variant, measure):

@@ -52,11 +52,8 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # [C]: none < absolute < fixed < dynamic <= composite
 ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
 
-# (first, second): each variant is compared with the one before it, the others with `absolute`.
+# (first, second): each variant is compared with the one before it
 ORDER_STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
-CONVOLUTIONS = ("depthwise", "convbert", "lightconv", "dynamicconv", "dynamicconv-hybrid")
-RELATIVES = ("t5", "alibi", "fire", "xl", "rotary", "deberta", "canon")
-OTHERS = [(variant, "absolute") for variant in (*CONVOLUTIONS, *RELATIVES)]
 
 
 # --- From a run to its record ---------------------------------------------------------------------
@@ -275,8 +272,12 @@ def measure_table(records, measures, variants=None):
 def measure_rows(records, measures, variants=None):
     """The header and the rows of `measure_table`, as lists of cells."""
     check(records)
+    if variants is None:
+        variants = list(dict.fromkeys(record["settings"]["variant"] for record in records))
+    records = [record for record in records if record["settings"]["variant"] in variants]
+
     rows = []
-    for variant in variants or dict.fromkeys(record["settings"]["variant"] for record in records):
+    for variant in variants:
         rows.append([variant, *[cell(records, variant, measure) for measure in measures]])
     return ["variant", *[measure.title for measure in measures]], rows
 
@@ -431,22 +432,24 @@ BLIMP_COLUMNS = [pairs_measure(name.replace("_", " "), "blimp", name) for name i
 LENGTHS = length_measures((64, 128, 256, 512, 1024, 2048))
 
 # fmt: off
+# variants that read every length, and whose loss depends on it
+WITH_LENGTHS = ("none", "fixed", "dynamic", "composite", "depthwise", "t5", "alibi", "fire", "xl",
+                "rotary", "deberta", "canon", "dynamicconv-hybrid")
+
 # {name: (function, the files in results/ whose contents it gets, further arguments)}
 TABLES = {
     # README.md
     "first-command":     (first_command_table, ["first-command.jsonl"]),
     "summary":           (summary_table, ["toy.jsonl", "english.jsonl"]),
     # docs/results.md
-    "lesson":            (measure_table, ["lesson.jsonl"], (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS)),
     "toy-language":      (measure_table, ["toy.jsonl"], (PARAMETERS, *TOY_MEASURES)),
     "toy-order":         (differences_table, ["toy.jsonl"], TOY_MEASURES, ORDER_STEPS),
     "toy-distances":     (measure_table, ["toy.jsonl"], DISTANCES, WITH_DISTANCES),
     "english":           (measure_table, ["english.jsonl"],
                           (PARAMETERS, LOSS, ACCURACY, BLIMP, COLA, SST)),
-    "english-order":     (differences_table, ["english.jsonl"], ENGLISH_MEASURES,
-                          [*ORDER_STEPS, *OTHERS]),
+    "english-order":     (differences_table, ["english.jsonl"], ENGLISH_MEASURES, ORDER_STEPS),
     "english-phenomena": (measure_table, ["english.jsonl"], [*BLIMP_COLUMNS, BLIMP], ORDER),
-    "english-lengths":   (measure_table, ["english-lengths.jsonl"], LENGTHS),
+    "english-lengths":   (measure_table, ["english-lengths.jsonl"], LENGTHS, WITH_LENGTHS),
     # docs/speed.md
     "speed-steps":       (steps_table, ["bench-steps-bf16.json"]),
     "speed-attention":   (attention_table, ["bench-attention.json"]),

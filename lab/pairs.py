@@ -42,7 +42,14 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 import toy.pairs
-from lab.report import difference_rows, markdown, measure_rows, pairs_measure, pretraining_settings
+from lab.report import (
+    difference_rows,
+    markdown,
+    measure_rows,
+    of_variants,
+    pairs_measure,
+    pretraining_settings,
+)
 from model import load_config, load_run
 from support.commands import UserError, made_by, run_command
 from support.devices import choose_device
@@ -287,14 +294,15 @@ def print_tables(records, data, compared):
     # not the mean of the phenomena, which have different numbers of paradigms
     measures.append(pairs_measure(f"mean of {len(paradigms)} paradigms", data))
 
+    differences = []
     note = "accuracy in per cent, mean and standard error over the runs of a variant"
-    header, rows = measure_rows(records, measures, compared)
     if compared is not None:
+        records = of_variants(records, compared)
         _, differences, note = difference_rows(records, measures, [compared])
-        rows += differences
+    header, rows = measure_rows(records, measures)
 
     # a row per phenomenon, a column per variant
-    first, *others = zip(header, *rows, strict=True)
+    first, *others = zip(header, *rows, *differences, strict=True)
     print("\n".join([*markdown(first, others), "", note]))
 
 

@@ -213,7 +213,7 @@ def check(records):
     first = {}
     for record in records:
         for data, entries in record.get("pairs", {}).items():
-            paradigms = sorted(entry["paradigm"] for entry in entries)
+            paradigms = sorted((entry["paradigm"], entry["pairs"]) for entry in entries)
             if first.setdefault(data, paradigms) != paradigms:
                 raise UserError(f"{record['run']} was scored on other pairs of {data}: score again")
 
@@ -228,7 +228,7 @@ def measured(records, variant, measure):
 
     Of GLUE, a value is the mean over the fine-tuning seeds of a run.
     """
-    runs = [record for record in records if record["settings"]["variant"] == variant]
+    runs = of_variants(records, [variant])
     if measure.column is not None:
         group = [glue_run(record) for record in runs]
         scores = scores_of(group).get(measure.column, {})
@@ -265,19 +265,25 @@ def markdown(header, rows):
 
 def measure_table(records, measures, variants=None):
     """One row per variant, one column per measure. variants: their names; None for all."""
-    lines = markdown(*measure_rows(records, measures, variants))
+    if variants is not None:
+        records = of_variants(records, variants)
+    lines = markdown(*measure_rows(records, measures))
     return [*lines, "", origin(records), *notes(lines)]
 
 
-def measure_rows(records, measures, variants=None):
+def of_variants(records, variants):
+    """The records of some variants, in the order of the variants."""
+    found = []
+    for variant in variants:
+        found += [record for record in records if record["settings"]["variant"] == variant]
+    return found
+
+
+def measure_rows(records, measures):
     """The header and the rows of `measure_table`, as lists of cells."""
     check(records)
-    if variants is None:
-        variants = list(dict.fromkeys(record["settings"]["variant"] for record in records))
-    records = [record for record in records if record["settings"]["variant"] in variants]
-
     rows = []
-    for variant in variants:
+    for variant in dict.fromkeys(record["settings"]["variant"] for record in records):
         rows.append([variant, *[cell(records, variant, measure) for measure in measures]])
     return ["variant", *[measure.title for measure in measures]], rows
 

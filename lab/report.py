@@ -311,7 +311,7 @@ def machine(made_by):
 def notes(lines):
     """The lines below a table that say what the marks in its cells mean."""
     text = "".join(lines)
-    return [f"\n\\{mark} {NOTES[mark]}" for mark in NOTES if f"{mark} |" in text]
+    return [f"\n\\{mark} {NOTES[mark]}" for mark in NOTES if mark in text]
 
 
 def differences_table(records, measures, comparisons):

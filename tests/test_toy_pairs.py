@@ -37,10 +37,9 @@ def all_pairs():
 # --- All paradigms --------------------------------------------------------------------------------
 
 
-def test_all_pairs_have_the_published_hash_and_another_seed_gives_others(all_pairs):
+def test_all_pairs_have_the_published_hash(all_pairs):
     digest = hashlib.sha256(json.dumps(all_pairs).encode()).hexdigest()
     assert digest == SHA256_OF_ALL_PAIRS
-    assert zero_shot_pairs("kinds", 20, seed=1) != all_pairs["kinds"][:20]
 
 
 @pytest.mark.parametrize("name", PARADIGMS)

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import glue
+import pretrain
 import toy.glue
 from data import CLS, PAD, SEP, train_tokenizer
 from glue import LabelledPairs, classify, predict
@@ -329,7 +330,7 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
 def be_glue(words):
     """A process: python glue.py WORDS, which saves after every fourth step."""
     use_small_tasks(pytest.MonkeyPatch())
-    glue.SAVE_EVERY = 4
+    pretrain.SAVE_EVERY = 4
     run_command(lambda: call(*words))
 
 

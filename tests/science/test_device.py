@@ -120,7 +120,7 @@ def test_a_run_is_evaluated_saved_and_resumed_as_on_a_cpu(small_text, tmp_path):
 def fine_tuned(device, labels, classes):
     """The losses of four steps, and then the answers, for pairs of sentences of 1 to 5 words."""
     texts = [" ".join(WORDS[5 : 6 + row % 5]) for row in range(len(labels))]
-    pairs = glue.LabelledPairs(Examples(texts, texts, labels, None), word_tokenizer(), 24)
+    pairs = glue.LabelledPairs(Examples(texts, texts, labels), word_tokenizer(), 24)
     trainer = trainer_on(device, BertForClassification, small_config(), classes)
     glue.fine_tune(trainer, pairs)
     answers = glue.predict(trainer.model, pairs, device, torch.float32)

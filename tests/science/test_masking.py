@@ -74,20 +74,6 @@ def test_labels_are_the_original_tokens_and_tokens_that_are_not_chosen_stay(mask
     assert torch.equal(masked_ids[~chosen], rows[~chosen])
 
 
-def test_random_tokens_are_drawn_from_all_ordinary_ids(masked):
-    rows, masked_ids, labels = masked
-    chosen = labels != -100
-    random = masked_ids[chosen & (masked_ids != MASK) & (masked_ids != rows)]
-    assert random.min() >= len(SPECIAL_TOKENS)
-    assert random.max() < VOCABULARY_SIZE
-
-    # Each tenth of the vocabulary gets one tenth of them: a variance of n * 0.1 * 0.9, 5 sigmas.
-    tenth = (random - len(SPECIAL_TOKENS)) * 10 // (VOCABULARY_SIZE - len(SPECIAL_TOKENS))
-    counts = torch.bincount(tenth, minlength=10)
-    sigma = math.sqrt(len(random) * 0.09)
-    assert (counts - len(random) / 10).abs().max() < 5 * sigma, counts
-
-
 def test_every_ordinary_id_can_be_drawn_the_first_and_the_last_among_them():
     """With the words 5, 6 and 7, about 500 random tokens: each word is drawn about 170 times."""
     rows = torch.full((500, 100), 6)

@@ -94,9 +94,5 @@ def test_gradescope_gets_a_test_for_each_function(tmp_path):
 )
 def test_a_wrong_input_ends_in_one_line(arguments, run_program):
     outcome = run_program(main, *arguments)
-<<<<<<< ours
-    assert outcome.code == 2
-=======
     assert outcome.code != 0
->>>>>>> theirs
     assert len(outcome.error.splitlines()) == 1

@@ -16,7 +16,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import attention
-import kernels
 import references
 from attention import TERMS, VARIANTS, DepthwiseConvolution, Mixer, Term, Variant
 from helpers import (
@@ -282,40 +281,43 @@ def test_a_compiled_encoder_takes_long_sequences(monkeypatch):
 # --- No Python loop over the positions ------------------------------------------------------------
 
 
-def lines_for(name, N):
-    """How many lines of the project run in a call of a function, or of a mixer, for N tokens."""
-    by_head, rows = draw(1, H, N, d), draw(1, H, N, K)
-    x, mask = draw(1, N, C), torch.ones(1, N, dtype=torch.bool)
-    table = draw(d, K)
-    if name in VARIANTS:
-        mixer = random_mixer(name)
-        return lines_run(mixer, x, mask)
-    calls = {
-        "composite_attention": (x, x, x, table, draw(H, K)),
-        "split_heads": (x, H),
-        "merge_heads": (by_head,),
-        "lowest_at_padding": (mask, torch.float32),
-        "attention": (by_head, by_head, by_head, mask, rows, rows, table),
-        "depthwise_convolution": (x, draw(C, K)),
-        "scores_by_index": (rows, N),
-        "scores_by_skew": (rows, N),
-        "skew": (rows,),
-        "relative_values": (draw(1, H, N, N), table),
-        "convolve": (rows, by_head),
-    }
-    module = attention if hasattr(attention, name) else kernels
-    return lines_run(getattr(module, name), *calls[name])
-
-
-LOOPLESS = ["composite_attention", "split_heads", "merge_heads", "lowest_at_padding", "attention"]
-LOOPLESS += ["depthwise_convolution", "scores_by_index", "scores_by_skew", "skew"]
-LOOPLESS += ["relative_values", "convolve", *VARIANTS]
-
-
-@pytest.mark.parametrize("name", LOOPLESS)
-def test_no_python_loop_over_the_positions(name):
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_python_loop_over_the_positions_of_a_mixer(name):
     """More tokens do not run more lines."""
-    assert lines_for(name, 34) == lines_for(name, 60)
+    mixer = random_mixer(name)
+
+    def lines_for(N):
+        return lines_run(mixer, draw(1, N, C), torch.ones(1, N, dtype=torch.bool))
+
+    assert lines_for(34) == lines_for(60)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "composite_attention",
+        "split_heads",
+        "merge_heads",
+        "lowest_at_padding",
+        "attention",
+        "depthwise_convolution",
+    ],
+)
+def test_no_python_loop_over_the_positions(maps_of_loops, name):
+    def lines_for(N):
+        by_head, rows, x = draw(1, H, N, d), draw(1, H, N, K), draw(1, N, C)
+        mask, table = torch.ones(1, N, dtype=torch.bool), draw(d, K)
+        arguments = {
+            "composite_attention": (x, x, x, table, draw(H, K)),
+            "split_heads": (x, H),
+            "merge_heads": (by_head,),
+            "lowest_at_padding": (mask, torch.float32),
+            "attention": (by_head, by_head, by_head, mask, rows, rows, table),
+            "depthwise_convolution": (x, draw(C, K)),
+        }
+        return lines_run(getattr(attention, name), *arguments[name])
+
+    assert lines_for(34) == lines_for(60)
 
 
 # --- Terms ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from helpers import (
     draw,
     drawn,
     go_in_blocks,
+    lines_run,
     results,
 )
 from kernels import BEYOND, scores_by_index, scores_by_skew
@@ -187,6 +188,26 @@ def test_the_drawing_of_convolve_is_what_it_computes():
     value = draw(1, 1, 4, 2)
     z = kernels.convolve(weights, value)
     assert_near(z[0, 0, 1:3], matrix @ value[0, 0], 1e-10)
+
+
+@pytest.mark.parametrize(
+    "name", ["scores_by_index", "scores_by_skew", "skew", "relative_values", "convolve"]
+)
+def test_no_python_loop_over_the_positions(name):
+    """More tokens do not run more lines."""
+
+    def lines_for(N):
+        rows = draw(1, 2, N, 5)
+        arguments = {
+            "scores_by_index": (rows, N),
+            "scores_by_skew": (rows, N),
+            "skew": (rows,),
+            "relative_values": (draw(1, 2, N, N), draw(4, 5)),
+            "convolve": (rows, draw(1, 2, N, 4)),
+        }
+        return lines_run(getattr(kernels, name), *arguments[name])
+
+    assert lines_for(34) == lines_for(60)
 
 
 # --- Long sequences -------------------------------------------------------------------------------

@@ -314,14 +314,14 @@ def test_kept_lengths_are_those_of_cutting_token_by_token_from_the_longer_senten
 def test_rows_hold_both_sentences_marks_and_padding_and_are_cut_to_the_length():
     a = [10, 11, 12, 13, 14, 15]
     b = [20, 21, 22]
-    rows = data.pad_pairs([(a, b), (b, None), (a + a, a)], 14)
+    rows = data.pad_pairs([(a, b), (b, None), (a + b + b, a)], 14)
     assert rows.dtype == np.int64
     assert rows.tolist() == [
         [CLS, *a, SEP, *b, SEP, PAD, PAD],
         [CLS, *b, SEP] + [PAD] * 9,
         [CLS, *a, SEP, *a[:5], SEP],
     ]
-    assert data.pad_pairs([(a + a, None)], 8).tolist() == [[CLS, *a, SEP]]
+    assert data.pad_pairs([(a + b, None)], 8).tolist() == [[CLS, *a, SEP]]
 
 
 @pytest.mark.parametrize("count", [2, 3, 49, 100, 1000, 100_000, 1_000_000])

@@ -304,7 +304,7 @@ def changes(trainer, gradients, lr):
         before = torch.cat(parameters).detach()
         loss = trainer.model.loss(gradient)
         loss.backward()
-        trainer.update(loss.detach())
+        trainer.update(loss.detach(), tokens=0)
         found.append(((before - torch.cat(parameters).detach()) / lr).tolist())
     return found
 

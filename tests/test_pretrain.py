@@ -287,11 +287,14 @@ def test_a_run_with_other_settings_is_refused_and_left_alone(
 ):
     if not finished:
         signal_in(monkeypatch, [2])
+    folder = tmp_path / "corpus-composite"
     start("--steps", 3, "--out_dir", tmp_path)
-    before = content_of(tmp_path / "corpus-composite")
+    if not finished:  # as if a kill had come before the log was written
+        (folder / "log.jsonl").unlink()
+    before = content_of(folder)
     outcome = start("--steps", 3, "--out_dir", tmp_path, *other)
     assert outcome.code == 1 and "belongs to another run" in outcome.error
-    assert content_of(tmp_path / "corpus-composite") == before
+    assert content_of(folder) == before
 
 
 def test_a_second_pretrain_on_one_run_is_refused(start, tmp_path):

@@ -52,15 +52,6 @@ def test_of_the_chosen_80_percent_are_masked_10_percent_random_and_10_percent_th
     assert within_5_sigmas(int(random.sum()), count, 0.1 - coincidence)
 
 
-def test_tokens_are_chosen_independently_of_their_neighbours(masked):
-    _, _, labels = masked
-    chosen = labels[:, -100:] != -100  # the ordinary tokens: (1000, 100)
-
-    # Two neighbours are both chosen with probability 0.15 squared.
-    both = chosen[:, 1:] & chosen[:, :-1]  # (1000, 99)
-    assert within_5_sigmas(int(both.sum()), 99_000, 0.15**2)
-
-
 def test_special_tokens_are_never_chosen(masked):
     rows, _, labels = masked
     chosen = labels != -100

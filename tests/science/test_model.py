@@ -416,7 +416,6 @@ def test_a_cut_model_and_the_tokenizer_of_another_model_are_refused(run):
         (["RUN", ""], "no blank"),
         (["RUN", "[MASK] " + "cat " * 21], "has 25 tokens, the model takes 24"),
         (["RUN", "the [MASK]", "tired"], "unrecognized"),
-        (["RUN", "--best", "3", "the [MASK]"], "unrecognized"),
     ],
 )
 def test_a_mistake_of_the_user_is_one_line(arguments, words, run, run_program):

@@ -11,14 +11,10 @@ Letters (the same in all files):
     z_i             sum_j p_ij v_j, the output of a head
     beta, w, u, s   learned, for each r: beta_r is a scalar per head; w_r, u_r, s_r have d numbers
 
-In pre-training, a sequence is a pair of sentences. The reach k is the number of tokens that a
-kernel covers on each side of the token itself. In the code of this file, q, k and v are the
-queries, keys and values, so the reach is written K // 2. In an equation, [+ ...] is a part that
-only some variants have.
-
-[C] is Chang, Xu, Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions
-in Pre-trained Language Models". It writes alpha_ij for a_ij, W^C_(j-i) for w_(j-i), d_h for d,
-d for C, and n for N. The other papers are linked in README.md, in the table of variants.
+The reach k is the number of tokens that a kernel covers on each side of the token itself. In code,
+q, k and v are the queries, keys and values, so the reach is written K // 2. A row is K numbers, one
+for each r from -k to k, which are added to scores before the softmax. A kernel is what is left of
+them after a softmax over r: K weights. (Depthwise kernels are learned without a softmax.)
 
 The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
 
@@ -27,28 +23,11 @@ The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
     dynamic             +  q_i . w_(j-i) / sqrt(d)         Shaw et al. 2018;    [C] eq. 5
     key_dynamic         +  k_j . u_(i-j) / sqrt(d)         Huang et al. 2020
 
-plus the places where convolutions are added. T5's buckets, ALiBi, FIRE and Transformer-XL are
-further terms of this sum. Rotary embeddings add no term: they change the content term.
-Transformer-XL does both.
+plus the places where convolutions are added. [C] is Chang, Xu, Xu, Tu 2021, "Convolutions and
+Self-Attention: Re-interpreting Relative Positions in Pre-trained Language Models".
 
-The mixer of a layer is the module that lets the tokens of a sequence see each other. Usually it is
-self-attention with these terms. ConvBERT, DeBERTa and Canon layers have mixers of their own, and so
-do the convolutions in place of attention (Wu et al. 2019; Tay et al. 2021). docs/family.md compares
-the relative positions.
-
-Why relative positions are convolutions: take the fixed term alone, and only the keys within k
-positions. Then z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values v whose kernel
-is softmax(beta). This is exact where the window, the K positions from -k to k, is inside the
-sequence. Near an end, the window covers fewer than K keys, and the softmax divides the weight among
-these. tests/science/test_equivalence.py shows this argument step by step, in code.
-
-So a row of K numbers that a term adds to the scores, such as beta, is a kernel before its softmax.
-There is one softmax, over the sum of all terms, so content and position are multiplied:
-exp(content + beta_r) = exp(content) * exp(beta_r).
-
-This file, from top to bottom: attention itself; the position terms; further relative positions;
-convolutions; the mixers, each with its equation; and the table VARIANTS. A new entry in VARIANTS is
-a new variant. A new term is a subclass of Term and an entry in TERMS.
+This file, from top to bottom: the paper in ten lines; attention in general; the terms; further
+relative positions; convolutions; the mixers, each with its equation; and the table VARIANTS.
 """
 
 import math
@@ -58,7 +37,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kernels import add_band, attention_in_blocks, band_sums, convolve, key_scores, widen
+from kernels import add_relative_scores, attention_in_blocks, convolve, extend, relative_values
 from support.commands import UserError
 
 # With more queries than this, attention is computed in blocks of queries. It must be at least
@@ -66,130 +45,95 @@ from support.commands import UserError
 LONGEST_WHOLE = 1024
 
 
-# --- Attention ------------------------------------------------------------------------------------
+# --- The paper in ten lines -----------------------------------------------------------------------
 
 
-def attention(
-    query,
-    key,
-    value,
-    attention_mask,
-    query_rows=None,
-    key_rows=None,
-    relative_value=None,
-    beyond="clip",
-    dropout=0.0,
-    first=0,
-    generator=None,
-):
-    """Attention with relative positions.
+def composite_attention(q, k, v, w, beta):
+    """The paper in ten lines: composite attention as one would write it at first. [C] eq. 6
 
-        a_ij = q_i . k_j / sqrt(d)  [+ query_rows[i, j - i]]  [+ key_rows[j, i - j]]
-        z_i  = sum_j softmax_j(a_ij) (v_j  [+ relative_value[j - i]])
+        a_ij = (q_i . k_j + q_i . w_(j-i)) / sqrt(d) + beta_(j-i)
+        z_i  = sum_j softmax_j(a_ij) v_j
 
-    A row has K = 2k + 1 numbers, one for each relative position from -k to k. In these equations
-    rows[i, r] is the number for r; in the tensor it is column r + k. Example: 3 tokens, K = 3, and
-    every query has the row (a, b, c). This map is added to the scores (with "clip"):
+    Why relative positions? The content term alone does not know the order of the tokens: if they
+    change places, their outputs change places with them, and nothing else happens. And what counts
+    in a sentence is not that a word is number 17, but that it is the word before the verb. A number
+    for each r = j - i says this directly, and what is learned at one place holds at every place.
 
-        b c c        key 2 is farther than k = 1 from query 0: it gets the end number c
-        a b c
-        a a b
+    Why two position terms? With the fixed term beta_r alone, every query prefers the same side: if
+    a word stands on both sides of it, the ratio p_left / p_right of the two keys is
+    exp(beta_left - beta_right), whatever the query is. With the dynamic term the query decides: one
+    word can look to the left, and another one to the right. In this example (4 tokens, one head,
+    d = 1, K = 3) w says "to the right", so token 0 with q = 1 looks to the right, and token 1 with
+    q = -1 to the left, against beta:
 
-    kernels.py makes such a map from rows. The terms t5, alibi, fire and xl have no window: they
-    have a number for every r from -(N - 1) to N - 1, so their rows have 2N - 1 columns in place of
-    K, as if k were N - 1.
+        q = 1 -1 0 2    k = 0 1 0 1      r = -1, 0, 1:  w = -1 0 1    beta = 1 0 2
+
+        q_i . k_j        q_i . w_(j-i)    beta_(j-i)       the sum a_ij
+        0  1  0  1       0  1  1  1       0  2  2  2       0  4  3  4
+        0 -1  0 -1       1  0 -1 -1       1  0  2  2       2 -1  1  0
+        0  0  0  0       0  0  0  0       1  1  0  2       1  1  0  2
+        0  2  0  2      -2 -2 -2  0       1  1  1  0      -1  1 -1  2
+
+    If v_j is the unit vector j, then z_i is the row of weights p_ij of query i:
+
+    >>> q = torch.tensor([[[1.0], [-1.0], [0.0], [2.0]]])  # (B, N, C) = (1, 4, 1)
+    >>> k = torch.tensor([[[0.0], [1.0], [0.0], [1.0]]])
+    >>> v = torch.eye(4)[None]
+    >>> w = torch.tensor([[-1.0, 0.0, 1.0]])  # (d, K) = (1, 3)
+    >>> beta = torch.tensor([[1.0, 0.0, 2.0]])  # (H, K) = (1, 3)
+    >>> composite_attention(q, k, v, w, beta)[0].round(decimals=2)
+    tensor([[0.0100, 0.4200, 0.1500, 0.4200],
+            [0.6400, 0.0300, 0.2400, 0.0900],
+            [0.2000, 0.2000, 0.0700, 0.5300],
+            [0.0300, 0.2500, 0.0300, 0.6800]])
+
+    Why one softmax over the sum? Because exp(content + beta_r) = exp(content) * exp(beta_r): the
+    two are multiplied, so attention goes where content AND position agree. Either can say no.
+
+    Why is this a convolution? Take beta alone, and only the keys within k positions. Then
+    z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values, and softmax(beta) is its
+    kernel. (Exact except at the first and last k tokens, where the window reaches beyond the
+    sequence: tests/science/test_equivalence.py.) So a row of K numbers that is added to the scores
+    is a kernel before its softmax, and the dynamic term is a convolution with a kernel that the
+    query makes.
+
+    The rest of this file generalises these lines: other terms, padding, dropout, long sequences.
 
     Args:
-        query: (B, H, n, d), for n queries; n = N except for one block of a long sequence.
-        key, value: (B, H, N, d).
-        attention_mask: (B, N) bool, True at real tokens, False at padding, which gets no attention.
-            Every sequence must have at least one real token.
-        query_rows: (B, H, n, K), what query i adds to the scores of the keys around it; (H, n, K)
-            if all sequences have the same rows; (H, 1, K) if all queries have the same row, too;
-            None for no such term.
-        key_rows: (B, H, N, K) or (H, N, K), what key j adds to the scores of the queries around it;
-            None for no such term. Not (H, 1, K): if all keys have the same row, give it in reverse
-            order as query_rows.
-        relative_value: (d, K), what is added to a value at each relative position.
-        beyond: what is added to the score of a key farther away than k: the end number of the row
-            ("clip") or 0 ("zero"). The same is true of relative_value, which is added to the value.
-        dropout: probability of setting a weight of the softmax to 0.
-        first, generator: only for a block of a long sequence (at most LONGEST_WHOLE queries): the
-            position of its first query, and the torch.Generator for its dropout.
+        q, k, v: (B, N, C), the projections of the tokens.
+        w: (d, K), shared by the heads. beta: (H, K).
     Returns:
-        z (B, H, n, d), in the dtype of value.
+        z: (B, N, C), before the output projection.
     """
-    # More than LONGEST_WHOLE queries: kernels.py calls this function again, with one block of
-    # queries at a time. So the map of scores is never in memory as a whole.
-    if query.shape[-2] > LONGEST_WHOLE:
-        return attention_in_blocks(
-            attention,
-            query,
-            key,
-            value,
-            attention_mask,
-            query_rows,
-            key_rows,
-            relative_value,
-            beyond,
-            dropout,
-        )
+    H, K = beta.shape
+    q, k, v = split_heads(q, H), split_heads(k, H), split_heads(v, H)  # (B, H, N, d) each
+    N, d = q.shape[-2:]
 
-    n, d = query.shape[-2:]
+    # r = j - i, and the column of r in w and beta. A key farther away than K // 2 gets the first or
+    # the last column. In the example (N = 4, K = 3):
+    #
+    #      r   0  1  2  3      column  1 2 2 2
+    #         -1  0  1  2              0 1 2 2
+    #         -2 -1  0  1              0 0 1 2
+    #         -3 -2 -1  0              0 0 0 1
+    i = torch.arange(N)
+    r = i[None, :] - i[:, None]  # (N, N): j along the line, i down
+    column = r.clamp(-(K // 2), K // 2) + K // 2  # (N, N)
 
-    # content: q_i . k_j / sqrt(d). Without the division, scores would grow with d, and nearly all
-    # weight would go to one key. Dividing q costs less than dividing the larger map.
-    scores = (query / math.sqrt(d)) @ key.transpose(-1, -2)  # (B, H, n, N)
+    # q_i . k_j
+    content = q @ k.transpose(-1, -2)  # (B, H, N, N)
 
-    # fixed and dynamic: + beta_(j-i) + q_i . w_(j-i) / sqrt(d). The row of query i is shifted so
-    # that its middle column, r = 0, is at key i.
-    if query_rows is not None:
-        scores = add_band(scores, query_rows, beyond, first)
+    # q_i . w_(j-i): a row of K numbers per query. Query 1 of the example has the row 1 0 -1, and
+    # reads it at the columns 0 1 2 2: 1 0 -1 -1.
+    rows = q @ w  # (B, H, N, d) (d, K) -> (B, H, N, K)
+    dynamic = rows[:, :, i[:, None], column]  # row i at column[i, j]: (B, H, N, N)
 
-    # key_dynamic: + k_j . u_(i-j) / sqrt(d), rows that belong to the keys
-    if key_rows is not None:
-        scores = scores + key_scores(key_rows.to(scores.dtype), n, beyond, first)
+    # beta_(j-i): all queries read the same row, 1 0 2; query 1 at the columns 0 1 2 2: 1 0 2 2
+    fixed = beta[:, column]  # (H, K) -> (H, N, N)
 
-    # padding: a score so low that its softmax is 0
-    scores = scores + lowest_at_padding(attention_mask, scores.dtype)
-
-    # each query's weights over the keys, which sum to 1
-    p = scores.softmax(dim=-1)  # (B, H, n, N)
-    p = drop(p, dropout, generator)
-
-    # values: sum_j p_ij v_j (under autocast on a GPU p is float32, and the values are bf16)
-    z = p.to(value.dtype) @ value  # (B, H, n, d)
-
-    # relative values: sum_j p_ij s_(j-i) = sum_r (sum of the p_ij with j - i = r) s_r
-    if relative_value is not None:
-        sums = band_sums(p, relative_value.shape[-1], beyond, first)  # (B, H, n, K)
-        s = relative_value.to(value.dtype).t()  # (d, K) -> (K, d)
-        z = z + sums.to(value.dtype) @ s  # (B, H, n, K) (K, d) -> (B, H, n, d)
-    return z
-
-
-def lowest_at_padding(attention_mask, dtype):
-    """What is added to the scores, (B, 1, 1, N): 0 at real tokens, a very low number at padding.
-
-    The low number is half of the lowest number of the dtype, so that adding a score to it cannot
-    overflow. An addition costs less than masked_fill, whose backward pass copies the map once more.
-    """
-    zeros = torch.zeros_like(attention_mask, dtype=dtype)  # (B, N)
-    lowest = zeros.masked_fill(~attention_mask, torch.finfo(dtype).min / 2)
-    return lowest[:, None, None, :]  # (B, N) -> (B, 1, 1, N)
-
-
-def drop(p, dropout, generator=None):
-    """Dropout: each number becomes 0 with probability `dropout`, the others are scaled up.
-
-    Without a generator, this is F.dropout. With a generator, the random numbers come from it and
-    not from torch's global state; F.dropout has no such option. The blocks of a long sequence need
-    a generator: the backward pass computes them again (kernels.py), with the same random numbers.
-    """
-    if generator is None:
-        return F.dropout(p, dropout)
-    kept = torch.empty_like(p).bernoulli_(1 - dropout, generator=generator)
-    return p * kept.div_(1 - dropout)
+    a = (content + dynamic) / math.sqrt(d) + fixed
+    p = a.softmax(dim=-1)
+    return merge_heads(p @ v)
 
 
 def split_heads(x, heads):
@@ -202,98 +146,185 @@ def merge_heads(x):
     return x.transpose(1, 2).flatten(2)  # (B, H, N, d) -> (B, N, H, d) -> (B, N, C)
 
 
-# --- Position terms: each makes rows of weights, one per relative position ------------------------
+# --- Attention in general -------------------------------------------------------------------------
 
 
-BELONGS_TO = ("query", "key", "value", "content")  # what a term can belong to
+def attention(
+    q,
+    k,
+    v,
+    attention_mask,
+    query_rows=None,
+    key_rows=None,
+    value_table=None,
+    beyond="clip",
+    dropout=0.0,
+    first=0,
+):
+    """Attention with relative positions, whatever the terms are that have made the rows.
+
+        a_ij = q_i . k_j / sqrt(d)  [+ query_rows[i, j - i]]  [+ key_rows[j, i - j]]
+        z_i  = sum_j softmax_j(a_ij) (v_j  [+ value_table[j - i]])
+
+    [+ ...] is a part that only some variants have. In these equations rows[i, r] is the number for
+    r; in the tensor it is column r + K // 2. Terms without a window have a number for every r from
+    -(N - 1) to N - 1, so their rows have 2N - 1 columns in place of K.
+
+    kernels.py makes a map of scores of such rows. This is all of it that this file needs:
+    add_relative_scores(scores, rows) adds rows[i, j - i] to the score of query i and key j.
+
+    Args:
+        q: (B, H, n, d), for n queries; n = N except for a block of a long sequence.
+        k, v: (B, H, N, d).
+        attention_mask: (B, N) bool, True at real tokens, False at padding, which gets no attention.
+            Every sequence must have at least one real token.
+        query_rows: (B, H, n, K), what query i adds to the scores of the keys around it; (H, n, K)
+            if all sequences have the same rows; (H, 1, K) if all queries have the same row, too;
+            None for no such term.
+        key_rows: (B, H, N, K), (H, N, K) or (H, 1, K), what key j adds to the scores of the queries
+            around it.
+        value_table: (d, K), what is added to a value at each relative position.
+        beyond: what a key farther away than K // 2 gets: the end of the row ("clip") or 0 ("zero").
+        dropout: probability of setting a weight of the softmax to 0.
+        first: position of the first query, which is not 0 in a block of a long sequence.
+    Returns:
+        z (B, H, n, d).
+    """
+    # A long sequence: this function again, with one block of queries at a time.
+    n, d = q.shape[-2:]
+    if n > LONGEST_WHOLE:
+        return attention_in_blocks(
+            attention, q, k, v, attention_mask, query_rows, key_rows, value_table, beyond, dropout
+        )
+
+    # content: q_i . k_j / sqrt(d). Why sqrt(d)? If the numbers in q and k are independent and have
+    # variance 1, a sum of d products has variance d: its standard deviation is sqrt(d). Scores that
+    # far apart would give nearly all weight to one key, where the softmax has almost no gradient.
+    scores = (q / math.sqrt(d)) @ k.transpose(-1, -2)  # (B, H, n, N)
+
+    # fixed and dynamic: + beta_(j-i) + q_i . w_(j-i) / sqrt(d), from the rows of the queries
+    if query_rows is not None:
+        scores = add_relative_scores(scores, query_rows, beyond, first)
+
+    # key_dynamic: + k_j . u_(i-j) / sqrt(d), from the rows of the keys. Queries and keys change
+    # places: the map is transposed, and seen from query `first`, key 0 is at position -first.
+    if key_rows is not None:
+        scores = scores.transpose(-1, -2)  # (B, H, n, N) -> (B, H, N, n)
+        scores = add_relative_scores(scores, key_rows, beyond, -first)
+        scores = scores.transpose(-1, -2)  # (B, H, N, n) -> (B, H, n, N)
+
+    # padding: a score so low that its softmax is 0
+    scores = scores + lowest_at_padding(attention_mask, scores.dtype)
+
+    # each query's weights over the keys, which sum to 1
+    p = scores.softmax(dim=-1)  # (B, H, n, N)
+    p = F.dropout(p, dropout)
+
+    # values: sum_j p_ij (v_j + s_(j-i))
+    z = p @ v  # (B, H, n, d)
+    if value_table is not None:
+        z = z + relative_values(p, value_table, beyond, first)
+    return z
+
+
+def lowest_at_padding(attention_mask, dtype):
+    """What is added to the scores, (B, 1, 1, N): 0 at real tokens, a very low number at padding.
+
+    It is not -inf: a query whose keys all had -inf would get NaN. Half of the lowest number of the
+    dtype leaves room for the score that it is added to.
+    """
+    zeros = torch.zeros_like(attention_mask, dtype=dtype)  # (B, N)
+    lowest = zeros.masked_fill(~attention_mask, torch.finfo(dtype).min / 2)
+    return lowest[:, None, None, :]  # (B, N) -> (B, 1, 1, N)
+
+
+# --- Terms: each overrides what it has ------------------------------------------------------------
 
 
 class Term(nn.Module):
-    """A term that depends on the relative position: usually rows that are added to the scores.
+    """A part of the score, or of the values, that depends on the relative position.
 
-    The rows belong either to the queries or to the keys. forward takes the queries or the keys,
-    (B, H, N, d), and returns one row for each of them: (B, H, N, K), or (H, N, K) if all sequences
-    have the same rows. A term of the queries may also return (H, 1, K), one row for all queries; a
-    term of the keys must return N rows. SelfAttention adds up the rows of all terms.
+    A term overrides one or more of four methods; the others say "none of these". q and k are
+    (B, H, N, d). SelfAttention.apply_terms adds up what the terms return.
 
-    A term with a window has its own number only for abs(r) <= k. A term without a window has one
-    for every r from -(N - 1) to N - 1: its rows have 2N - 1 columns in place of K. every_r(q) gives
-    these r. Do not compute with them in the dtype of q: under autocast this is bf16, which rounds
-    large distances. exact_dtype(q) is a dtype that does not.
-
-    The constructor also initialises the parameters. For linear layers, initialise_linear does this
-    as in BERT.
+    The constructor also initialises the parameters; initialise_linear does this as in BERT.
     """
 
-    # "query": forward(q) returns a row for each query. "key": forward(k) returns one for each key.
-    # "value": no forward; table() is added to the values. "content": no forward; only content() is
-    # overridden. A term with rows may override content() as well.
-    belongs_to = "query"
-    uses_kernel_size = True  # a row has K columns
+    # Whether its rows have K columns, so that it has its own number only for abs(r) <= k. Terms
+    # without a window have a number for every r: their rows have 2N - 1 columns (every_r).
+    has_window = True
 
     def __init__(self, config=None):
-        super().__init__()  # a term without parameters ignores the config
+        super().__init__()
+
+    def query_rows(self, q):
+        """What each query adds at each r: (B, H, N, K), (H, N, K) or (H, 1, K)."""
+        return None
+
+    def key_rows(self, k):
+        """What each key adds at each i - j: (B, H, N, K), (H, N, K) or (H, 1, K)."""
+        return None
 
     def content(self, q, k):
-        """The queries and keys that the content term q_i . k_j uses, (B, H, N, d) each."""
-        return q, k  # unchanged
+        """The queries and keys that the content term uses, (B, H, N, d) each."""
+        return q, k
 
-    def fixed_kernel(self):
-        """The row (H, K) of a term with a window, if it does not depend on the text; for figures.
-
-        None for every other term. The rows of t5, alibi and fire do not depend on the text either,
-        but these terms have no window.
-        """
+    def value_table(self):
+        """What is added to a value at each r: (d, K)."""
         return None
 
 
 class Fixed(Term):
     """fixed: + beta_r, one scalar per head and relative position, not scaled. [C] eq. 4
 
-    T5 (Raffel et al. 2020) adds such a bias. It is initialised to 0.
+    All queries have the same row. beta is initialised to 0.
     """
 
     def __init__(self, config):
-        super().__init__(config)
+        super().__init__()
         self.beta = nn.Parameter(torch.zeros(config.heads, config.kernel_size))  # (H, K)
 
-    def forward(self, q):
-        # (H, 1, K): the same row for every sequence and query
+    def query_rows(self, q):
         return self.beta[:, None, :]  # (H, K) -> (H, 1, K)
-
-    def fixed_kernel(self):
-        return self.beta
 
 
 class Dynamic(Term):
-    """dynamic: + q_i . w_r / sqrt(d), a kernel made by each query. [C] eq. 5; Shaw et al. 2018
+    """dynamic: + q_i . w_r / sqrt(d), a row made by each query. [C] eq. 5; Shaw et al. 2018
 
-    w is one table per layer, shared by all heads.
+    w is one table per layer, shared by all heads. It is divided by sqrt(d) for the same reason as
+    the content, and it is smaller than the rows.
     """
 
     def __init__(self, config):
-        super().__init__(config)
+        super().__init__()
         self.w = relative_table(config)  # (d, K)
 
-    def forward(self, q):
+    def query_rows(self, q):
         d = q.shape[-1]
         return q @ (self.w / math.sqrt(d))  # (B, H, N, d) (d, K) -> (B, H, N, K)
 
 
 class KeyDynamic(Term):
-    """key_dynamic: + k_j . u_(i-j) / sqrt(d), a kernel made by each key. Huang et al. 2020
+    """key_dynamic: + k_j . u_(i-j) / sqrt(d), a row made by each key. Huang et al. 2020
 
-    The row belongs to key j. It is read at i - j = -r, the position of the query as seen from the
-    key. u is one table per layer, shared by all heads.
+    Here the key decides who should look at it: a determiner, say, is of interest to the noun to its
+    right. The row belongs to key j, so positions are counted from j: the query is at i - j = -r.
+    Example: 3 tokens, K = 3. Key 0 has the numbers a0, b0, c0 for queries at i - j = -1, 0, 1; its
+    own place is i = 0, so column 0 of the map reads b0 (itself), c0 (query 1) and again c0:
+
+        rows of the keys      what they add to the scores ("clip"), [i, j]
+        a0 b0 c0              b0 a1 a2
+        a1 b1 c1              c0 b1 a2
+        a2 b2 c2              c0 c1 b2
+
+    u is one table per layer, shared by all heads.
     """
 
-    belongs_to = "key"
-
     def __init__(self, config):
-        super().__init__(config)
+        super().__init__()
         self.u = relative_table(config)  # (d, K)
 
-    def forward(self, k):
+    def key_rows(self, k):
         d = k.shape[-1]
         return k @ (self.u / math.sqrt(d))  # (B, H, N, d) (d, K) -> (B, H, N, K)
 
@@ -301,29 +332,45 @@ class KeyDynamic(Term):
 class RelativeValue(Term):
     """relative_value: s_r, added to the value of the key at r. Shaw et al. 2018
 
-    This is the only term outside the score. s is one table per layer, shared by all heads.
+    This is the only term outside the score: it tells the output where the attention went. s is one
+    table per layer, shared by all heads.
     """
 
-    belongs_to = "value"
-
     def __init__(self, config):
-        super().__init__(config)
+        super().__init__()
         self.s = relative_table(config)  # (d, K)
 
-    def table(self):
+    def value_table(self):
         return self.s
 
 
 def relative_table(config):
-    """A table (d, K): one d-vector per relative position.
-
-    Its initial values are uniform in +-1/sqrt(K), as in [C]'s released code.
-    """
+    """A table (d, K): one d-vector per relative position, uniform in +-1/sqrt(K)."""
     d = config.hidden_size // config.heads
     table = torch.empty(d, config.kernel_size)
 
     # with a = sqrt(5), torch's range is sqrt(6 / ((1 + 5) K)) = 1 / sqrt(K)
     return nn.Parameter(nn.init.kaiming_uniform_(table, a=math.sqrt(5)))
+
+
+def add_rows(total, rows, beyond):
+    """The sum of the rows of two terms. Each of them may be None: no such rows.
+
+    With the fixed and the dynamic term it is beta_r + q_i . w_r / sqrt(d): composite attention. If
+    one of the terms has no window, the rows of the other one get as many columns.
+    """
+    if total is None:
+        return rows
+    if rows is None:
+        return total
+
+    # the narrower of the two gets more columns, the same number on each side
+    extra = (total.shape[-1] - rows.shape[-1]) // 2
+    if extra > 0:
+        rows = extend(rows, extra, extra, beyond)
+    if extra < 0:
+        total = extend(total, -extra, -extra, beyond)
+    return total + rows
 
 
 # --- Further relative positions -------------------------------------------------------------------
@@ -339,23 +386,18 @@ class T5(Term):
         abs(r)   0 .. 7   8-11   12-15   16-22   23-31   32-45   46-63   64-90   91 and more
 
     Bucket 8 + m begins at 8 * 2^(m/2), rounded up: from one bucket to the next, the start grows by
-    a factor of about sqrt(2). The last bucket holds all distances from 91 on. For abs(r) >= 8, T5
-    writes the bucket as 8 + floor(8 log(abs(r) / 8) / log(128 / 8)), at most 15. The 128 is T5's
-    max_distance.
-
-    For r > 0, 16 is added to the number of the bucket. Bucket 16 is never used, as in T5: it would
-    be that of r = 0, which has bucket 0. beta is one table per layer and is initialised to 0. T5
-    has one table for all layers, and does not divide the content by sqrt(d).
+    a factor of about sqrt(2). For r > 0, 16 is added to the number of the bucket. beta is one table
+    per layer and is initialised to 0.
     """
 
     STARTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)  # of the buckets 1, 2, ..., 15
-    uses_kernel_size = False
+    has_window = False
 
     def __init__(self, config):
-        super().__init__(config)
+        super().__init__()
         self.beta = nn.Parameter(torch.zeros(config.heads, 32))  # (H, 32)
 
-    def forward(self, q):
+    def query_rows(self, q):
         # every relative position; of q, only the shape and the device are used
         r = every_r(q)  # (2N - 1,)
 
@@ -372,14 +414,13 @@ class Alibi(Term):
     """alibi: - m_h abs(r), one constant slope per head. Press et al. 2022
 
     m_h = 2^(-8 (h + 1) / H) for the heads h = 0 .. H - 1: with 4 heads 1/4, 1/16, 1/64 and 1/256.
-    There is nothing to learn. In the paper, a token sees only earlier tokens; this is the symmetric
-    form. If H is not a power of two (BERT-base has 12 heads), the slopes here are still those of
-    the paper's formula; the authors' code then has others.
+    There is nothing to learn. This is the symmetric form: in the paper, a token sees only earlier
+    tokens.
     """
 
-    uses_kernel_size = False
+    has_window = False
 
-    def forward(self, q):
+    def query_rows(self, q):
         H = q.shape[1]
         h = torch.arange(H, device=q.device, dtype=exact_dtype(q))
         slopes = 2 ** (-8 * (h + 1) / H)  # m_h: (H,)
@@ -393,26 +434,23 @@ class Fire(Term):
         mlp = Linear 1 -> 32, ReLU, Linear 32 -> H
 
     The larger c is, the more of [-1, 1] is used for near tokens. The divisor maps the distance L to
-    1, or the distance N if N is larger than L. N includes padding, so in this case the amount of
-    padding changes the scores. The paper has max(i, L) for query i in place of max(N, L): there,
-    all keys are to the left of the query, so no distance is larger than i. Here a key to the right
-    may be farther away.
+    1, or the distance N if N is larger than L; so a longer sequence meets no distance that training
+    has not seen. The sign lets one function serve both directions.
 
     c = 0.1 exp(log_c) and L = 512 exp(log_L): at first they are the paper's 0.1 and 512, and exp
-    keeps them positive (the authors take the absolute value). The sign lets one function serve both
-    directions. Both linear layers have PyTorch's default initialisation.
+    keeps them positive. Both linear layers have PyTorch's default initialisation.
     """
 
-    uses_kernel_size = False
+    has_window = False
 
     def __init__(self, config):
-        super().__init__(config)
-        self.hidden = nn.Linear(1, 32)
+        super().__init__()
+        self.hidden = nn.Linear(1, 32)  # the hidden layer of the mlp
         self.output = nn.Linear(32, config.heads)
         self.log_c = nn.Parameter(torch.zeros(()))
         self.log_L = nn.Parameter(torch.zeros(()))
 
-    def forward(self, q):
+    def query_rows(self, q):
         N = q.shape[-2]
         c = 0.1 * self.log_c.exp()
         L = 512 * self.log_L.exp()
@@ -440,20 +478,17 @@ class TransformerXL(Term):
     entry by entry: it is computed, for every r.
 
     u and v are the paper's letters for two biases, one vector per head: not the values, and not the
-    table of key_dynamic. They are initialised to 0; the authors draw them from normal(0, 0.02), and
-    share them between the layers in some of their models. W is initialised as BERT's linear layers.
-    The paper has R_(i-j), which only changes the sign of the sines; W can undo this. Each of the N
-    queries has a row of 2N - 1 weights, so the memory for the rows grows with N^2.
+    table of key_dynamic. They are initialised to 0, and W as BERT's linear layers. Each of the N
+    queries has a row of 2N - 1 numbers, so the memory for the rows grows with N^2.
     """
 
-    uses_kernel_size = False
+    has_window = False
 
     def __init__(self, config):
-        super().__init__(config)
+        super().__init__()
         C = config.hidden_size
         H = config.heads
-        if C % 2:
-            raise UserError(f"xl has as many sines as cosines: hidden_size cannot be {C}")
+        require_even("hidden_size", C, "xl has as many sines as cosines")
         self.W = nn.Linear(C, C, bias=False)
         initialise_linear(self)
         self.u = nn.Parameter(torch.zeros(H, C // H))  # (H, d)
@@ -463,7 +498,7 @@ class TransformerXL(Term):
         u = self.u[:, None, :]  # (H, d) -> (H, 1, d)
         return q + u.to(q.dtype), k
 
-    def forward(self, q):
+    def query_rows(self, q):
         H, _, d = q.shape[1:]
 
         # R_r for every r, computed exactly, and then in the dtype of W, which may be bf16
@@ -491,14 +526,12 @@ class Rotary(Term):
     matrix. It is not the vector R_r of xl.
     """
 
-    belongs_to = "content"
-    uses_kernel_size = False
+    has_window = False
 
     def __init__(self, config):
-        super().__init__(config)
+        super().__init__()
         d = config.hidden_size // config.heads
-        if d % 2:
-            raise UserError(f"rotary rotates pairs of channels: a head cannot have {d} of them")
+        require_even("the channels of a head", d, "rotary rotates pairs of channels")
 
     def content(self, q, k):
         N, d = q.shape[-2:]
@@ -510,23 +543,20 @@ class Rotary(Term):
 def rotate(x, angles):
     """Rotate each pair of neighbouring channels of x (B, H, N, d) by its angle, (N, d/2).
 
-    A pair (a, b) is read as the complex number a + b sqrt(-1). To rotate it is to multiply it by
-    cos(angle) + sin(angle) sqrt(-1): one complex product in place of four real ones. Example with
-    d = 4, and angles of 90 and 180 degrees:
-
-        channels    (1, 0, 2, 0)
-        pairs       1 + 0 sqrt(-1)     2 + 0 sqrt(-1)
-        factors     0 + 1 sqrt(-1)    -1 + 0 sqrt(-1)
-        products    0 + 1 sqrt(-1)    -2 + 0 sqrt(-1)
-        channels    (0, 1, -2, 0)
-
-    The result is computed in float32 or better, and returned in the dtype of x.
+    cos and sin are float32 or better, so the products are, too; the result has the dtype of x.
     """
-    # view_as_complex needs the two numbers of a pair side by side in memory: contiguous
-    pairs = x.to(angles.dtype).unflatten(-1, (-1, 2)).contiguous()  # (B, H, N, d/2, 2)
-    factors = torch.polar(torch.ones_like(angles), angles)  # cos + sin sqrt(-1), (N, d/2) complex
-    rotated = torch.view_as_complex(pairs) * factors  # (B, H, N, d/2) complex
-    return torch.view_as_real(rotated).flatten(-2).to(x.dtype)  # (B, H, N, d)
+    cos = angles.cos()  # (N, d/2)
+    sin = angles.sin()
+    a = x[..., 0::2]  # the channels 0, 2, 4, ...: (B, H, N, d/2)
+    b = x[..., 1::2]  # the channels 1, 3, 5, ...
+    rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)  # (B, H, N, d/2, 2)
+    return rotated.flatten(-2).to(x.dtype)  # (B, H, N, d)
+
+
+def require_even(name, number, reason):
+    """UserError if a number that a user chooses is odd, and a variant needs an even one."""
+    if number % 2:
+        raise UserError(f"{reason}: {name} must be even, not {number}")
 
 
 def every_r(q):
@@ -636,8 +666,8 @@ class HalfConvolution(nn.Module):
     def __init__(self, config):
         super().__init__()
         C = config.hidden_size
-        d = C // config.heads
-        half = half_of_the_heads(config) * d  # channels of each half: C/2
+        half = C // 2  # channels of each half of the heads
+        require_even("heads", config.heads, "half of the heads are convolutions")
         self.depthwise = DepthwiseConvolution(C, config.kernel_size)
         self.pointwise = nn.Linear(C, half)
         self.linear = nn.Linear(C, half)
@@ -646,16 +676,6 @@ class HalfConvolution(nn.Module):
         convolved = self.pointwise(self.depthwise(x))  # (B, N, C/2)
         projected = self.linear(x)  # (B, N, C/2)
         return torch.cat([convolved, projected], dim=-1)  # (B, N, C)
-
-
-def half_of_the_heads(config):
-    """H/2: half of the heads are convolutions, as in the papers. UserError if H is odd."""
-    if config.heads % 2:
-        raise UserError(
-            f"{config.variant} gives half of the heads to convolutions: "
-            f"heads must be even, not {config.heads}"
-        )
-    return config.heads // 2
 
 
 def zero_padding(x, attention_mask):
@@ -674,13 +694,9 @@ class Mixer(nn.Module):
     constructor takes the model's config, the Variant and the number of the layer, counted from 0.
     """
 
-    # Which of terms, convolutional, depthwise and dilations this mixer reads. A Variant that gives
-    # another one of these four is refused.
-    uses = ()
-    uses_kernel_size = True  # whether the kernel size K means anything for it
-    # Whether it reads the config's `beyond`. A mixer that does must say True: otherwise pretrain.py
-    # refuses --beyond zero for it.
-    uses_beyond = False
+    # Whether it adds rows of K numbers to the scores itself, so that the config's `beyond` means
+    # something. (SelfAttention leaves this to its terms: Variant.uses_beyond.)
+    has_window = False
 
     def initialise(self):
         """Called once, when the model is complete. By default, linear layers start as in BERT."""
@@ -736,25 +752,21 @@ class SelfAttention(Mixer):
     all heads ([C] sec. 3.2; Shaw et al. 2018).
     """
 
-    uses = ("terms", "convolutional", "depthwise")
-
     def __init__(self, config, variant, layer):
         super().__init__()
         C = config.hidden_size
         self.heads = config.heads
         self.beyond = config.beyond
         self.dropout = config.dropout
-        # Made first, and filled below. A saved optimizer numbers the parameters in the order in
-        # which a module makes them, so this order must stay.
-        self.terms = nn.ModuleDict()
 
         # projections, linear or half convolutional ([C] sec. 5)
-        self.has_convolutional_projection = variant.convolutional != ()
+        self.convolutional = variant.convolutional
         self.query = make_projection("query", config, variant)
         self.key = make_projection("key", config, variant)
         self.value = make_projection("value", config, variant)
 
         # the position terms that this variant names
+        self.terms = nn.ModuleDict()
         for name, term in TERMS.items():
             if name in variant.terms:
                 self.terms[name] = term(config)
@@ -774,26 +786,14 @@ class SelfAttention(Mixer):
         k = split_heads(key, self.heads)  # (B, H, N, d)
         v = split_heads(value, self.heads)  # (B, H, N, d)
 
-        # the position terms, as rows of weights: what a query, or a key, adds at each r
-        query_rows = self.sum_of_rows("query", q)  # (B, H, N, K), (H, N, K), (H, 1, K) or None
-        key_rows = self.sum_of_rows("key", k)  # (B, H, N, K), (H, N, K) or None
-
-        # The content term, which some variants change. It comes after the rows, because these are
-        # made from the original q and k: without xl's u, and not rotated.
-        q, k = self.content(q, k)  # (B, H, N, d) each
+        # what the position terms make of them
+        q, k, query_rows, key_rows, value_table = self.apply_terms(q, k)
 
         # a_ij = q_i . k_j / sqrt(d) + query_rows[i, j - i] + key_rows[j, i - j]
-        # z_i  = sum_j softmax_j(a_ij) (v_j + relative_value[j - i])
+        # z_i  = sum_j softmax_j(a_ij) (v_j + value_table[j - i])
+        dropout = self.dropout if self.training else 0.0
         z = attention(
-            q,
-            k,
-            v,
-            attention_mask,
-            query_rows,
-            key_rows,
-            relative_value=self.sum_of_tables(),  # (d, K) or None
-            beyond=self.beyond,
-            dropout=self.dropout if self.training else 0.0,
+            q, k, v, attention_mask, query_rows, key_rows, value_table, self.beyond, dropout
         )
         z = merge_heads(z)  # (B, N, C)
 
@@ -804,56 +804,29 @@ class SelfAttention(Mixer):
 
     def project(self, x, attention_mask):
         """x (B, N, C) -> query, key, value, (B, N, C) each."""
-        # A convolutional projection must not see what is at padding.
-        if self.has_convolutional_projection:
+        # Attention does not look at padding; a convolution must not, either.
+        if self.convolutional:
             x = zero_padding(x, attention_mask)
+        return self.query(x), self.key(x), self.value(x)
 
-        # The backward pass adds up the gradients of x in the reverse order: (key + query) + value.
-        # Another order would change their last bits, and then the recorded results could not be
-        # reproduced exactly.
-        value = self.value(x)
-        query = self.query(x)
-        key = self.key(x)
-        return query, key, value
+    def apply_terms(self, q, k):
+        """What the terms of this layer add to attention, each kind as one sum.
 
-    def sum_of_rows(self, belongs_to, x):
-        """The sum of the rows that belong to the queries ("query") or to the keys ("key").
-
-        With the fixed and the dynamic term, query_rows[i, r] = beta_r + q_i . w_r / sqrt(d): the
-        composite attention of [C] eq. 6. The sum has as many columns as its widest term: K, or
-        2N - 1 if one of the terms has no window and 2N - 1 is larger than K.
-
-        Args:
-            belongs_to: "query" or "key".
-            x: (B, H, N, d), the queries or the keys.
-        Returns:
-            (B, H, N, K) or (H, N, K), for queries also (H, 1, K); None if there is no such term.
+        Returns (q, k, query_rows, key_rows, value_table): q and k as the content term uses them,
+        and three arguments of `attention`, None if no term has them.
         """
-        total = None
-        for name, term in self.terms.items():
-            if term.belongs_to == belongs_to:
-                rows = term(x)  # (B, H, N, K), (H, N, K) or (H, 1, K)
-                check_rows(name, term, rows, x)
-                total = rows if total is None else add_rows(total, rows, self.beyond)
-        return total
+        query_rows = None
+        key_rows = None
+        value_table = None
+        for term in self.terms.values():
+            query_rows = add_rows(query_rows, term.query_rows(q), self.beyond)
+            key_rows = add_rows(key_rows, term.key_rows(k), self.beyond)
+            value_table = add_rows(value_table, term.value_table(), self.beyond)
 
-    def content(self, q, k):
-        """The queries and keys that the content term uses, (B, H, N, d) each."""
+        # afterwards, because the rows are made from q and k as they are: without xl's u, unrotated
         for term in self.terms.values():
             q, k = term.content(q, k)
-        return q, k
-
-    def sum_of_tables(self):
-        """The sum (d, K) of the tables that are added to the values; None if there are none.
-
-        A variant of VARIANTS has one at most; a new variant may have more.
-        """
-        total = None
-        for term in self.terms.values():
-            if term.belongs_to == "value":
-                table = term.table()  # (d, K)
-                total = table if total is None else total + table
-        return total
+        return q, k, query_rows, key_rows, value_table
 
     def initialise(self):
         # the terms have initialised themselves
@@ -862,12 +835,9 @@ class SelfAttention(Mixer):
                 initialise_linear(part)
 
     def kernels(self):
-        # the rows that do not depend on the text
         found = {}
-        for term in self.terms.values():
-            kernel = term.fixed_kernel()  # (H, K) or None
-            if kernel is not None:
-                found["fixed"] = kernel + found.get("fixed", 0)
+        if "fixed" in self.terms:
+            found["fixed"] = self.terms["fixed"].beta
 
         # the convolutions
         if self.depthwise is not None:
@@ -882,58 +852,13 @@ class SelfAttention(Mixer):
         query, _, _ = self.project(x, attention_mask)
         q = split_heads(query, self.heads)  # (B, H, N, d)
 
-        # the rows that depend on the query
+        # the rows that depend on the text: the others have no dimension B
         total = None
         for term in self.terms.values():
-            is_fixed = term.fixed_kernel() is not None
-            if term.belongs_to == "query" and term.uses_kernel_size and not is_fixed:
-                rows = term(q)  # (B, H, N, K)
-                total = rows if total is None else add_rows(total, rows, self.beyond)
+            rows = term.query_rows(q)
+            if term.has_window and rows is not None and rows.dim() == 4:
+                total = add_rows(total, rows, self.beyond)
         return total
-
-
-def check_rows(name, term, rows, x):
-    """ValueError if the rows that a term has made for x (B, H, N, d) have a wrong shape.
-
-    Without this check, most of them would give wrong scores and no error. A term with a window may
-    have fewer or more columns than K, as long as their number is odd.
-    """
-    if not isinstance(rows, torch.Tensor):
-        kind = type(rows).__name__
-        raise ValueError(f"forward of the term {name} must return a tensor, not a {kind}")
-    B, H, N, _ = x.shape
-
-    # one row per token, or for queries one row that they share
-    allowed = [(B, H, N), (H, N)]
-    if term.belongs_to == "query":
-        allowed.append((H, 1))
-    shape = tuple(rows.shape)
-    if shape[:-1] not in allowed:
-        raise ValueError(
-            f"the term {name} has made rows of shape {shape}; with B = {B}, H = {H} and N = {N}, "
-            f"all dimensions but the last one must be one of {', '.join(map(str, allowed))}"
-        )
-
-    # one column per relative position
-    width = shape[-1]
-    if not term.uses_kernel_size and width != 2 * N - 1:
-        raise ValueError(f"the rows of {name} have {width} columns, not 2N - 1 = {2 * N - 1}")
-    if width % 2 == 0:
-        raise ValueError(f"the rows of {name} have {width} columns, which is not an odd number")
-
-
-def add_rows(one, other, beyond):
-    """The sum of the rows of two terms, which may differ in the numbers of rows and columns."""
-    # One row for all queries is expanded, as a view, to as many rows as the other term has. Without
-    # this step the sum would be the same, but its gradient would be added up in another order and
-    # differ in the last bits: the recorded results could not be reproduced exactly.
-    count = max(one.shape[-2], other.shape[-2])
-    one = one.expand(*one.shape[:-2], count, -1)  # (..., 1 or N, K) -> (..., N, K)
-    other = other.expand(*other.shape[:-2], count, -1)
-
-    # the narrower rows get the width of the wider ones
-    width = max(one.shape[-1], other.shape[-1])
-    return widen(one, width, beyond) + widen(other, width, beyond)
 
 
 def make_projection(name, config, variant):
@@ -950,9 +875,7 @@ class Canon(SelfAttention):
 
     The convolution is added to x, so with weights and a bias of 0 this is attention without
     convolutions. Weights and bias have PyTorch's default initialisation, uniform in +-1/sqrt(K).
-    Training decides how much each token takes from its neighbours. Here the kernel is centred and
-    K = 5: it covers two tokens on each side. The author's models read from left to right and have
-    K = 4: the token and the three tokens before it. By default the author's layers have no bias.
+    Training decides how much each token takes from its neighbours. K = 5: two tokens on each side.
     """
 
     def __init__(self, config, variant, layer):
@@ -979,20 +902,10 @@ class Deberta(SelfAttention):
     letters of the other terms, this is dynamic with w_r = W_k P_r and key_dynamic with
     u_r = W_q P_r, but each head has its own w and u, and the divisor is sqrt(3d). It is a mixer of
     its own because a Term has neither the projections of its layer nor the parameters of another
-    layer. With beyond = "clip", positions beyond the window take the end vector of their side; with
-    "zero" they add nothing.
-
-    The paper's equation and the first release of DeBERTa have two more matrices in place of W_k and
-    W_q. In later releases, W_k and W_q themselves can be used, with their biases, as here. The
-    paper counts i - j, so its P is this one in reverse order. In the paper and here, the two terms
-    read P at opposite positions, r and -r; the released code reads it at the same one. The paper's
-    window is 512 positions to each side; here it is that of the other variants. Dropout of P, a
-    LayerNorm of P in later releases, and the absolute positions before DeBERTa's decoder are left
-    out here.
+    layer.
     """
 
-    uses = ()  # it takes no further terms and no convolutions
-    uses_beyond = True
+    has_window = True
 
     def __init__(self, config, variant, layer):
         super().__init__(config, variant, layer)
@@ -1006,20 +919,18 @@ class Deberta(SelfAttention):
                 self.P = mixer.P
                 return
 
-    def content(self, q, k):
-        return q / math.sqrt(3), k  # attention itself divides by sqrt(d)
+    def apply_terms(self, q, k):
+        query_rows = self.rows(q, self.key)  # content to position: q_i . (W_k P_r)
+        key_rows = self.rows(k, self.query)  # position to content: k_j . (W_q P_(i-j))
+        return q / math.sqrt(3), k, query_rows, key_rows, None  # attention divides by sqrt(d)
 
-    def sum_of_rows(self, belongs_to, x):
-        # content to position: q_i . (W_k P_r); position to content: k_j . (W_q P_(i-j))
-        projection = self.query
-        if belongs_to == "query":
-            projection = self.key
-
-        # W_k P or W_q P, in heads; split_heads takes a batch, here of one sequence
-        table = split_heads(projection(self.P)[None], self.heads)[0]  # (K, C) -> (H, K, d)
+    def rows(self, x, projection):
+        """x_i . (W P_r) / sqrt(3d) for each r: (B, H, N, d) -> (B, H, N, K)."""
         d = x.shape[-1]
-        table = (table / math.sqrt(3 * d)).transpose(-1, -2)  # (H, K, d) -> (H, d, K)
-        return x @ table  # (B, H, N, d) (H, d, K) -> (B, H, N, K)
+        # W P, in heads; split_heads takes a batch, here of one sequence
+        table = split_heads(projection(self.P)[None], self.heads)  # (K, C) -> (1, H, K, d)
+        table = table.transpose(-1, -2) / math.sqrt(3 * d)  # (1, H, d, K)
+        return x @ table  # (B, H, N, d) (1, H, d, K) -> (B, H, N, K)
 
 
 class ConvBert(Mixer):
@@ -1041,7 +952,8 @@ class ConvBert(Mixer):
     def __init__(self, config, variant, layer):
         super().__init__()
         C = config.hidden_size
-        self.heads = half_of_the_heads(config)  # of each kind
+        require_even("heads", config.heads, "half of the heads are convolutions")
+        self.heads = config.heads // 2  # of each kind
         self.dropout = config.dropout
 
         # attention heads
@@ -1123,10 +1035,6 @@ class GatedConvolution(Mixer):
         g = F.glu(self.input(x))  # (B, N, 2C) -> (B, N, C)
         return zero_padding(g, attention_mask)
 
-    def convolution(self, g):
-        """(B, N, C) -> (B, N, C)."""
-        raise NotImplementedError("a subclass defines its convolution")
-
 
 class LightConv(GatedConvolution):
     """A convolution whose kernel is shared by all channels of a head. Wu et al. 2019, sec. 3
@@ -1142,8 +1050,6 @@ class LightConv(GatedConvolution):
     (1 + 2 + 4 + 8) * k = 15 * k tokens to each side: 120 for K = 17. Without dilation they reach
     4 * k = 32.
     """
-
-    uses = ("dilations",)
 
     def __init__(self, config, variant, layer):
         super().__init__(config, variant, layer)
@@ -1191,13 +1097,17 @@ class DynamicConv(GatedConvolution):
 # --- The table of variants ------------------------------------------------------------------------
 
 
+QK = ("query", "key")
+QKV = ("query", "key", "value")
+
+
 @dataclass(frozen=True)
 class Variant:
-    """What one name of `--variant` means. Raises ValueError if its parts do not go together."""
+    """What one name of `--variant` means."""
 
     equation: str  # printed when a run starts
     terms: tuple[str, ...] = ()  # names in TERMS
-    convolutional: tuple[str, ...] = ()  # which of "query", "key", "value" are a HalfConvolution
+    convolutional: tuple[str, ...] = ()  # which projections, of QKV, are a HalfConvolution
     depthwise: bool = False  # a depthwise convolution of the values, added after attention
     absolute: bool = False  # learned absolute positions, added to the embeddings (model.py)
     mixer: type = SelfAttention
@@ -1206,149 +1116,100 @@ class Variant:
     kernel_size: int = 17  # K if the user gives none
 
     def __post_init__(self):
-        check_names("term", self.terms, TERMS)
         for name in self.terms:
-            if TERMS[name].belongs_to not in BELONGS_TO:
-                raise ValueError(
-                    f"belongs_to of the term {name} is {TERMS[name].belongs_to!r}; "
-                    f"it must be one of {', '.join(BELONGS_TO)}"
-                )
-        check_names("projection", self.convolutional, ("query", "key", "value"))
-        self.check_mixer()
-        self.check_numbers()
-
-    def check_mixer(self):
-        """ValueError if the mixer is not a Mixer, or would silently ignore a field."""
-        if not (isinstance(self.mixer, type) and issubclass(self.mixer, Mixer)):
-            raise ValueError(f"the mixer of a variant is a subclass of Mixer, not {self.mixer!r}")
-
-        # the fields that are given, that is, differ from their defaults
-        given = {
-            "terms": self.terms != (),
-            "convolutional": self.convolutional != (),
-            "depthwise": self.depthwise,
-            "dilations": self.dilations != (1,),
-        }
-        for field, is_given in given.items():
-            if is_given and field not in self.mixer.uses:
-                raise ValueError(f"{self.mixer.__name__} does not use {field}")
-
-    def check_numbers(self):
-        """ValueError if kernel_size or dilations are no numbers that a convolution can use."""
-        if type(self.kernel_size) is not int or self.kernel_size < 1:
-            raise ValueError(f"kernel_size must be a whole number, not {self.kernel_size!r}")
-        if self.kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size must be odd, not {self.kernel_size}")
-
-        # (2) is a number, (2,) is a tuple
-        is_tuple = isinstance(self.dilations, tuple) and self.dilations != ()
-        if not is_tuple or any(type(D) is not int or D < 1 for D in self.dilations):
-            raise ValueError(
-                "dilations are whole numbers above 0 in a tuple, such as (1, 2) or (2,), "
-                f"not {self.dilations!r}"
-            )
+            if name not in TERMS:
+                raise UserError(f"unknown term {name!r}; the terms are: {', '.join(TERMS)}")
+        for name in self.convolutional:
+            if name not in QKV:
+                raise UserError(f"unknown projection {name!r}; they are: {', '.join(QKV)}")
 
     @property
     def has_kernel(self):
         """Whether the kernel size K means anything for this variant."""
-        if self.mixer is not SelfAttention:
-            return self.mixer.uses_kernel_size
-        if self.convolutional or self.depthwise:
+        if self.mixer is not SelfAttention or self.convolutional or self.depthwise:
             return True
-        return any(TERMS[name].uses_kernel_size for name in self.terms)
+        return any(TERMS[name].has_window for name in self.terms)
 
     @property
     def uses_beyond(self):
-        """Whether the config's `beyond` changes what this variant computes.
-
-        It does if the mixer reads it, or if a term adds rows of K weights to the scores.
-        """
-        if self.mixer.uses_beyond:
-            return True
-        return any(TERMS[name].uses_kernel_size for name in self.terms)
+        """Whether the config's `beyond` changes what this variant computes."""
+        return self.mixer.has_window or any(TERMS[name].has_window for name in self.terms)
 
 
-def check_names(kind, names, known):
-    """ValueError if a tuple holds anything but known names, each at most once."""
-    if isinstance(names, str):  # ("fixed") is a string, ("fixed",) is a tuple
-        raise ValueError(f"the {kind}s of a variant are a tuple: write ({names!r},) with a comma")
-    if not isinstance(names, tuple):
-        raise ValueError(f"the {kind}s of a variant are a tuple, not {names!r}")
-    for name in names:
-        if name not in known:
-            raise ValueError(f"unknown {kind} {name!r}; the {kind}s are: {', '.join(known)}")
-        if names.count(name) > 1:
-            raise ValueError(f"the {kind} {name!r} is named more than once")
-
-
-QK = ("query", "key")
-QKV = ("query", "key", "value")
 COMPOSITE = ("fixed", "dynamic")
 DILATIONS = (1, 2, 4, 8)
 
 # Parts of the equations below. They are only printed.
-content = "a_ij = q_i.k_j/sqrt(d)"
-composite = content + " + q_i.w_r/sqrt(d) + beta_r"
-lightconv = "z_i = sum_r softmax_r(weight) g_(i+r),  g = glu(input(x))"
-dynamicconv = "z_i = sum_r softmax_r(kernel(g_i)) g_(i+r),  g = glu(input(x))"
-dilated = "z_i = sum_r softmax_r(weight) g_(i+D*r),  g = glu(input(x)),  D = 1, 2, 4, 8 by layer"
-convbert = (
-    f"H/2 heads: {content};  H/2 heads: z_i = sum_r softmax_r(kernel(c_i * q_i)) v_(i+r),  "
-    "c = pointwise(depthwise(x));  x_i = token_i + position_i"
-)
-hybrid = ";  one layer: " + content
-deberta = "a_ij = (q_i.k_j + q_i.(W_k P_r) + k_j.(W_q P_(i-j)))/sqrt(3d)"
-separable = "pointwise(depthwise(x))"
-added_convolution = ",  z_i = sum_j p_ij v_j + depthwise(v)_i"
+CONTENT = "a_ij = q_i.k_j/sqrt(d)"
+COMPOSITE_SCORE = CONTENT + " + q_i.w_r/sqrt(d) + beta_r"
+CONVOLVED_VALUES = ",  z_i = sum_j p_ij v_j + depthwise(v)_i"
+SEPARABLE = "pointwise(depthwise(x))"
+GATE = ",  g = glu(input(x))"
+ONE_PLAIN_LAYER = ";  one layer: " + CONTENT
+LIGHT = "z_i = sum_r softmax_r(weight) g_(i+r)" + GATE
+LIGHT_DILATED = "z_i = sum_r softmax_r(weight) g_(i+D*r)" + GATE + ",  D = 1, 2, 4, 8 by layer"
+FROM_TOKENS = "z_i = sum_r softmax_r(kernel(g_i)) g_(i+r)" + GATE
 
 VARIANTS = {
     # [C]: position terms
-    "none": Variant(content),
-    "absolute": Variant(content + ",  x_i = token_i + position_i", absolute=True),
-    "fixed": Variant(content + " + beta_r", terms=("fixed",)),
-    "dynamic": Variant(content + " + q_i.w_r/sqrt(d)", terms=("dynamic",)),
-    "composite": Variant(composite, terms=COMPOSITE),
+    "none": Variant(CONTENT),
+    "absolute": Variant(CONTENT + ",  x_i = token_i + position_i", absolute=True),
+    "fixed": Variant(CONTENT + " + beta_r", terms=("fixed",)),
+    "dynamic": Variant(CONTENT + " + q_i.w_r/sqrt(d)", terms=("dynamic",)),
+    "composite": Variant(COMPOSITE_SCORE, terms=COMPOSITE),
     "composite-key": Variant(
-        composite + " + k_j.u_(i-j)/sqrt(d)", terms=COMPOSITE + ("key_dynamic",)
+        COMPOSITE_SCORE + " + k_j.u_(i-j)/sqrt(d)", terms=COMPOSITE + ("key_dynamic",)
     ),
     # [C]: convolutions next to attention and in the projections
-    "depthwise": Variant(content + added_convolution, depthwise=True),
-    "composite-depthwise": Variant(composite + added_convolution, terms=COMPOSITE, depthwise=True),
-    "conv-qk": Variant(content + f",  half of q, k = {separable}", convolutional=QK),
-    "conv-v": Variant(content + f",  half of v = {separable}", convolutional=("value",)),
-    "conv-qkv": Variant(content + f",  half of q, k, v = {separable}", convolutional=QKV),
+    "depthwise": Variant(CONTENT + CONVOLVED_VALUES, depthwise=True),
+    "composite-depthwise": Variant(
+        COMPOSITE_SCORE + CONVOLVED_VALUES, terms=COMPOSITE, depthwise=True
+    ),
+    "conv-qk": Variant(CONTENT + f",  half of q, k = {SEPARABLE}", convolutional=QK),
+    "conv-v": Variant(CONTENT + f",  half of v = {SEPARABLE}", convolutional=("value",)),
+    "conv-qkv": Variant(CONTENT + f",  half of q, k, v = {SEPARABLE}", convolutional=QKV),
     "composite-conv-qk": Variant(
-        composite + f",  half of q, k = {separable}", terms=COMPOSITE, convolutional=QK
+        COMPOSITE_SCORE + f",  half of q, k = {SEPARABLE}", terms=COMPOSITE, convolutional=QK
     ),
     "composite-conv-v": Variant(
-        composite + f",  half of v = {separable}", terms=COMPOSITE, convolutional=("value",)
+        COMPOSITE_SCORE + f",  half of v = {SEPARABLE}", terms=COMPOSITE, convolutional=("value",)
     ),
     "composite-conv-qkv": Variant(
-        composite + f",  half of q, k, v = {separable}", terms=COMPOSITE, convolutional=QKV
+        COMPOSITE_SCORE + f",  half of q, k, v = {SEPARABLE}", terms=COMPOSITE, convolutional=QKV
     ),
     # other papers: Jiang et al. 2020, Shaw et al. 2018
-    "convbert": Variant(convbert, absolute=True, mixer=ConvBert, kernel_size=9),
+    "convbert": Variant(
+        f"H/2 heads: {CONTENT};  H/2 heads: z_i = sum_r softmax_r(kernel(c_i * q_i)) v_(i+r),  "
+        f"c = {SEPARABLE};  x_i = token_i + position_i",
+        absolute=True,
+        mixer=ConvBert,
+        kernel_size=9,
+    ),
     "shaw": Variant(
-        content + " + q_i.w_r/sqrt(d),  z_i = sum_j p_ij (v_j + s_r)",
+        CONTENT + " + q_i.w_r/sqrt(d),  z_i = sum_j p_ij (v_j + s_r)",
         terms=("dynamic", "relative_value"),
     ),
     # further relative positions: docs/family.md
-    "t5": Variant(content + " + beta_bucket(r)", terms=("t5",)),
-    "alibi": Variant(content + " - m_h abs(r),  m_h = 2^(-8(h+1)/H)", terms=("alibi",)),
+    "t5": Variant(CONTENT + " + beta_bucket(r)", terms=("t5",)),
+    "alibi": Variant(CONTENT + " - m_h abs(r),  m_h = 2^(-8(h+1)/H)", terms=("alibi",)),
     "fire": Variant(
-        content + " + mlp_h(sign(r) log(1 + c abs(r)) / log(1 + c max(N, L)))", terms=("fire",)
+        CONTENT + " + mlp_h(sign(r) log(1 + c abs(r)) / log(1 + c max(N, L)))", terms=("fire",)
     ),
     "xl": Variant("a_ij = ((q_i + u).k_j + (q_i + v).(W R_r))/sqrt(d)", terms=("xl",)),
     "rotary": Variant("a_ij = (R_i q_i).(R_j k_j)/sqrt(d)", terms=("rotary",)),
-    "deberta": Variant(deberta, mixer=Deberta),
-    "canon": Variant(content + ",  x = x + depthwise(x)", mixer=Canon, kernel_size=5),
+    "deberta": Variant(
+        "a_ij = (q_i.k_j + q_i.(W_k P_r) + k_j.(W_q P_(i-j)))/sqrt(3d)", mixer=Deberta
+    ),
+    "canon": Variant(CONTENT + ",  x = x + depthwise(x)", mixer=Canon, kernel_size=5),
     # convolutions in place of attention: Wu et al. 2019, Tay et al. 2021
-    "lightconv": Variant(lightconv, mixer=LightConv),
-    "dynamicconv": Variant(dynamicconv, mixer=DynamicConv),
-    "dilated": Variant(dilated, mixer=LightConv, dilations=DILATIONS),
-    "lightconv-hybrid": Variant(lightconv + hybrid, mixer=LightConv, hybrid=True),
-    "dynamicconv-hybrid": Variant(dynamicconv + hybrid, mixer=DynamicConv, hybrid=True),
-    "dilated-hybrid": Variant(dilated + hybrid, mixer=LightConv, dilations=DILATIONS, hybrid=True),
+    "lightconv": Variant(LIGHT, mixer=LightConv),
+    "dynamicconv": Variant(FROM_TOKENS, mixer=DynamicConv),
+    "dilated": Variant(LIGHT_DILATED, mixer=LightConv, dilations=DILATIONS),
+    "lightconv-hybrid": Variant(LIGHT + ONE_PLAIN_LAYER, mixer=LightConv, hybrid=True),
+    "dynamicconv-hybrid": Variant(FROM_TOKENS + ONE_PLAIN_LAYER, mixer=DynamicConv, hybrid=True),
+    "dilated-hybrid": Variant(
+        LIGHT_DILATED + ONE_PLAIN_LAYER, mixer=LightConv, dilations=DILATIONS, hybrid=True
+    ),
 }
 
 

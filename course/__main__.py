@@ -35,4 +35,4 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    run_command("course", main)
+    run_command(main)

@@ -12,9 +12,6 @@ variant (or method) in the same round; the ratio is the median of these quotient
 changes a ratio less than a time. Nothing is compiled by torch.compile. Letters as in attention.py.
 """
 
-import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
-
-# isort: split
 import argparse
 import functools
 import json
@@ -30,13 +27,12 @@ from torch.nn import functional as F
 
 from attention import VARIANTS, attention, lowest_at_padding
 from data import PAD, SPECIAL_TOKENS, prepare_corpus
-from kernels import attention_in_blocks, band_scores, gather_scores, relative_scores
-from model import SIZES, BertConfig
-from pretrain import RECIPES, new_trainer, train_step
-from support.commands import positive_int, run_command
+from kernels import add_relative_scores, attention_in_blocks, scores_by_index, scores_by_skew
+from model import SIZES, BertConfig, BertForMaskedLM
+from pretrain import RECIPES, Trainer, train_step
+from support.commands import made_by, positive_int, run_command
 from support.devices import autocast, choose_device
 from support.files import write_text
-from support.provenance import made_by
 
 # --- What both commands need ----------------------------------------------------------------------
 
@@ -89,15 +85,10 @@ def print_table(rows):
     """Print each row, a dictionary, as soon as it is measured. Returns the list of all rows."""
     measured = []
     for row in rows:
-        # the names of the columns, once
         if not measured:
-            print(*[key.rjust(19) for key in row])
-
-        cells = []
-        for key, value in row.items():
-            text = format(value, ".4g") if isinstance(value, float) else str(value)
-            cells.append(text.rjust(max(19, len(key))))
-        print(*cells)
+            print(*[key.rjust(24) for key in row])
+        cells = [format(x, ".4g") if isinstance(x, float) else str(x) for x in row.values()]
+        print(*[cell.rjust(24) for cell in cells])
         measured.append(row)
     return measured
 
@@ -119,10 +110,9 @@ class FullRows:
         return torch.randint(len(SPECIAL_TOKENS), self.vocab_size, shape, generator=generator)
 
 
-def start_training(config, settings, device, dtype):
+def start_training(config, settings, full_rows, device, dtype):
     """A Trainer that has done three steps on full rows: by then it has used all its memory."""
-    trainer = new_trainer(config, settings, Path(), device, dtype)  # it is never saved
-    full_rows = FullRows(config.vocab_size, config.max_length)
+    trainer = Trainer(BertForMaskedLM(config), settings, Path(), device, dtype)  # it is never saved
     for _ in range(3):
         train_step(trainer, full_rows)
     return trainer
@@ -139,33 +129,31 @@ def times_of_steps(trainers, source, rounds, device):
 
 def step_rows(args, device, dtype):
     """Yield the rows of `python -m lab.bench steps`. The others are compared with `absolute`."""
-    variants = list(dict.fromkeys(["absolute", *args.variant]))
-
     # what they train on, as in pretrain.py
     recipe = RECIPES[args.size]
     settings = {**asdict(recipe), "batch_size": args.batch_size, "seed": 0}
     corpus = prepare_corpus(args.corpus, Path("cache"), recipe.seq_len)
+    full_rows = FullRows(corpus.vocab_size, recipe.seq_len)
 
     # the first steps of each variant
     trainers = {}
     peaks = {}
-    for name in variants:
+    for name in dict.fromkeys(["absolute", *args.variant]):
         options = {"max_length": recipe.seq_len, "dropout": recipe.dropout}
         config = BertConfig.from_size(args.size, name, corpus.vocab_size, **options)
-        start = functools.partial(start_training, config, settings, device, dtype)
+        start = functools.partial(start_training, config, settings, full_rows, device, dtype)
         trainers[name], peaks[name] = with_peak(start, device)
 
     # The first batches of the corpus are a warm-up: they have widths that have not occurred before.
     times_of_steps(trainers, corpus, 2, device)
     corpus_times = times_of_steps(trainers, corpus, args.rounds, device)
-    full_rows = FullRows(corpus.vocab_size, recipe.seq_len)
     full_times = times_of_steps(trainers, full_rows, args.rounds, device)
 
     # the real tokens of the same batches of the corpus
     batches = [corpus.batch(0, step, args.batch_size) for step in range(args.rounds)]
     tokens = [(batch != PAD).sum() for batch in batches]
 
-    for name in variants:
+    for name in trainers:
         yield {
             "variant": name,
             "full_ms": 1000 * float(np.median(full_times[name])),
@@ -185,50 +173,55 @@ KERNEL_SIZE = 17  # K
 TOKENS = 2048  # of a batch; a longer sequence is alone in its batch
 
 
-def definition(query, key, value, attention_mask, rows, scores_of=None):
+def definition(q, k, v, attention_mask, rows, scores_of=None):
     """Attention term by term.
 
     Args:
-        query, key, value: (B, H, N, d).
+        q, k, v: (B, H, N, d).
         attention_mask: (B, N) bool.
         rows: (B, H, N, K).
         scores_of: makes a map from the rows; without it, there are no relative positions.
     Returns:
         (B, H, N, d).
     """
-    N, d = query.shape[-2:]
-    scores = (query / math.sqrt(d)) @ key.transpose(-1, -2)  # (B, H, N, N)
+    N, d = q.shape[-2:]
+    scores = (q / math.sqrt(d)) @ k.transpose(-1, -2)  # (B, H, N, N)
     if scores_of is not None:
         scores = scores + scores_of(rows, N)
     scores = scores + lowest_at_padding(attention_mask, scores.dtype)
-    p = scores.softmax(dim=-1)  # (B, H, N, N)
-    return p @ value  # (B, H, N, d)
+    return scores.softmax(dim=-1) @ v
 
 
-def fused(query, key, value, attention_mask, rows):
+def in_blocks(q, k, v, attention_mask, rows):
+    """What models run in longer sequences."""
+    return attention_in_blocks(attention, q, k, v, attention_mask, rows, None, None, "clip", 0.0)
+
+
+def fused(q, k, v, attention_mask, rows):
     """torch's own attention, with the map as its bias."""
-    bias = band_scores(rows, key.shape[-2])  # (B, H, N, N)
-    bias = bias + lowest_at_padding(attention_mask, bias.dtype)
-    return F.scaled_dot_product_attention(query, key, value, bias)
+    H, N = q.shape[1:3]
+    bias = lowest_at_padding(attention_mask, q.dtype).repeat(1, H, N, 1)  # (B, H, N, N)
+    bias = add_relative_scores(bias, rows)
+    return F.scaled_dot_product_attention(q, k, v, bias)
 
 
-# Functions of (query, key, value, attention_mask, rows). The others are compared with the first.
+# Functions of (q, k, v, attention_mask, rows). The others are compared with the first.
 METHODS = {
     "plain": definition,
-    "gather": functools.partial(definition, scores_of=gather_scores),
-    "reference": functools.partial(definition, scores_of=relative_scores),
-    "band": attention,  # what models run
-    "blocks": functools.partial(attention_in_blocks, attention),
+    "index": functools.partial(definition, scores_of=scores_by_index),
+    "skew": functools.partial(definition, scores_of=scores_by_skew),
+    "attention": attention,  # what models run
+    "blocks": in_blocks,
     "fused": fused,
 }
 
 
 def make_inputs(B, N, device, dtype):
-    """([query, key, value, rows], attention_mask, grad_output), random, for one layer."""
+    """([q, k, v, rows], attention_mask, grad_output), random, for one layer."""
     torch.manual_seed(N)
-    query, key, value, grad_output = torch.randn(4, B, HEADS, N, HEAD_SIZE).to(device, dtype)
+    q, k, v, grad_output = torch.randn(4, B, HEADS, N, HEAD_SIZE).to(device, dtype)
     rows = torch.randn(B, HEADS, N, KERNEL_SIZE).to(device, dtype)
-    inputs = [x.requires_grad_() for x in (query, key, value, rows)]
+    inputs = [x.requires_grad_() for x in (q, k, v, rows)]
 
     # an eighth of every sequence is padding
     attention_mask = (torch.arange(N) < N - N // 8).expand(B, N)  # (B, N)
@@ -237,9 +230,9 @@ def make_inputs(B, N, device, dtype):
 
 def forward_backward(function, inputs, attention_mask, grad_output):
     """[z, then the gradient of sum(z * grad_output) for each input]; None for unused inputs."""
-    query, key, value, rows = inputs
-    with autocast(query.device, query.dtype):
-        z = function(query, key, value, attention_mask, rows)  # (B, H, N, d)
+    q, k, v, rows = inputs
+    with autocast(q.device, q.dtype):
+        z = function(q, k, v, attention_mask, rows)  # (B, H, N, d)
     return [z, *torch.autograd.grad(z, inputs, grad_output, allow_unused=True)]
 
 
@@ -261,7 +254,6 @@ def attention_rows(args, device, dtype):
                 "N": N,
                 "B": B,
                 "path": name,  # the records in results/ have this key
-                "rounds": args.rounds,
                 "ms": 1000 * float(np.median(times[name])),
                 "ratio": median_ratio(times[name], times["plain"]),
                 "peak_mib": peaks[name],
@@ -270,51 +262,43 @@ def attention_rows(args, device, dtype):
 
 # --- The command line -----------------------------------------------------------------------------
 
+COMMANDS = {"steps": step_rows, "attention": attention_rows}
+
 
 def parse_arguments(arguments=None):
     """The command line's values."""
-    parser = argparse.ArgumentParser(prog="python -m lab.bench")
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = argparse.ArgumentParser(description="What a training step and attention cost.")
+    add = parser.add_argument
+    add("command", choices=COMMANDS, help="steps of all variants, or attention alone")
 
-    steps = commands.add_parser("steps", help="training steps of the variants")
-    add = steps.add_argument
+    # of steps
     add("--size", choices=SIZES, default="tiny", help="(default: tiny)")
     add("--variant", nargs="+", choices=VARIANTS, metavar="VARIANT", default=list(VARIANTS))
     add("--batch_size", type=positive_int, default=16, help="pairs of sentences (default: 16)")
     add("--corpus", nargs="+", default=["toy"], help="as for pretrain.py (default: toy)")
 
-    alone = commands.add_parser("attention", help="attention alone, computed in six ways")
+    # of attention
     lengths = [64, 128, 256, 512, 1024, 2048, 4096]
-    alone.add_argument("--lengths", nargs="+", type=positive_int, default=lengths)
+    add("--lengths", nargs="+", type=positive_int, default=lengths, help="64 to 4,096")
 
-    for command in (steps, alone):
-        add = command.add_argument
-        add("--device", default="auto", help="auto, cpu, cuda, ... (default: auto)")
-        add("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default: fp32)")
-        add("--rounds", type=positive_int, default=8, help="(default: 8)")
-        add("--out", type=Path, help="also write the numbers to this JSON file")
+    # of both
+    add("--device", default="auto", help="auto, cpu, cuda, ... (default: auto)")
+    add("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default: fp32)")
+    add("--rounds", type=positive_int, default=8, help="(default: 8)")
+    add("--out", type=Path, help="also write the numbers to this JSON file")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None):
-    """Run one benchmark. Returns the exit code."""
+    """Run one benchmark."""
     args = parse_arguments(arguments)
-    device, dtype, line = choose_device(args.device, args.dtype)
-    print(line)
-
-    # A wrong path fails now, and not after everything is measured.
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-
-    measure = step_rows if args.command == "steps" else attention_rows
-    rows = print_table(measure(args, device, dtype))
-
+    device, dtype = choose_device(args.device, args.dtype)
+    rows = print_table(COMMANDS[args.command](args, device, dtype))
     if args.out is not None:
         command = " ".join(["python -m lab.bench", *sys.argv[1:]])
         record = {"command": command, **made_by(device), "settings": vars(args), "rows": rows}
         write_text(args.out, json.dumps(record, indent=2, default=str) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
-    run_command("lab.bench", main)
+    run_command(main)

@@ -13,23 +13,19 @@ The numbers are computed here: the scores of each term, and the logits of each k
 lab/explore.html, adds them up and takes the softmax. Letters as in attention.py.
 """
 
-import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
-
-# isort: split
 import argparse
 import base64
 import json
 import math
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from attention import TERMS, VARIANTS, ConvBert, Deberta, SelfAttention, split_heads
-from lab.look import describe, dilation_of, encode, input_of_mixer, is_clipped, mixer_of
+from attention import VARIANTS, ConvBert, Deberta, SelfAttention, Term, split_heads
+from lab.look import encode, input_of_mixer, is_clipped, mixer_of
 from model import load_run
-from support.commands import UserError, run_command, valid_text
+from support.commands import UserError, run_command
 from support.files import write_text
 
 TEMPLATE = Path(__file__).with_name("explore.html")
@@ -63,10 +59,7 @@ CONVOLUTIONS = {
 
 
 def describe_run(folder, sentence):
-    """What the page shows of one run: a dictionary of plain values.
-
-    Raises UserError if the folder is not a run, or if the sentence is empty or too long.
-    """
+    """What the page shows of one run: a dictionary of plain values."""
     model, tokenizer = load_run(folder)
     ids, pieces = encode(model, tokenizer, sentence)
     if len(pieces) > LONGEST:
@@ -128,46 +121,39 @@ def attention_heads(mixer, x, attention_mask, clipped):
         q = split_heads(query, mixer.heads)  # (1, H, N, d)
         k = split_heads(key, mixer.heads)  # (1, H, N, d)
         terms = rows_of_terms(mixer, q, k)
-        q, k = mixer.content(q, k)
+        q, k, *_ = mixer.apply_terms(q, k)
 
     content = q[0] @ k[0].transpose(-1, -2) / math.sqrt(q.shape[-1])  # (H, N, N)
     heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
-    for name, belongs_to, rows in terms:
-        symbol = SYMBOLS.get(name, "")
-        # DeBERTa's two terms are not in TERMS; they have a window
-        has_window = True
-        if name in TERMS:
-            has_window = TERMS[name].uses_kernel_size
+    for name, belongs_to, has_window, rows in terms:
         end_weights_hold = clipped and has_window  # for all tokens farther away
         for head, head_rows in zip(heads, rows, strict=True):
-            term = describe_term(name, symbol, belongs_to, head_rows, end_weights_hold)
-            head["terms"].append(term)
+            term = describe_term(name, SYMBOLS.get(name, ""), belongs_to, head_rows)
+            head["terms"].append({**term, "clipped": end_weights_hold})
     return heads
 
 
 def rows_of_terms(mixer, q, k):
-    """The position terms of SelfAttention: [(name, "query" or "key", rows (H, N or 1, K)), ...].
+    """The position terms of SelfAttention: a list of (name, belongs_to, has_window, rows).
 
-    q, k: (1, H, N, d). Terms without rows are left out: they add to the values, or only change the
-    content term.
+    belongs_to is "query" or "key", rows are (H, N, K) or (H, 1, K). Terms without rows are left
+    out: they add to the values, or only change the content term. q, k: (1, H, N, d).
     """
     # DeBERTa makes its rows itself
-    if isinstance(mixer, Deberta):
-        to_position = mixer.sum_of_rows("query", q)  # (1, H, N, K)
-        to_content = mixer.sum_of_rows("key", k)  # (1, H, N, K)
-        return [
-            ("content_to_position", "query", to_position[0]),
-            ("position_to_content", "key", to_content[0]),
-        ]
-
-    owners = {"query": q, "key": k}
     found = []
+    if isinstance(mixer, Deberta):
+        _, _, query_rows, key_rows, _ = mixer.apply_terms(q, k)
+        found.append(("content_to_position", "query", True, query_rows))
+        found.append(("position_to_content", "key", True, key_rows))
     for name, term in mixer.terms.items():
-        if term.belongs_to in owners:
-            rows = term(owners[term.belongs_to])  # (1, H, N, K), (H, N, K) or (H, 1, K)
-            rows = rows.reshape(rows.shape[-3:])  # (H, N, K), or (H, 1, K): one for all tokens
-            found.append((name, term.belongs_to, rows))
-    return found
+        found.append((name, "query", term.has_window, term.query_rows(q)))
+        found.append((name, "key", term.has_window, term.key_rows(k)))
+
+    terms = []
+    for *names, rows in found:
+        if rows is not None:  # (1, H, N, K), (H, N, K) or (H, 1, K)
+            terms.append((*names, rows.reshape(rows.shape[-3:])))
+    return terms
 
 
 def convolution_heads(mixer, x, attention_mask):
@@ -188,35 +174,25 @@ def convolution_heads(mixer, x, attention_mask):
         return []
 
     # A kernel with dilation D has its weights D tokens apart.
-    dilation = dilation_of(mixer)
+    dilation = getattr(mixer, "dilation", 1)
     symbol = CONVOLUTIONS.get(type(mixer).__name__, "")
     heads = []
     for rows in logits:
-        term = describe_term(name, symbol, "query", rows, clipped=False)
-        if dilation > 1:
-            term["words"] = ""  # the words are right only if weights are one token apart
+        term = describe_term(name, symbol, "query", rows)
         heads.append({"kind": "convolution", "dilation": dilation, "terms": [term]})
     return heads
 
 
-def describe_term(name, symbol, belongs_to, rows, clipped):
+def describe_term(name, symbol, belongs_to, rows):
     """One term of one head.
 
-    Args:
-        rows: (N, K), or (1, K) for a fixed kernel, which also gets words. For a term without a
-            window, K is 2N - 1.
-        clipped: whether the two end weights also hold for all tokens farther away.
+    rows: (N, K), or (1, K) for a fixed kernel. For a term without a window, K is 2N - 1.
     """
-    words = ""
-    if len(rows) == 1:
-        p = rows[0].double().softmax(dim=-1).numpy()  # (K,)
-        words = describe(p, clipped)
     return {
         "name": name,
         "symbol": symbol,
         "belongs_to": belongs_to,
-        "words": words,
-        "clipped": clipped,
+        "clipped": False,  # whether the two end weights also hold for all tokens farther away
         "rows": pack(rows),
     }
 
@@ -234,12 +210,12 @@ def notes_on(model, mixer, layer, heads):
 
     # what is not a term of its own in the score, or computed before the queries, keys and values
     for name, term in getattr(mixer, "terms", {}).items():
-        if term.belongs_to == "value":
+        if term.value_table() is not None:
             notes.append(
                 f"The term {name} adds a vector to the values. It is not part of the score, so the "
                 "page does not show it."
             )
-        if term.belongs_to == "content":
+        if type(term).content is not Term.content:
             notes.append(f"The term {name} changes the content term: positions are part of it.")
     for name in mixer.kernels():
         if name.startswith("depthwise"):
@@ -278,54 +254,28 @@ def make_page(sentence, runs):
 
 
 def parse_arguments(arguments=None):
-    parser = argparse.ArgumentParser(
-        prog="python -m lab.explore",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="one or two folders of pretrain.py"
-    )
-    parser.add_argument("sentence", help='in quotation marks, as in "the dog barks."')
-    parser.add_argument("--html", type=Path, metavar="FILE.html", help="where to write the page")
+    parser = argparse.ArgumentParser(description="Write a page that shows the inside of a model.")
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="one or two folders of pretrain.py")
+    add("sentence", help='in quotation marks, as in "the dog barks."')
+    add("--html", type=Path, metavar="FILE.html", help="default: RUN/figures/explore.html")
     return parser.parse_args(arguments)
 
 
-def check_arguments(args):
-    """UserError if the command line cannot be right, before any run is read."""
-    # the last word is a run, or the sentence has no quotation marks
-    if os.path.isfile(os.path.join(args.sentence, "config.json")):
-        raise UserError('the sentence is missing; give one after RUN, as in "the dog barks."')
+def main(arguments=None):
+    """Write the page that the command line names, and print its path."""
+    args = parse_arguments(arguments)
     if len(args.runs) > 2:
         raise UserError(
             "give one or two runs, then the sentence in quotation marks, "
             'as in: RUN RUN2 "the dog barks."'
         )
+    page = make_page(args.sentence, [describe_run(folder, args.sentence) for folder in args.runs])
 
-    if args.html is None:
-        return
-    if args.html.is_dir():
-        raise UserError(f"{args.html} is a folder; name a file in it: {args.html / 'out.html'}")
-    if args.html.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--html {args.html}: the name of the page must end with .html")
-
-
-def main(arguments=None):
-    """Write the page that the command line names, and print its path. Returns the exit code."""
-    args = parse_arguments(arguments)
-    check_arguments(args)
-    runs = [describe_run(folder, args.sentence) for folder in args.runs]
-
-    page = make_page(valid_text(args.sentence).strip(), runs)
-
-    path = args.html
-    if path is None:
-        path = args.runs[0] / "figures" / "explore.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = args.html or args.runs[0] / "figures" / "explore.html"
     write_text(path, page)
     print(path)
-    return 0
 
 
 if __name__ == "__main__":
-    run_command("lab.explore", main)
+    run_command(main)

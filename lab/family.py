@@ -1,7 +1,7 @@
 """The figure of docs/family.md: the rows of weights that each scheme of relative positions makes.
 
     python -m lab.family                     writes docs/family.png
-    python -m lab.family --out PATH          a path without suffix, or a folder
+    python -m lab.family --out FILE.png
 
 Each panel shows four rows against the relative position r of the key, for sequences of 64 tokens:
 of four heads, of four queries, or (rotary) of four biases b. The numbers are those of attention.py
@@ -18,9 +18,6 @@ A learned row can have any shape that its scheme allows. Drawing needs matplotli
 matplotlib).
 """
 
-import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
-
-# isort: split
 import argparse
 import math
 from pathlib import Path
@@ -28,8 +25,8 @@ from pathlib import Path
 import torch
 
 from attention import T5, frequencies, make_mixer, rotate
-from kernels import widen
-from lab.figures import COLOURS, figure_path, load_pyplot, save
+from kernels import extend
+from lab.figures import COLOURS, load_pyplot
 from model import BertConfig
 from support.commands import run_command
 
@@ -49,9 +46,6 @@ TITLES = {
 }
 
 
-# --- The rows -------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def four_rows(name):
     """Four rows (4, 2N - 1) of a scheme, with the parameters named at the top of this file."""
@@ -65,15 +59,25 @@ def four_rows(name):
     q = torch.randn(1, H, N, d)
     mixer = make_mixer(config, 0)
     mixer.initialise()
-    fill_table(mixer, name)
-    rows = mixer.sum_of_rows("query", q)  # (1, H, N, K) or (H, 1, K)
+    slopes = 2.0 ** (-8 * torch.arange(1, H + 1) / H)  # (H,)
+    if name == "fixed":
+        k = config.kernel_size // 2
+        distance = torch.arange(-k, k + 1).abs()  # (K,)
+        mixer.terms[name].beta.copy_(-slopes[:, None] * distance)
+    if name == "t5":
+        starts = torch.tensor([0, *T5.STARTS])  # where each of the 16 buckets of a side begins
+        mixer.terms[name].beta.copy_(-slopes[:, None] * torch.cat([starts, starts]))
+    _, _, rows, _, _ = mixer.apply_terms(q, q)  # (1, H, N, K) or (H, 1, K)
 
     # of the first four queries of the first head, or of the four heads
     if rows.dim() == 4:
         rows = rows[0, 0, :4]  # (4, K)
     else:
         rows = rows[:, 0]  # (4, K)
-    return widen(rows, len(RELATIVE_POSITIONS), config.beyond)
+
+    # a number for every r
+    extra = (2 * N - 1 - rows.shape[-1]) // 2
+    return extend(rows, extra, extra)  # (4, K) -> (4, 2N - 1)
 
 
 def rotary_rows(d):
@@ -81,37 +85,17 @@ def rotary_rows(d):
     # b is 1 in the first 8, 16, 32 or 64 channels, and 0 in the others
     channels = torch.arange(d)
     b = torch.stack([channels < count for count in (8, 16, 32, 64)]).float()  # (4, d)
-    b = b[:, None, :]  # (4, d) -> (4, 1, d)
 
-    # R_r b for every r; `rotate` takes a batch, here of one sequence
-    r = RELATIVE_POSITIONS[:, None]  # (2N - 1,) -> (2N - 1, 1)
-    angles = r * frequencies(d, "cpu", torch.float32)  # (2N - 1, d/2)
-    repeated = b.expand(-1, len(r), -1)  # (4, 1, d) -> (4, 2N - 1, d)
-    rotated = rotate(repeated[None], angles)[0]  # (4, 2N - 1, d)
-    return (rotated * b).sum(dim=-1) / math.sqrt(d)
-
-
-def fill_table(mixer, name):
-    """Write ALiBi's -m_h abs(r) into the table of fixed or t5; other terms stay as they are."""
-    slopes = 2.0 ** (-8 * torch.arange(1, H + 1) / H)  # (H,)
-    distance = None
-    if name == "fixed":
-        k = mixer.terms["fixed"].beta.shape[-1] // 2
-        distance = torch.arange(-k, k + 1).abs()  # (K,)
-    if name == "t5":
-        starts = torch.tensor([0, *T5.STARTS])  # where each of the 16 buckets of a side begins
-        distance = torch.cat([starts, starts])  # (32,)
-    if distance is not None:
-        mixer.terms[name].beta.copy_(-slopes[:, None] * distance)
-
-
-# --- Drawing --------------------------------------------------------------------------------------
+    # R_r b for every r; `rotate` takes a batch, here of one sequence with four heads
+    angles = RELATIVE_POSITIONS[:, None] * frequencies(d, "cpu", torch.float32)  # (2N - 1, d/2)
+    repeated = b[None, :, None, :].expand(-1, -1, len(angles), -1)  # (1, 4, 2N - 1, d)
+    rotated = rotate(repeated, angles)[0]  # (4, 2N - 1, d)
+    return (rotated * b[:, None, :]).sum(dim=-1) / math.sqrt(d)
 
 
 def draw_family():
     """A panel for each scheme, with four rows."""
-    pyplot = load_pyplot()
-    figure, axes = pyplot.subplots(2, 4, figsize=(9.5, 4), sharex=True)
+    figure, axes = load_pyplot().subplots(2, 4, figsize=(9.5, 4), sharex=True)
     for axis, (name, title) in zip(axes.flat, TITLES.items(), strict=True):
         for row, colour in zip(four_rows(name), COLOURS, strict=False):
             axis.plot(RELATIVE_POSITIONS, row, color=colour, linewidth=1)
@@ -124,20 +108,17 @@ def draw_family():
 
 
 def parse_arguments(arguments=None):
-    parser = argparse.ArgumentParser(
-        prog="python -m lab.family",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", type=figure_path, help="path without suffix, or a folder")
+    parser = argparse.ArgumentParser(description="Draw the figure of docs/family.md.")
+    add = parser.add_argument
+    add("--out", type=Path, default="docs/family.png", metavar="FILE.png", help="%(default)s")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None):
     args = parse_arguments(arguments)
-    save(draw_family(), args.out, Path("docs"), "family", dpi=110)
-    return 0
+    draw_family().savefig(args.out, dpi=110)
+    print(args.out)
 
 
 if __name__ == "__main__":
-    run_command("lab.family", main)
+    run_command(main)

@@ -1,20 +1,18 @@
 """Held-out loss by length: how well does a model predict in rows longer than those of its training?
 
     python -m lab.lengths RUN [RUN ...] --corpus english.txt
-    python -m lab.lengths RUN [RUN ...] --corpus english.txt --out lengths.jsonl --figure loss.png
+    python -m lab.lengths RUN [RUN ...] --corpus english.txt --out lengths.jsonl
 
 RUN is a folder that pretrain.py wrote, and --corpus names the text that the run was trained on: its
 tokenizer and its held-out pairs are used. If the run was trained with --vocab_size, give the same
 value here. A run that was trained on another corpus is refused.
 
 The losses are printed as a table: for each variant, the mean over its runs and the standard error.
---figure draws the same numbers, and --out writes them to a new file, one line per run:
+--out also writes them to a new file, one line per run:
 
     run, settings    the name of its folder, and everything that its training depends on
-    made_by          the machine, the version of torch and the code that measured the losses
-    model            12 hexadecimal digits of the SHA-256 of the run's model.pt
-    measured         how: {"lengths", "text_sha256", "scored", "divide_end_weights", "dtype"};
-                     text_sha256 is that of the text and of its masks
+    made_by          the machine, the version of torch and the commit of the code
+    measured         how: {"lengths", "scored", "divide_end_weights", "dtype"}
     losses           [[N, loss in nats], ...]; lengths that the model cannot read are left out
 
 The text. A pair of sentences is hardly ever 2,048 tokens long, so the rows are not pairs. They are
@@ -35,8 +33,8 @@ that are at least 8 places from both ends of their row at every length (scored_p
 of the shortest row if it has fewer than 32 tokens). Otherwise shorter rows, which cut more
 sentences at their ends, would be at a disadvantage. So the losses of one run at two lengths can be
 compared, and so can those of two runs at one length. The losses of two commands can be compared if
-"measured" is the same. The loss is not the held-out loss of pretrain.py, whose rows are pairs of
-sentences.
+their --corpus and --lengths are the same. The loss is not the held-out loss of pretrain.py, whose
+rows are pairs of sentences.
 
 A model with a vector per position (absolute, convbert) cannot read rows that are longer than its
 table of vectors: these lengths are left out, and one line says so. All other models read every
@@ -54,12 +52,8 @@ of it:
 Letters as in attention.py; a batch has M scored tokens, and the vocabulary V.
 """
 
-import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
-
-# isort: split
 import argparse
 import copy
-import hashlib
 import json
 import math
 from pathlib import Path
@@ -71,14 +65,12 @@ from torch.nn import functional as F
 
 from attention import VARIANTS
 from data import CLS, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
-from lab.figures import load_pyplot
+from lab.report import length_measures, measure_table, pretraining_settings
 from model import IGNORED, load_config, load_run
-from support.commands import UserError, positive_int, run_command
+from support.commands import UserError, made_by, number, positive_int, run_command
 from support.devices import autocast, choose_device
 from support.files import write_text
-from support.provenance import made_by
-from support.runs import model_digest, pretraining_settings, say_if_unfinished
-from support.statistics import check_comparable, mean_and_standard_error, standard_error
+from support.glue_table import Run, group_runs
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096
@@ -96,10 +88,7 @@ class HeldOutText(NamedTuple):
 
 
 def held_out_stretches(corpus, longest):
-    """The held-out sentences of a data.Corpus: (stretches, longest - 1) token ids.
-
-    Raises UserError if they are shorter than one row of `longest` tokens.
-    """
+    """The held-out sentences of a data.Corpus: (stretches, longest - 1) token ids."""
     # the sentences in the order of the corpus, each with a [SEP]
     parts = []
     for pair in np.sort(corpus.held_out):
@@ -120,10 +109,7 @@ def held_out_stretches(corpus, longest):
 
 
 def held_out_text(corpus, lengths):
-    """The HeldOutText of a data.Corpus for rows of these lengths.
-
-    Raises UserError if it is too short, or if no token is scored at all lengths.
-    """
+    """The HeldOutText of a data.Corpus for rows of these lengths."""
     text = held_out_stretches(corpus, max(lengths))
 
     # the masks: the same for every length and every run
@@ -233,16 +219,7 @@ def with_divided_end_weights(model, N):
     return changed
 
 
-def check_end_weights(folder, config):
-    """UserError if a model has no weights that --divide_end_weights could divide."""
-    if "fixed" not in VARIANTS[config.variant].terms or config.beyond != "clip":
-        raise UserError(
-            f"{folder}: --divide_end_weights is for variants with a fixed term and --beyond clip, "
-            f"not for {config.variant} with --beyond {config.beyond}"
-        )
-
-
-def losses_of_run(folder, text, lengths, divide, device, dtype):
+def measure_run(folder, text, lengths, divide, device, dtype):
     """[[N, loss], ...] of a run at all lengths that it can read.
 
     divide: whether to divide its end weights.
@@ -259,149 +236,83 @@ def losses_of_run(folder, text, lengths, divide, device, dtype):
     return losses
 
 
-# --- The runs -------------------------------------------------------------------------------------
-
-
-def check_runs(folders, corpus, lengths, divide):
-    """UserError if a run cannot be measured in this way, or if runs cannot be compared."""
-    runs = []
-    for folder in folders:
-        config = load_config(folder)
-        settings = pretraining_settings(folder)
-        if settings.get("corpus") != corpus.fingerprint:
-            raise UserError(f"{folder} was not trained on this --corpus with this --vocab_size")
-        if divide:
-            check_end_weights(folder, config)
-        say_if_unfinished(folder)
-
-        refused = sorted(set(lengths) - set(possible_lengths(config, lengths)))
-        if refused:
-            print(f"{folder} cannot read {refused} tokens: it has {config.max_length} positions")
-        runs.append({"run": str(folder), "settings": settings})
-    check_comparable(runs)
-
-
-def measure_runs(folders, text, lengths, divide, device, dtype):
-    """A list of records, one per run, as in the docstring of this file."""
-    # how the losses are measured, with one digest of what the models read and must predict
-    content = text.masked_ids.numpy().tobytes() + text.labels.numpy().tobytes()
-    measured = {
-        "lengths": lengths,
-        "text_sha256": hashlib.sha256(content).hexdigest()[:12],
-        "scored": int((text.labels != IGNORED).sum()),
-        "divide_end_weights": divide,
-        "dtype": str(dtype).removeprefix("torch."),
-    }
-    print(f"the loss of the same {measured['scored']:,} tokens in rows of N tokens, as [N, loss]")
-
-    records = []
-    for folder in folders:
-        losses = losses_of_run(folder, text, lengths, divide, device, dtype)
-        print(f"{folder}  {losses}", flush=True)
-        record = {
-            "run": folder.resolve().name,
-            "settings": pretraining_settings(folder),
-            "made_by": made_by(device),
-            "model": model_digest(folder),
-            "measured": measured,
-            "losses": losses,
-        }
-        records.append(record)
-    return records
-
-
-# --- Table and figure -----------------------------------------------------------------------------
-
-
-def losses_of_variants(records):
-    """{variant: {N: list of losses, one per run}}."""
-    table = {}
-    for record in records:
-        by_length = table.setdefault(record["settings"]["variant"], {})
-        for N, loss in record["losses"]:
-            by_length.setdefault(N, []).append(loss)
-    return table
-
-
-def print_table(records, lengths):
-    """One line per variant: mean and standard error over its runs at each length."""
-    print("variant".ljust(20) + "".join(f"{N:>18,}" for N in lengths))
-    for variant, by_length in losses_of_variants(records).items():
-        cells = []
-        for N in lengths:
-            cell = "-"
-            if N in by_length:
-                cell = mean_and_standard_error(by_length[N])
-            cells.append(cell.rjust(18))
-        print(variant.ljust(20) + "".join(cells))
-
-
-def draw_losses(records, path):
-    """Loss against length: a line per variant, with the standard error over its runs."""
-    pyplot = load_pyplot()
-    figure, axis = pyplot.subplots(layout="constrained")
-    for variant, by_length in losses_of_variants(records).items():
-        means = [np.mean(losses) for losses in by_length.values()]
-        errors = [standard_error(losses) for losses in by_length.values()]
-        axis.errorbar(list(by_length), means, yerr=errors, marker=".", label=variant)
-    axis.set_xscale("log", base=2)
-    axis.set_xlabel("N (tokens in a row)")
-    axis.set_ylabel("loss (nats) of the same tokens")
-    figure.legend(loc="outside upper center", ncols=4)
-    figure.savefig(path)
-
-
 # --- The command line -----------------------------------------------------------------------------
+
+
+def check_run(run, corpus, lengths, divide):
+    """UserError if a run cannot be measured in this way. run: a Run."""
+    config = load_config(run.folder)
+    if run.settings["corpus"] != corpus.fingerprint:
+        raise UserError(f"{run.folder} was not trained on this --corpus with this --vocab_size")
+    if divide and ("fixed" not in VARIANTS[config.variant].terms or config.beyond != "clip"):
+        raise UserError(
+            f"{run.folder}: --divide_end_weights is for variants with a fixed term and --beyond "
+            f"clip, not for {config.variant} with --beyond {config.beyond}"
+        )
+    refused = sorted(set(lengths) - set(possible_lengths(config, lengths)))
+    if refused:
+        print(f"{run.folder} cannot read {refused} tokens: it has {config.max_length} positions")
 
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(
-        prog="python -m lab.lengths",
-        description="Held-out loss by length: how well does a model predict in longer rows?",
+        description="Held-out loss by length: how well does a model predict in longer rows?"
     )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
     add("--corpus", nargs="+", required=True, help="as for pretrain.py: the text of the runs")
     add("--vocab_size", type=positive_int, default=VOCABULARY_SIZE, help="as for pretrain.py")
     add("--cache_dir", type=Path, default="cache", help="downloads and token ids (%(default)s)")
-    add("--lengths", nargs="+", type=positive_int, default=LENGTHS, help="64 to 2,048")
+    add("--lengths", nargs="+", type=number(int, 2), default=LENGTHS, help="64 to 2,048")
     add("--divide_end_weights", action="store_true", help="of fixed kernels, in longer rows")
     add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
     add("--out", type=Path, metavar="FILE.jsonl", help="also write the losses to a new file")
-    add("--figure", type=Path, metavar="PATH", help="also draw them, such as loss.png")
-    args = parser.parse_args(arguments)
-    if min(args.lengths) < 2:
-        parser.error("--lengths: a row has [CLS] and at least one token more")
-    args.lengths = sorted(set(args.lengths))
-    return args
+    return parser.parse_args(arguments)
 
 
 def main(arguments=None):
-    """Measure every run at every length. Returns the exit code."""
+    """Measure every run at every length."""
     args = parse_arguments(arguments)
-    device, dtype, line = choose_device(args.device, args.dtype)
-    print(line)
+    lengths = sorted(set(args.lengths))
+    device, dtype = choose_device(args.device, args.dtype)
 
     # What can be wrong is checked before the work.
-    if args.out is not None:
-        if args.out.exists():
-            raise UserError(f"{args.out} is there already: name a new file")
-        args.out.parent.mkdir(parents=True, exist_ok=True)
+    if args.out is not None and args.out.exists():
+        raise UserError(f"{args.out} is there already: name a new file")
     seq_len = 8  # the smallest allowed; it only affects batches of pairs, which are not used here
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
-    check_runs(args.runs, corpus, args.lengths, args.divide_end_weights)
+    runs = [Run(folder, pretraining_settings(folder), []) for folder in args.runs]
+    group_runs(runs)
+    for run in runs:
+        check_run(run, corpus, lengths, args.divide_end_weights)
 
-    # measure
-    text = held_out_text(corpus, args.lengths)
-    records = measure_runs(args.runs, text, args.lengths, args.divide_end_weights, device, dtype)
+    # how the losses are measured
+    text = held_out_text(corpus, lengths)
+    measured = {
+        "lengths": lengths,
+        "scored": int((text.labels != IGNORED).sum()),
+        "divide_end_weights": args.divide_end_weights,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    print(f"the loss of the same {measured['scored']:,} tokens in rows of N tokens, as [N, loss]")
+
+    records = []
+    for run in runs:
+        losses = measure_run(run.folder, text, lengths, args.divide_end_weights, device, dtype)
+        print(f"{run.folder}  {losses}", flush=True)
+        record = {
+            "run": run.folder.resolve().name,
+            "settings": run.settings,
+            "made_by": made_by(device),
+            "measured": measured,
+            "losses": losses,
+        }
+        records.append(record)
+    print("\n".join(measure_table(records, length_measures(lengths))))
     if args.out is not None:
         write_text(args.out, "".join(json.dumps(record) + "\n" for record in records))
-    print_table(records, args.lengths)
-    if args.figure is not None:
-        draw_losses(records, args.figure)
-    return 0
 
 
 if __name__ == "__main__":
-    run_command("lab.lengths", main)
+    run_command(main)

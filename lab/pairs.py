@@ -21,18 +21,14 @@ some small differences into ties, and some ties into differences.
 
 The result of a run is one file, RUN/pairs/NAME.json. NAME is toy, blimp or the name of FOLDER:
 
-    data         NAME
     model        12 hexadecimal digits of the SHA-256 of the run's model.pt
-    made_by      the machine, the version of torch and the code
+    made_by      the machine, the version of torch and the commit of the code
     paradigms    a list of {"paradigm", "phenomenon", "pairs": how many pairs it has,
                  "scores": {"pll": {"accuracy": in per cent, "ties": how many}}}
 
 A paradigm is a set of pairs of one kind; several paradigms test one phenomenon.
 """
 
-import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
-
-# isort: split
 import argparse
 import itertools
 import json
@@ -46,20 +42,18 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 import toy.pairs
-from model import load_config, load_run
-from support.commands import UserError, run_command
-from support.devices import choose_device
-from support.downloads import download
-from support.files import write_text
-from support.provenance import made_by
-from support.runs import model_digest, pretraining_settings, say_if_unfinished
-from support.statistics import (
-    chance_note,
-    check_comparable,
-    compare,
-    group_by_variant,
-    mean_and_standard_error,
+from lab.report import (
+    difference_rows,
+    markdown,
+    measure_rows,
+    of_variants,
+    pairs_measure,
+    pretraining_settings,
 )
+from model import load_config, load_run
+from support.commands import UserError, made_by, run_command
+from support.devices import choose_device
+from support.files import download, sha256_of, write_text
 
 # Two scores that differ by less than this, in nats, count as equal. Scores that should be equal
 # differ by about 1e-6 if their batches have different shapes, because float32 rounds each sum.
@@ -72,11 +66,7 @@ TOKENS_PER_BATCH = {"cpu": 2048, "cuda": 65_536, "mps": 16_384}
 # the paper 12: it counts "s-selection" as "argument_structure".
 BLIMP_COMMIT = "3e56b06fcabca9b30822fc66435fca6b1aa40bb1"
 BLIMP_URL = f"https://github.com/alexwarstadt/blimp/raw/{BLIMP_COMMIT}/BLiMP.zip"
-BLIMP_SIZE = 2_354_164  # bytes
 BLIMP_SHA256 = "172a1a714d72e72a89e8384dd531483f3d0f8a9aee3d33dccaf7992d8cecbb73"
-
-# What each line of a file must have: the paradigm, its phenomenon, and the pair.
-KEYS = ("UID", "linguistics_term", "sentence_good", "sentence_bad")
 
 
 # --- The pairs ------------------------------------------------------------------------------------
@@ -91,7 +81,7 @@ class Paradigm(NamedTuple):
 
 
 def read_paradigms(data, cache_dir):
-    """The list of Paradigm of "toy", "blimp" or a folder. UserError if a file cannot be used."""
+    """The list of Paradigm of "toy", "blimp" or a folder."""
     if data == "toy":
         paradigms = []
         for name, (phenomenon, _) in toy.pairs.PARADIGMS.items():
@@ -100,8 +90,7 @@ def read_paradigms(data, cache_dir):
 
     # In the archive of BLiMP, the files are in a folder.
     if data == "blimp":
-        path = Path(cache_dir, "downloads", "BLiMP.zip")
-        download([BLIMP_URL], path, BLIMP_SIZE, BLIMP_SHA256)
+        path = download(BLIMP_URL, Path(cache_dir, "downloads", "BLiMP.zip"), BLIMP_SHA256)
         return read_folder(zipfile.Path(path, "data/"))
     return read_folder(Path(data))
 
@@ -109,55 +98,37 @@ def read_paradigms(data, cache_dir):
 def read_folder(folder):
     """The paradigms of all files *.jsonl in a folder: list of Paradigm, sorted by phenomenon.
 
-    Each line of a file is a JSON object, which has at least KEYS.
+    Each line of a file is a JSON object with the paradigm (UID), its phenomenon (linguistics_term),
+    and the pair (sentence_good, sentence_bad).
 
-    Args:
-        folder: a pathlib.Path, or a zipfile.Path, which is the same for an archive.
-    Raises:
-        UserError: there are no such files, or a line is damaged.
+    folder: a pathlib.Path, or a zipfile.Path, which is the same for an archive.
     """
     pairs = {}  # {(phenomenon, name of the paradigm): list of pairs}
     for path in sorted(folder.iterdir(), key=str):
-        # On a disk in the format of another system, macOS writes a file ._NAME beside each file.
-        if path.suffix != ".jsonl" or path.name.startswith("._"):
+        if not path.name.endswith(".jsonl"):
             continue
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    name, phenomenon, good, bad = read_line(line, f"{path}, line {number}")
-                    pairs.setdefault((phenomenon, name), []).append(("", good, bad))
-
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                row = json.loads(line)
+                paradigm = row["linguistics_term"], row["UID"]
+                pair = "", row["sentence_good"], row["sentence_bad"]
+            except (json.JSONDecodeError, KeyError, TypeError):
+                raise UserError(f"{path}, line {number} is not a pair in BLiMP's format") from None
+            pairs.setdefault(paradigm, []).append(pair)
     if not pairs:
         raise UserError(f"{folder} has no pairs in files *.jsonl")
-    paradigms = []
-    for phenomenon, name in sorted(pairs):
-        paradigms.append(Paradigm(name, phenomenon, pairs[phenomenon, name]))
-    return paradigms
-
-
-def read_line(line, place):
-    """The values of KEYS in one line, bytes. UserError, which names the place, without one."""
-    try:
-        row = json.loads(line)
-        values = [row[key] for key in KEYS]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
-        values = [None]
-    for value in values:
-        if not isinstance(value, str) or not value.strip():
-            raise UserError(f"{place} is not a JSON object with texts for {', '.join(KEYS)}")
-    return values
+    return [
+        Paradigm(name, phenomenon, pairs[phenomenon, name]) for phenomenon, name in sorted(pairs)
+    ]
 
 
 def data_name(data):
-    """The name under which results are kept: "toy", "blimp", or the name of the folder.
-
-    Raises UserError if there is no such folder, or if its results would mix with the built-in ones.
-    """
+    """The name under which results are kept: "toy", "blimp", or the name of the folder."""
     if data in ("toy", "blimp"):
         return data
-    name = Path(data).resolve().name
     if not Path(data).is_dir():
         raise UserError(f"--data {data} is not toy, not blimp, and not a folder")
+    name = Path(data).resolve().name
     if name in ("toy", "blimp"):
         raise UserError(f"{data} has the name of built-in pairs: give the folder another name")
     return name
@@ -166,17 +137,17 @@ def data_name(data):
 # --- Scores ---------------------------------------------------------------------------------------
 
 
-class Copy(NamedTuple):
+class MaskedRow(NamedTuple):
     """A row of token ids in which one piece is masked."""
 
-    ids: tuple
+    ids: list
     position: int  # of the masked piece
     target: int  # its id
     sentence: int  # the number of the sentence
 
 
-def masked_copies(tokenizer, context, sentence, number):
-    """A list of Copy: for each piece of a sentence, the row in which it is masked.
+def masked_rows(tokenizer, context, sentence, number):
+    """A list of MaskedRow: for each piece of a sentence, the row in which it is masked.
 
     A row is [CLS] sentence [SEP], or with a context [CLS] context [SEP] sentence [SEP]. Example
     with the pieces "the dog slept", and M for [MASK]:
@@ -185,11 +156,7 @@ def masked_copies(tokenizer, context, sentence, number):
         [CLS] the M   slept [SEP]      position 2, target "dog"
         [CLS] the dog M     [SEP]      position 3, target "slept"
 
-    Args:
-        tokenizer: of the model.
-        context: a text, "" for none.
-        sentence: a text.
-        number: of the sentence.
+    number: of the sentence.
     """
     cls, sep, mask = (tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
 
@@ -198,26 +165,27 @@ def masked_copies(tokenizer, context, sentence, number):
     if context:
         before += [*tokenizer.encode(context, add_special_tokens=False).ids, sep]
     pieces = tokenizer.encode(sentence, add_special_tokens=False).ids
-    row = (*before, *pieces, sep)
+    row = [*before, *pieces, sep]
 
     # a copy for each piece of the sentence
-    copies = []
+    rows = []
     for position, target in enumerate(pieces, len(before)):
-        ids = (*row[:position], mask, *row[position + 1 :])
-        copies.append(Copy(ids, position, target, number))
-    return copies
+        ids = row.copy()
+        ids[position] = mask
+        rows.append(MaskedRow(ids, position, target, number))
+    return rows
 
 
-def length_of(copy):
-    return len(copy.ids)
+def length_of(row):
+    return len(row.ids)
 
 
-def batches_of(copies, tokens_per_batch):
-    """Yield the copies in batches (lists) of equal length, so there is no padding.
+def batches_of(rows, tokens_per_batch):
+    """Yield the rows in batches (lists) of equal length, so there is no padding.
 
-    A batch has at most tokens_per_batch tokens, but at least one copy.
+    A batch has at most tokens_per_batch tokens, but at least one row.
     """
-    for length, group in itertools.groupby(sorted(copies, key=length_of), length_of):
+    for length, group in itertools.groupby(sorted(rows, key=length_of), length_of):
         group = list(group)
         size = max(tokens_per_batch // length, 1)
         for start in range(0, len(group), size):
@@ -233,25 +201,23 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
         tokenizer: of the model.
         pairs: list of (context, good, bad).
         tokens_per_batch: the largest number of tokens in a batch.
-    Raises:
-        UserError: a row is longer than those that the model was trained for.
     """
-    # the copies of all sentences; those of pair i have the numbers 2 i and 2 i + 1
-    copies = []
+    # the rows of all sentences; those of pair i have the numbers 2 i and 2 i + 1
+    rows = []
     for number, (context, good, bad) in enumerate(pairs):
-        copies += masked_copies(tokenizer, context, good, 2 * number)
-        copies += masked_copies(tokenizer, context, bad, 2 * number + 1)
-    longest = max(copies, key=length_of)
+        rows += masked_rows(tokenizer, context, good, 2 * number)
+        rows += masked_rows(tokenizer, context, bad, 2 * number + 1)
+    longest = max(rows, key=length_of)
     if length_of(longest) > model.config.max_length:
         _, good, _ = pairs[longest.sentence // 2]
         raise UserError(f"the pair {good!r} is longer than {model.config.max_length} tokens")
 
     device = model.bias.device
     sums = torch.zeros(2 * len(pairs), dtype=torch.float64)
-    for batch in batches_of(copies, tokens_per_batch):
-        ids = torch.tensor([copy.ids for copy in batch], device=device)  # (M, N)
-        positions = torch.tensor([copy.position for copy in batch], device=device)  # (M,)
-        targets = torch.tensor([copy.target for copy in batch], device=device)  # (M,)
+    for batch in batches_of(rows, tokens_per_batch):
+        ids = torch.tensor([row.ids for row in batch], device=device)  # (M, N)
+        positions = torch.tensor([row.position for row in batch], device=device)  # (M,)
+        targets = torch.tensor([row.target for row in batch], device=device)  # (M,)
 
         # log p of each masked piece; the head is needed at its position only
         own_row = torch.arange(len(batch), device=device)
@@ -259,7 +225,7 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
         loss = F.cross_entropy(model.head(hidden), targets, reduction="none")  # (M,)
 
         # Add it to its sentence, in float64, which Apple's GPU does not have.
-        sentences = torch.tensor([copy.sentence for copy in batch])  # (M,)
+        sentences = torch.tensor([row.sentence for row in batch])  # (M,)
         sums.index_add_(0, sentences, -loss.cpu().double())
     return sums.view(-1, 2).numpy()  # (2 * pairs,) -> (pairs, 2)
 
@@ -279,12 +245,11 @@ def result_path(folder, data):
     return Path(folder, "pairs", f"{data}.json")
 
 
-def score_run(folder, data, paradigms, device):
+def score_run(folder, paradigms, device):
     """Score a run on a list of Paradigm. Returns the dictionary that its file has."""
-    say_if_unfinished(folder)
     model, tokenizer = load_run(folder)
     model = model.to(device)
-    tokens_per_batch = TOKENS_PER_BATCH[device.type]
+    tokens_per_batch = TOKENS_PER_BATCH.get(device.type, 2048)
 
     results = []
     for name, phenomenon, pairs in tqdm(paradigms, desc=str(folder), unit="paradigm", disable=None):
@@ -298,119 +263,47 @@ def score_run(folder, data, paradigms, device):
             }
         )
     return {
-        "data": data,
-        "model": model_digest(folder),
+        "model": sha256_of(Path(folder, "model.pt"))[:12],
         "made_by": made_by(device),
         "paradigms": results,
     }
 
 
-def read_result(folder, data):
-    """The dictionary in the file of a run. UserError if another model has made it."""
-    path = result_path(folder, data)
-    result = json.loads(path.read_text(encoding="utf-8"))
-    if result["model"] != model_digest(folder):
-        raise UserError(f"{path} is of another model than {folder}/model.pt: delete it")
-    return result
-
-
 def read_run(folder, data):
-    """A run as the tables take it: {"run", "settings", "pairs": {data: its paradigms}}.
-
-    Raises UserError if it has no result.
-    """
-    load_config(folder)
-    settings = pretraining_settings(folder)
-    if not settings:
-        raise UserError(f"{folder} has no log.jsonl, so its variant and its seed are unknown")
-    if not result_path(folder, data).exists():
+    """The result of a run as a record, of which lab/report.py makes tables."""
+    path = result_path(folder, data)
+    if not path.exists():
         raise UserError(f"{folder} has no result on {data}: omit --table and --compare first")
-    paradigms = read_result(folder, data)["paradigms"]
-    return {"run": str(folder), "settings": settings, "pairs": {data: paradigms}}
+    result = json.loads(path.read_text(encoding="utf-8"))
+    if result["model"] != sha256_of(Path(folder, "model.pt"))[:12]:
+        raise UserError(f"{path} is of another model than {folder}/model.pt: delete it")
+    settings = pretraining_settings(folder)
+    return {"run": folder, "settings": settings, "pairs": {data: result["paradigms"]}}
 
 
-# --- Tables ---------------------------------------------------------------------------------------
-#
-# These functions take runs as plain dictionaries, as `read_run` returns them. Those in results/ are
-# the same.
+def print_tables(records, data, compared):
+    """Accuracy in per cent by phenomenon: of each variant, or of two variants and their difference.
 
-
-def accuracies(run, data):
-    """{row of a table: accuracy in per cent}: the mean of each phenomenon, then that of all."""
-    paradigms = run["pairs"][data]
-    groups = {}
-    for paradigm in paradigms:
-        accuracy = paradigm["scores"]["pll"]["accuracy"]
-        groups.setdefault(paradigm["phenomenon"], []).append(accuracy)
-    rows = {name: float(np.mean(values)) for name, values in groups.items()}
+    compared: the names of two variants, or None.
+    """
+    paradigms = records[0]["pairs"][data]
+    measures = []
+    for phenomenon in dict.fromkeys(each["phenomenon"] for each in paradigms):
+        measures.append(pairs_measure(phenomenon, data, phenomenon))
 
     # not the mean of the phenomena, which have different numbers of paradigms
-    every = [paradigm["scores"]["pll"]["accuracy"] for paradigm in paradigms]
-    rows[f"mean of {len(every)} paradigms"] = float(np.mean(every))
-    return rows
+    measures.append(pairs_measure(f"mean of {len(paradigms)} paradigms", data))
 
+    differences = []
+    note = "accuracy in per cent, mean and standard error over the runs of a variant"
+    if compared is not None:
+        records = of_variants(records, compared)
+        _, differences, note = difference_rows(records, measures, [compared])
+    header, rows = measure_rows(records, measures)
 
-def accuracies_by_variant(runs, data):
-    """{variant: {seed: accuracies}}. UserError if the runs cannot be compared."""
-    check_comparable(runs)
-    check_same_pairs(runs, data)
-    variants = {}
-    for variant, seeds in group_by_variant(runs).items():
-        variants[variant] = {seed: accuracies(run, data) for seed, run in seeds.items()}
-    return variants
-
-
-def check_same_pairs(runs, data):
-    """UserError if the runs were not scored on the same paradigms, with as many pairs each."""
-    scored = {}
-    for run in runs:
-        pairs = {each["paradigm"]: each["pairs"] for each in run["pairs"][data]}
-        scored.setdefault(tuple(sorted(pairs.items())), run["run"])
-    if len(scored) > 1:
-        raise UserError(f"{' and '.join(scored.values())} were scored on other pairs of {data}")
-
-
-def accuracy_table(runs, data):
-    """Accuracy by phenomenon and variant, in per cent: mean +- standard error over the seeds.
-
-    Returns a list of rows, each a list of texts; the first row is the header.
-    """
-    variants = accuracies_by_variant(runs, data)
-    header = [f"{data}, % (seeds)"]
-    for variant, seeds in variants.items():
-        header.append(f"{variant} ({len(seeds)})")
-
-    table = [header]
-    for name in accuracies(runs[0], data):
-        row = [name]
-        for seeds in variants.values():
-            values = [rows[name] for rows in seeds.values()]
-            row.append(mean_and_standard_error(values, digits=1))
-        table.append(row)
-    return table
-
-
-def compare_variants(runs, data, first, second):
-    """Differences first - second over the seeds that both have, in percentage points.
-
-    Returns:
-        {row of the table: support.statistics.Comparison}, as in `accuracies`.
-    Raises:
-        UserError: a variant has no runs, there is no seed that both have, or the runs were not
-            trained in the same way or not scored on the same pairs.
-    """
-    runs = [run for run in runs if run["settings"]["variant"] in (first, second)]
-    variants = accuracies_by_variant(runs, data)
-    for name in (first, second):
-        if name not in variants:
-            raise UserError(f"there is no run of {name}")
-
-    comparisons = {}
-    for name in accuracies(runs[0], data):
-        first_values = {seed: rows[name] for seed, rows in variants[first].items()}
-        second_values = {seed: rows[name] for seed, rows in variants[second].items()}
-        comparisons[name] = compare(first_values, second_values)
-    return comparisons
+    # a row per phenomenon, a column per variant
+    first, *others = zip(header, *rows, *differences, strict=True)
+    print("\n".join([*markdown(first, others), "", note]))
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -418,8 +311,7 @@ def compare_variants(runs, data, first, second):
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(
-        prog="python -m lab.pairs",
-        description="Minimal pairs: does a pre-trained model prefer the correct sentence?",
+        description="Minimal pairs: does a pre-trained model prefer the correct sentence?"
     )
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", help="folder that pretrain.py wrote")
@@ -432,29 +324,16 @@ def parse_arguments(arguments=None):
 
 
 def main(arguments=None):
-    """Score the runs, or print tables. Returns the exit code."""
+    """Score the runs, or print tables."""
     args = parse_arguments(arguments)
     data = data_name(args.data)
-
-    # tables of finished results
-    runs = []
     if args.table or args.compare:
-        runs = [read_run(folder, data) for folder in args.runs]
-    if args.table:
-        for name, *cells in accuracy_table(runs, data):
-            print(name.ljust(28) + "".join(cell.rjust(28) for cell in cells))
-    if args.compare:
-        comparisons = compare_variants(runs, data, *args.compare)
-        print(f"{' - '.join(args.compare)} on {data}, pll, percentage points")
-        for name, comparison in comparisons.items():
-            print(name.ljust(28) + comparison.text(digits=1))
-        print(chance_note(len(comparisons)))
-    if runs:
-        return 0
+        records = [read_run(folder, data) for folder in args.runs]
+        print_tables(records, data, args.compare)
+        return
 
-    # What can be checked quickly is checked before the first run is scored.
-    device, _, line = choose_device(args.device, "fp32")
-    print(line)
+    # what can be checked quickly is checked before the first run is scored
+    device, _ = choose_device(args.device, "fp32")
     for folder in args.runs:
         load_config(folder)
     paradigms = read_paradigms(args.data, args.cache_dir)
@@ -462,15 +341,12 @@ def main(arguments=None):
     for folder in args.runs:
         path = result_path(folder, data)
         if path.exists():
-            read_result(folder, data)
+            read_run(folder, data)
             print(f"{folder} was scored before: {path}")
             continue
-        result = score_run(folder, data, paradigms, device)
-        path.parent.mkdir(exist_ok=True)
-        write_text(path, json.dumps(result, indent=2) + "\n")
+        write_text(path, json.dumps(score_run(folder, paradigms, device), indent=2) + "\n")
         print(f"{folder}: {path}, the table is printed by --table")
-    return 0
 
 
 if __name__ == "__main__":
-    run_command("lab.pairs", main)
+    run_command(main)

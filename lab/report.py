@@ -9,15 +9,14 @@
 lab.pairs if there are any) into a file of records. A run that is already in the file is replaced.
 Each line is one run, a JSON object:
 
-    run        the name of its folder
-    settings   everything that the run depends on: variant, seed, steps, ...
-    made_by    the machine, the versions and the code that began it
-    continued  a list: the same for each continuation on another machine or with other code
-    curve      [[step, held-out loss, held-out accuracy], ...]
-    training   [[step, training loss], ...], at most 20 of them
-    result     {"loss", "accuracy", "parameters", "tokens_per_second", "seconds"}, as in pretrain.py
-    glue       the results of fine-tuning
-    pairs      {name of the data: a list, one entry per paradigm of minimal pairs}
+    run         the name of its folder
+    settings    everything that the run depends on: variant, seed, steps, ...
+    made_by     the machine, the versions and the commit of the code that began it
+    continued   a list: the same for each continuation
+    curve       [[step, held-out loss, held-out accuracy], ...]
+    result      {"loss", "accuracy", "parameters", "tokens_per_second", "seconds"}, of the last step
+    glue        the results of fine-tuning
+    pairs       {name of the data: a list, one entry per paradigm of minimal pairs}
 
 In a document, a table is between two markers. A test compares it with what this program prints.
 
@@ -28,13 +27,9 @@ A cell "a +- b" is mean and standard error over the runs of a variant, which dif
 An empty cell was not measured. Only runs with the same settings may be in one table.
 """
 
-import support.quiet_start  # noqa: F401 (first: Ctrl-C ends the imports below quietly)
-
-# isort: split
 import argparse
 import itertools
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,13 +39,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attention import VARIANTS
+from glue import read_results
 from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
 from support.files import sha256_of, write_text
-from support.glue_results import read_results as read_glue_results
-from support.glue_table import NOTES, Cell, Run, check_same_training, note_line, task_cells
-from support.statistics import chance_note, check_comparable, compare, mean_and_standard_error
+from support.glue_table import NOTES, Run, group_runs, marks_of, means_of, scores_of
+from support.statistics import chance_note, compare, mean_and_standard_error
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,30 +52,23 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # [C]: none < absolute < fixed < dynamic <= composite
 ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
 
-# (first, second): each variant is compared with the one before it, the others with `absolute`.
+# (first, second): each variant is compared with the one before it
 ORDER_STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
-CONVOLUTIONS = ("depthwise", "convbert", "lightconv", "dynamicconv", "dynamicconv-hybrid")
-RELATIVES = ("t5", "alibi", "fire", "xl", "rotary", "deberta", "canon")
-OTHERS = [(variant, "absolute") for variant in (*CONVOLUTIONS, *RELATIVES)]
 
 
 # --- From a run to its record ---------------------------------------------------------------------
 
-TRAINING_LOSSES = 20  # kept of a run, at most
-
 
 def collect(folders, out):
-    """Add the records of runs to a file; a record of the same run is replaced."""
+    """Add the records of runs to a file. An old record of the same run is replaced."""
     records = {}
     if out.exists():
         records = {identity(record): record for record in read_records(out)}
     for folder in folders:
         record = record_of_run(Path(folder))
         records[identity(record)] = record
-
-    lines = [json.dumps(record) + "\n" for record in sorted(records.values(), key=place)]
-    write_text(out, "".join(lines))
-    print(f"{out}: {len(lines)} runs")
+    write_text(out, "".join(json.dumps(record) + "\n" for record in records.values()))
+    print(f"{out}: {len(records)} runs")
 
 
 def identity(record):
@@ -89,29 +76,25 @@ def identity(record):
     return record["run"], json.dumps(record["settings"], sort_keys=True)
 
 
-def place(record):
-    """By what records are sorted: variant (as in VARIANTS, others last), seed, name."""
-    settings = record["settings"]
-    order = [*VARIANTS, settings["variant"]]
-    return order.index(settings["variant"]), settings["seed"], record["run"]
-
-
 def record_of_run(folder):
-    """The record of a finished run. UserError if it is not finished, or holds another's results."""
+    """The record of a finished run."""
     config = load_config(folder)
     first, *lines = read_records(folder / "log.jsonl")
-    training = columns(lines, "step", "loss", "tokens", "seconds")
-    evaluations = columns(lines, "step", "held_out_loss", "held_out_accuracy")
-    if not evaluations or evaluations[-1][0] != first["settings"]["steps"]:
+    steps = [line for line in lines if "tokens" in line]
+    evaluations = [line for line in lines if "held_out_loss" in line]
+    if lines[-1]["step"] < first["settings"]["steps"]:
         raise UserError(f"{folder} is not finished: the command that started it continues it")
 
     # what was measured with the trained model
-    glue = list(read_glue_results(folder / "glue").values())
+    glue = read_results(folder / "glue")
+    models = [result["settings"]["model"] for result in glue]
+    for result in glue:
+        del result["log"]  # the curve of its loss
     pairs = {}
     for path in sorted((folder / "pairs").glob("*.json")):
-        pairs[path.stem] = json.loads(path.read_text(encoding="utf-8"))
-    models = [result["settings"]["model"] for result in glue]
-    models += [result["model"] for result in pairs.values()]
+        result = json.loads(path.read_text(encoding="utf-8"))
+        models.append(result["model"])
+        pairs[path.stem] = result["paradigms"]
     if set(models) - {sha256_of(folder / "model.pt")[:12]}:
         raise UserError(f"{folder} has results of an earlier model in glue/ or pairs/: delete them")
 
@@ -119,34 +102,33 @@ def record_of_run(folder):
     with torch.device("meta"):
         parameters = parameter_count(BertForMaskedLM(config))
 
-    # of n training losses, every (n / 20)th one, counted from the last
-    every = math.ceil(len(training) / TRAINING_LOSSES)
-    kept = training[(len(training) - 1) % every :: every]
-
-    loss, accuracy = evaluations[-1][1:]
-    tokens, seconds = training[-1][2:]
+    seconds = steps[-1]["seconds"]
+    names = ("step", "held_out_loss", "held_out_accuracy")
     return {
         "run": folder.resolve().name,
         "settings": first["settings"],
         "made_by": first["made_by"],
         "continued": [line["made_by"] for line in lines if "made_by" in line],
-        "curve": evaluations,
-        "training": [line[:2] for line in kept],
+        "curve": [[line[name] for name in names] for line in evaluations],
         "result": {
-            "loss": loss,
-            "accuracy": accuracy,
+            "loss": evaluations[-1]["held_out_loss"],
+            "accuracy": evaluations[-1]["held_out_accuracy"],
             "parameters": parameters,
-            "tokens_per_second": tokens / seconds,
+            "tokens_per_second": steps[-1]["tokens"] / seconds,
             "seconds": seconds,
         },
         "glue": glue,
-        "pairs": {name: result["paradigms"] for name, result in pairs.items()},
+        "pairs": pairs,
     }
 
 
-def columns(lines, *names):
-    """[[value of each name], ...] of the lines that have all of these names."""
-    return [[line[name] for name in names] for line in lines if set(names) <= set(line)]
+def pretraining_settings(folder):
+    """The settings of a run, from the first line of its log."""
+    path = Path(folder, "log.jsonl")
+    if not path.exists():
+        raise UserError(f"{folder} has no log.jsonl: its variant and its seed are unknown")
+    first_line, *_ = read_records(path)
+    return first_line["settings"]
 
 
 def read_records(path):
@@ -198,6 +180,11 @@ def pairs_accuracy(record, data, name):
     return float(np.mean(accuracies))
 
 
+def length_measures(lengths):
+    """The loss in rows of N tokens, which lab.lengths measures, for each N."""
+    return [Measure(f"{N:,} tokens", 3, partial(loss_at, N=N)) for N in lengths]
+
+
 def loss_at(record, N):
     """The loss in rows of N tokens; None if the model cannot read so many."""
     return dict(record["losses"]).get(N)
@@ -220,14 +207,13 @@ ENGLISH_MEASURES = (LOSS, BLIMP, COLA, SST)
 
 def check(records):
     """UserError if two runs were not trained in the same way or not scored on the same pairs."""
-    check_comparable(records)
+    group_runs([glue_run(record) for record in records])
+
+    # the mean of other paradigms would be another number
     first = {}
     for record in records:
-        check_same_training(glue_run(records[0]), glue_run(record))
-
-        # the mean of other paradigms would be another number
         for data, entries in record.get("pairs", {}).items():
-            paradigms = sorted(entry["paradigm"] for entry in entries)
+            paradigms = sorted((entry["paradigm"], entry["pairs"]) for entry in entries)
             if first.setdefault(data, paradigms) != paradigms:
                 raise UserError(f"{record['run']} was scored on other pairs of {data}: score again")
 
@@ -242,11 +228,11 @@ def measured(records, variant, measure):
 
     Of GLUE, a value is the mean over the fine-tuning seeds of a run.
     """
-    runs = [record for record in records if record["settings"]["variant"] == variant]
+    runs = of_variants(records, [variant])
     if measure.column is not None:
-        cells = task_cells([glue_run(record) for record in runs])
-        found = cells.get(measure.column, Cell())
-        return found.means(), "".join(sorted(found.marks))
+        group = [glue_run(record) for record in runs]
+        scores = scores_of(group).get(measure.column, {})
+        return means_of(scores), marks_of(group, measure.column)
     values = {record["settings"]["seed"]: measure.value(record) for record in runs}
     return {seed: value for seed, value in values.items() if value is not None}, ""
 
@@ -279,23 +265,38 @@ def markdown(header, rows):
 
 def measure_table(records, measures, variants=None):
     """One row per variant, one column per measure. variants: their names; None for all."""
+    if variants is not None:
+        records = of_variants(records, variants)
+    lines = markdown(*measure_rows(records, measures))
+    return [*lines, "", origin(records), *notes(lines)]
+
+
+def of_variants(records, variants):
+    """The records of some variants, in the order of the variants."""
+    found = []
+    for variant in variants:
+        found += [record for record in records if record["settings"]["variant"] == variant]
+    return found
+
+
+def measure_rows(records, measures):
+    """The header and the rows of `measure_table`, as lists of cells."""
     check(records)
     rows = []
-    for variant in variants or dict.fromkeys(record["settings"]["variant"] for record in records):
+    for variant in dict.fromkeys(record["settings"]["variant"] for record in records):
         rows.append([variant, *[cell(records, variant, measure) for measure in measures]])
-    lines = markdown(["variant", *[measure.title for measure in measures]], rows)
-    return [*lines, "", origin(records), *notes(lines)]
+    return ["variant", *[measure.title for measure in measures]], rows
 
 
 def origin(records):
     """Where and by which code the numbers of a table were made, as a line below it."""
     origins = []
     for record in records:
-        results = sum(record.get("pairs", {}).values(), record.get("glue", []))
+        results = record.get("glue", [])
         origins += [record["made_by"], *record.get("continued", [])]
         origins += [result["made_by"] for result in results if "made_by" in result]
     machines = dict.fromkeys(machine(made_by) for made_by in origins)
-    codes = {made_by["code"] for made_by in origins}
+    codes = {made_by.get("commit", made_by.get("code")) for made_by in origins}
     return f"{len(records)} runs; {'; '.join(machines)}; versions of the code: {len(codes)}."
 
 
@@ -310,7 +311,7 @@ def machine(made_by):
 def notes(lines):
     """The lines below a table that say what the marks in its cells mean."""
     text = "".join(lines)
-    return ["\n" + note_line(f"{mark} {NOTES[mark]}") for mark in NOTES if f"{mark} |" in text]
+    return [f"\n\\{mark} {NOTES[mark]}" for mark in NOTES if mark in text]
 
 
 def differences_table(records, measures, comparisons):
@@ -318,6 +319,12 @@ def differences_table(records, measures, comparisons):
 
     comparisons: list of (first, second); the row is first - second.
     """
+    header, rows, note = difference_rows(records, measures, comparisons)
+    return [*markdown(header, rows), "", note]
+
+
+def difference_rows(records, measures, comparisons):
+    """The header and the rows of `differences_table`, as lists of cells, and the line below it."""
     check(records)
     rows = []
     for first, second in comparisons:
@@ -325,11 +332,13 @@ def differences_table(records, measures, comparisons):
         for measure in measures:
             values, _ = measured(records, first, measure)
             other_values, _ = measured(records, second, measure)
+            if not values.keys() & other_values.keys():
+                raise UserError(f"there is no seed of which both {first} and {second} have a run")
             row.append(compare(values, other_values).text(measure.digits))
         rows.append(row)
     note = "Runs with the same seed are compared; p: paired t-test over seeds. "
     note += chance_note(len(rows) * len(measures))
-    return [*markdown(["difference", *[measure.title for measure in measures]], rows), "", note]
+    return ["difference", *[measure.title for measure in measures]], rows, note
 
 
 def summary_table(toy, english):
@@ -371,7 +380,7 @@ def steps_table(record):
     for row in record["rows"]:
         cells = [row["variant"], f"{row['full_ms']:,.0f} ms", f"{row['full_ratio']:.2f}"]
         cells += [f"{row['corpus_tokens_per_second']:,.0f} tok/s", f"{row['corpus_ratio']:.2f}"]
-        rows.append([*cells, f"{row['peak_mib']:,.0f} MiB"])
+        rows.append([*cells, f"{mib(row)} MiB"])
     header = ["variant", "full rows", "x absolute", "text", "x absolute", "peak memory"]
     return markdown(header, rows)
 
@@ -388,10 +397,17 @@ def attention_table(record):
     lines = []
     for N, rows in by_length.items():
         times = [f"{rows[0]['ms']:.1f} ms", *[f"{row['ratio']:.2f}" for row in rows[1:]]]
-        memory = ", ".join(f"{row['peak_mib']:,.0f}" for row in rows)
+        memory = ", ".join(mib(row) for row in rows)
         lines.append([str(N), *times, memory])
     paths = [row["path"] for row in rows]
     return markdown(["N", *paths, f"peak MiB: {', '.join(paths)}"], lines)
+
+
+def mib(row):
+    """The peak memory of a row; without CUDA it is not measured."""
+    if row["peak_mib"] is None:
+        return "-"
+    return f"{row['peak_mib']:,.0f}"
 
 
 # --- All tables -----------------------------------------------------------------------------------
@@ -419,28 +435,29 @@ PHENOMENA = (
 )
 BLIMP_COLUMNS = [pairs_measure(name.replace("_", " "), "blimp", name) for name in PHENOMENA]
 
-# losses in rows of N tokens, measured by lab.lengths
-LENGTHS = [
-    Measure(f"{N:,} tokens", 3, partial(loss_at, N=N)) for N in (64, 128, 256, 512, 1024, 2048)
-]
+LENGTHS = length_measures((64, 128, 256, 512, 1024, 2048))
 
 # fmt: off
+# variants that read every length, and whose loss depends on it
+WITH_LENGTHS = ("none", "fixed", "dynamic", "composite", "depthwise", "t5", "alibi", "fire", "xl",
+                "rotary", "deberta", "canon", "dynamicconv-hybrid")
+
 # {name: (function, the files in results/ whose contents it gets, further arguments)}
 TABLES = {
     # README.md
     "first-command":     (first_command_table, ["first-command.jsonl"]),
     "summary":           (summary_table, ["toy.jsonl", "english.jsonl"]),
-    # docs/results.md
+    # docs/tour.md
     "lesson":            (measure_table, ["lesson.jsonl"], (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS)),
+    # docs/results.md
     "toy-language":      (measure_table, ["toy.jsonl"], (PARAMETERS, *TOY_MEASURES)),
     "toy-order":         (differences_table, ["toy.jsonl"], TOY_MEASURES, ORDER_STEPS),
     "toy-distances":     (measure_table, ["toy.jsonl"], DISTANCES, WITH_DISTANCES),
     "english":           (measure_table, ["english.jsonl"],
                           (PARAMETERS, LOSS, ACCURACY, BLIMP, COLA, SST)),
-    "english-order":     (differences_table, ["english.jsonl"], ENGLISH_MEASURES,
-                          [*ORDER_STEPS, *OTHERS]),
+    "english-order":     (differences_table, ["english.jsonl"], ENGLISH_MEASURES, ORDER_STEPS),
     "english-phenomena": (measure_table, ["english.jsonl"], [*BLIMP_COLUMNS, BLIMP], ORDER),
-    "english-lengths":   (measure_table, ["english-lengths.jsonl"], LENGTHS),
+    "english-lengths":   (measure_table, ["english-lengths.jsonl"], LENGTHS, WITH_LENGTHS),
     # docs/speed.md
     "speed-steps":       (steps_table, ["bench-steps-bf16.json"]),
     "speed-attention":   (attention_table, ["bench-attention.json"]),
@@ -449,7 +466,7 @@ TABLES = {
 
 
 def lines_of(name):
-    """The lines of a table, in Markdown. UserError if there is no such table."""
+    """The lines of a table, in Markdown."""
     if name not in TABLES:
         raise UserError(f"there is no table {name!r}; the tables are: {', '.join(TABLES)}")
     make, files, *arguments = TABLES[name]
@@ -480,10 +497,8 @@ def write_tables():
 def parse_arguments(arguments=None):
     """The command line's values."""
     parser = argparse.ArgumentParser(
-        prog="python -m lab.report",
         usage="%(prog)s [TABLE ... | --write | collect RUN ... --out FILE]",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Collect runs, and print or write the tables of the documents.",
     )
     parser.add_argument("words", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}")
     parser.add_argument("--write", action="store_true", help="write all tables into the documents")
@@ -492,7 +507,7 @@ def parse_arguments(arguments=None):
 
 
 def main(arguments=None):
-    """Collect runs, or print or write tables. Returns the exit code."""
+    """Collect runs, or print or write tables."""
     args = parse_arguments(arguments)
     if args.words[:1] == ["collect"]:
         if args.out is None:
@@ -503,8 +518,7 @@ def main(arguments=None):
     else:
         for name in args.words or TABLES:
             print("\n".join([name, "", *lines_of(name), ""]))
-    return 0
 
 
 if __name__ == "__main__":
-    run_command("lab.report", main)
+    run_command(main)

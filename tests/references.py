@@ -9,7 +9,7 @@ which says what terms and what mixer a variant has. If you add a term or a mixer
 write its equation here and add it to SCORE_TERMS, VALUE_TERMS or MIXERS.
 
 [C] is the paper, Chang, Xu, Xu, Tu 2021. Letters as in attention.py, and t for the column of r in a
-row of K weights: t = r + k within the window. Arguments that most functions share:
+row of K numbers: t = r + k within the window. Arguments that most functions share:
 
     x               (B, N, C), the input of a mixer
     attention_mask  (B, N) bool, True at real tokens
@@ -23,20 +23,20 @@ import math
 
 import torch
 
-import attention
+from attention import VARIANTS
 
 # --- Relative positions ---------------------------------------------------------------------------
 
 
 def column(r, K, beyond):
-    """The column of relative position r in a row of K weights; None if r meets no weight."""
+    """The column of relative position r in a row of K numbers; None if r meets no number."""
     k = K // 2
 
     # within the window
     if -k <= r <= k:
         return r + k
 
-    # beyond it: no weight, or the end weight of this side
+    # beyond it: no number, or the one at the end of this side
     if beyond == "zero":
         return None
     if r < -k:
@@ -44,21 +44,75 @@ def column(r, K, beyond):
     return K - 1
 
 
-def relative_scores(rows, length, beyond):
-    """scores[b, h, i, j] = the weight of rows[b, h, i] for j - i: (B, H, N, K) -> (B, H, N, N)."""
-    K = rows.shape[-1]
-    queries = []
-    for i in range(length):
-        row = rows[:, :, i].unbind(-1)  # K tensors (B, H)
-        scores = []
-        for j in range(length):
-            t = column(j - i, K, beyond)
-            if t is None:
-                scores.append(torch.zeros_like(row[0]))
-            else:
-                scores.append(row[t])
-        queries.append(torch.stack(scores, dim=-1))  # (B, H, N)
-    return torch.stack(queries, dim=-2)  # (B, H, N, N)
+def reads(n, N, K, beyond, first=0):
+    """(n, N, K): 1 where query first + i reads column t at key j, otherwise 0."""
+    table = torch.zeros(n, N, K, dtype=torch.float64)
+    for i in range(n):
+        for j in range(N):
+            t = column(j - (first + i), K, beyond)
+            if t is not None:
+                table[i, j, t] = 1
+    return table
+
+
+def relative_scores(rows, length, beyond, first=0):
+    """scores[..., i, j] = the number of rows[..., i] for j - i: (..., n, K) -> (..., n, N)."""
+    n, K = rows.shape[-2:]
+    return torch.einsum("...it,ijt->...ij", rows, reads(n, length, K, beyond, first).to(rows))
+
+
+def key_scores(rows, n, beyond, first=0):
+    """scores[..., i, j] = the number of rows[..., j] for i - j: (..., N, K) -> (..., n, N)."""
+    return relative_scores(rows, n, beyond, -first).transpose(-1, -2)
+
+
+def relative_values(p, table, beyond, first=0):
+    """sum_j p_ij s_(j-i): (..., n, N) and (d, K) -> (..., n, d)."""
+    n, N = p.shape[-2:]
+    return torch.einsum(
+        "...ij,ijt,dt->...id", p, reads(n, N, table.shape[-1], beyond, first), table
+    )
+
+
+def attention(
+    q,
+    k,
+    v,
+    attention_mask,
+    query_rows=None,
+    key_rows=None,
+    value_table=None,
+    beyond="clip",
+    first=0,
+):
+    """z (B, H, n, d) of the function `attention`, one query of one head at a time."""
+    B, H, n, d = q.shape
+    N = k.shape[-2]
+
+    # what the terms add to the scores, (B, H, n, N)
+    added = torch.zeros(B, H, n, N, dtype=q.dtype)
+    if query_rows is not None:
+        query_rows = query_rows.expand(B, H, n, -1)
+        added = added + relative_scores(query_rows, N, beyond, first)
+    if key_rows is not None:
+        key_rows = key_rows.expand(B, H, N, -1)
+        added = added + key_scores(key_rows, n, beyond, first)
+
+    # the weights over the real keys
+    weights = []
+    for b in range(B):
+        keys = [j for j in range(N) if attention_mask[b, j]]
+        for h in range(H):
+            for i in range(n):
+                scores = k[b, h, keys] @ q[b, h, i] / math.sqrt(d) + added[b, h, i, keys]
+                p_i = torch.zeros(N, dtype=q.dtype)
+                p_i[keys] = torch.exp(scores) / torch.exp(scores).sum()
+                weights.append(p_i)
+    p = torch.stack(weights).reshape(B, H, n, N)
+
+    if value_table is None:
+        return p @ v
+    return p @ v + relative_values(p, value_table, beyond, first)
 
 
 # --- The terms of the score, for one query i and one key j of head h ------------------------------
@@ -213,6 +267,27 @@ def alibi_sided_score(weights, q_i, k_j, i, j, h, config, N):
     return alibi_score(weights, q_i, k_j, i, j, h, config, N)
 
 
+def deberta_score(weights, q_i, k_j, i, j, h, config, N):
+    """(q_i . k_j + q_i . (W_k P_(j-i)) + k_j . (W_q P_(i-j))) / sqrt(3d). He et al. 2021"""
+    P = weights["P"]  # (K, C)
+    d = len(q_i)
+    own = slice(h * d, (h + 1) * d)
+    total = q_i @ k_j
+
+    # content to position
+    t = column(j - i, config.kernel_size, config.beyond)
+    if t is not None:
+        w = weights["key.weight"] @ P[t] + weights["key.bias"]  # (C,)
+        total = total + q_i @ w[own]
+
+    # position to content
+    t = column(i - j, config.kernel_size, config.beyond)
+    if t is not None:
+        u = weights["query.weight"] @ P[t] + weights["query.bias"]  # (C,)
+        total = total + k_j @ u[own]
+    return total / math.sqrt(3 * d)
+
+
 # Every function: (weights, q_i, k_j, i, j, h, config, N) -> what the term adds to the score.
 SCORE_TERMS = {
     "fixed": fixed_score,
@@ -243,7 +318,9 @@ def check_terms(variant):
 
 
 def score(weights, q_i, k_j, i, j, h, config, N, variant):
-    """The score a_ij: content, plus all terms that the variant names."""
+    """The score a_ij: content, plus all terms that the variant names; or that of DeBERTa."""
+    if variant.mixer.__name__ == "Deberta":
+        return deberta_score(weights, q_i, k_j, i, j, h, config, N)
     total = content_score(q_i, k_j)
     for name in variant.terms:
         if name in SCORE_TERMS:
@@ -407,50 +484,6 @@ def primer(x, attention_mask, weights, variant, config, layer):
     return attend(q, k, v, attention_mask, weights, variant, config)
 
 
-def deberta_score(weights, q_i, k_j, i, j, h, config):
-    """(q_i . k_j + q_i . (W_k P_(j-i)) + k_j . (W_q P_(i-j))) / sqrt(3d). He et al. 2021"""
-    P = weights["P"]  # (K, C)
-    d = len(q_i)
-    own = slice(h * d, (h + 1) * d)
-    total = q_i @ k_j
-
-    # content to position
-    t = column(j - i, config.kernel_size, config.beyond)
-    if t is not None:
-        w = weights["key.weight"] @ P[t] + weights["key.bias"]  # (C,)
-        total = total + q_i @ w[own]
-
-    # position to content
-    t = column(i - j, config.kernel_size, config.beyond)
-    if t is not None:
-        u = weights["query.weight"] @ P[t] + weights["query.bias"]  # (C,)
-        total = total + k_j @ u[own]
-    return total / math.sqrt(3 * d)
-
-
-def deberta(x, attention_mask, weights, variant, config, layer):
-    """z_i = sum_j softmax_j(a_ij) v_j with deberta_score. He et al. 2021"""
-    q = linear(x, weights, "query")  # (B, N, C)
-    k = linear(x, weights, "key")
-    v = linear(x, weights, "value")
-    C = x.shape[-1]
-    d = C // config.heads
-    z = []
-    for b in range(len(x)):
-        keys = [j for j in range(x.shape[1]) if attention_mask[b, j]]
-        for i in range(x.shape[1]):
-            for h in range(config.heads):
-                own = slice(h * d, (h + 1) * d)
-                scores = []
-                for j in keys:
-                    q_i, k_j = q[b, i, own], k[b, j, own]  # (d,) each
-                    scores.append(deberta_score(weights, q_i, k_j, i, j, h, config))
-                values = v[b, keys, own]  # (real keys, d)
-                z.append(torch.stack(softmax(scores)) @ values)
-    z = torch.stack(z).reshape(x.shape)  # (B * N * H, d) -> (B, N, C)
-    return zero_padding(linear(z, weights, "output"), attention_mask)
-
-
 def convbert_kernels(x, attention_mask, weights):
     """kernel(c_i * q_i), c = pointwise(depthwise(x)): (B, N, H/2 * K). Jiang et al. 2020"""
     x = zero_padding(x, attention_mask)
@@ -596,7 +629,7 @@ def local_mean(x, attention_mask, weights, variant, config, layer):
 MIXERS = {
     "SelfAttention": self_attention,
     "Canon": canon,
-    "Deberta": deberta,
+    "Deberta": self_attention,
     "Primer": primer,
     "ConvBert": convbert,
     "ReleasedConvBert": released_convbert,
@@ -609,9 +642,9 @@ MIXERS = {
 def mixer(x, attention_mask, weights, config, layer):
     """The output of layer 0, 1, ... of a variant, (B, N, C), whatever its mixer is."""
     # one layer of a hybrid is plain self-attention; attention_layer counts from 1
-    variant = attention.VARIANTS[config.variant]
+    variant = VARIANTS[config.variant]
     if variant.hybrid and layer == config.attention_layer - 1:
-        variant = attention.VARIANTS["none"]
+        variant = VARIANTS["none"]
 
     name = variant.mixer.__name__
     if name not in MIXERS:

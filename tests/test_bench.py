@@ -1,25 +1,13 @@
-"""lab/bench.py: what is computed, compared and written. How long anything takes is never tested."""
+"""lab/bench.py: what is computed and compared. How long anything takes is never tested."""
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
 import references
 from lab import bench
-
-
-@pytest.fixture
-def run_bench(run_program, tmp_path, monkeypatch):
-    """run_bench("steps", ...) runs the command line in an empty folder: (exit code, ...)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        return run_program("lab.bench", bench.main, *arguments)
-
-    return call
 
 
 def test_ratios_are_medians_of_the_ratios_of_each_round():
@@ -33,17 +21,19 @@ def test_each_method_of_attention_computes_the_plain_definition_and_its_gradient
     inputs, mask, grad_output = bench.make_inputs(2, 24, torch.device("cpu"), torch.float64)
     found = bench.forward_backward(bench.METHODS[name], inputs, mask, grad_output)
 
-    query, key, value, rows = inputs
-    scores = query @ key.transpose(-1, -2) / math.sqrt(64)
+    q, k, v, rows = inputs
+    scores = q @ k.transpose(-1, -2) / math.sqrt(64)
     if name != "plain":
         scores = scores + references.relative_scores(rows, 24, "clip")
     p = scores.masked_fill(~mask[:, None, None], -math.inf).softmax(dim=-1)
-    z = p @ value
+    z = p @ v
     expected = [z, *torch.autograd.grad(z, inputs, grad_output, allow_unused=True)]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-def test_steps_trains_all_variants_on_the_same_batches(run_bench, small_text, monkeypatch):
+def test_steps_trains_all_variants_on_the_same_batches(
+    run_program, small_text, monkeypatch, tmp_path
+):
     seen = {}
     train_step = bench.train_step
 
@@ -52,43 +42,16 @@ def test_steps_trains_all_variants_on_the_same_batches(run_bench, small_text, mo
         seen.setdefault(trainer, []).append((type(source).__name__, batch.tolist()))
         train_step(trainer, source)
 
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "train_step", note_and_train)
     options = ["--variant", "none", "--corpus", small_text.file, "--batch_size", 4]
-    done = run_bench("steps", *options, "--rounds", 2, "--device", "cpu", "--out", "new/a.json")
-    assert done.code == 0
+    options += ["--rounds", 2, "--device", "cpu", "--out", tmp_path / "a.json"]
+    assert run_program(bench.main, "steps", *options).code == 0
     absolute, none = seen.values()
     assert absolute == none
     assert [kind for kind, _ in none] == 3 * ["FullRows"] + 4 * ["Corpus"] + 2 * ["FullRows"]
     assert none[3:5] == none[5:7]  # of the same steps, whose tokens are counted
 
-    rows = json.loads(Path("new/a.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "a.json").read_text())["rows"]
     assert [row["variant"] for row in rows] == ["absolute", "none"]
     assert rows[0]["full_ratio"] == rows[0]["corpus_ratio"] == 1
-
-
-def test_attention_measures_each_method(run_bench):
-    options = ["--lengths", 64, "--rounds", 1, "--device", "cpu", "--out", "a.json"]
-    assert run_bench("attention", *options).code == 0
-    rows = json.loads(Path("a.json").read_text())["rows"]
-    assert [row["path"] for row in rows] == list(bench.METHODS)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["everything"],
-        ["attention", "--lengths", "0"],
-        ["attention", "--device", "abacus"],
-        ["attention", "--size", "tiny"],
-        ["attention", "--out", "file/record.json"],
-        ["steps", "--variant", "nonsense"],
-        ["steps", "--size", "huge"],
-        ["steps", "--corpus", "no-such-corpus"],
-    ],
-)
-def test_what_cannot_be_measured_is_refused_in_one_line(run_bench, arguments, tmp_path):
-    (tmp_path / "file").touch()
-    done = run_bench(*arguments)
-    assert done.code == 2
-    assert done.error.splitlines()[-1].startswith(("lab.bench: ", "python -m lab.bench"))
-    assert "Traceback" not in done.error

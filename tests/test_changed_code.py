@@ -1,10 +1,8 @@
-"""For whoever changes the code: a mistake shows its line, and no old result passes for a new one.
-
-The mixer that is changed here stands in a file of its own, or in a copy of the project.
-"""
+"""For whoever changes the code: a mistake shows its line; no old result passes for a new one."""
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +13,7 @@ import pytest
 import attention
 import pretrain
 from conftest import ROOT
-from support.provenance import code_digests, differing_files
+from support import commands
 
 MIXER = '''"""A new mixer, with a mistake."""
 import numpy as np
@@ -52,113 +50,148 @@ MISTAKES = {
 
 
 @pytest.fixture
-def options(small_text):
+def options(small_text, tmp_path):
     """A short run on a small text."""
     text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--vocab_size", 60]
-    return [*text, "--steps", 4, "--no-compile", "--dtype", "fp32"]
+    return [*text, "--steps", 4, "--device", "cpu", "--dtype", "fp32", "--out_dir", tmp_path]
+
+
+@pytest.fixture
+def register(tmp_path, monkeypatch):
+    """register(right, wrong): the variant "mean" is the mixer with this mistake. Returns its file.
+
+    The folder of the runs is tmp_path.
+    """
+
+    def call(right, wrong):
+        assert right in MIXER
+        file = tmp_path / "my_mixer.py"
+        file.write_text(MIXER.replace(right, wrong), encoding="utf-8")
+        spec = importlib.util.spec_from_file_location("my_mixer", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        variant = attention.Variant("mean", mixer=module.Mean)
+        monkeypatch.setitem(attention.VARIANTS, "mean", variant)
+        return file
+
+    return call
+
+
+def saved_in(folder):
+    """What is left of a run: its files, without the lock, which is empty."""
+    return [path.name for path in (folder / "corpus-mean").glob("*") if path.suffix != ".lock"]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_a_new_mixer_shows_its_file_and_line(
-    mistake, options, tmp_path, run_program, monkeypatch
+    mistake, options, register, run_program, tmp_path
 ):
-    # the mixer, with the mistake
     right, wrong, failing = MISTAKES[mistake]
-    file = tmp_path / "my_mixer.py"
-    file.write_text(MIXER.replace(right, wrong), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("my_mixer", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setitem(attention.VARIANTS, "mean", attention.Variant("mean", mixer=module.Mean))
+    file = register(right, wrong)
 
     # The error is no SystemExit with one line: it leaves the program, and Python prints it.
-    run = tmp_path / "run"
     with pytest.raises(Exception) as caught:  # noqa: B017 (each mistake has its own kind)
-        run_program("pretrain.py", pretrain.main, *options, "--variant", "mean", "--out_dir", run)
+        run_program(pretrain.main, *options, "--variant", "mean")
     frames = traceback.extract_tb(caught.tb)
     shown = [frame.line for frame in frames if frame.filename == str(file)]
     assert any(failing in line for line in shown)
 
     # nothing was saved, so nothing is resumed after the mistake is mended
-    assert not list(run.glob("*"))
+    assert not saved_in(tmp_path)
 
 
-def start(folder, options):
-    """Start pretrain.py of a copy of the project. Returns (exit code, output, error)."""
-    command = [sys.executable, "pretrain.py", *(str(option) for option in options)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    return done.returncode, done.stdout, done.stderr
+def test_under_torchrun_a_mistake_shows_its_file_and_line_too(options, register, tmp_path):
+    file = register(*MISTAKES["a wrong unpacking"][:2])
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import attention, my_mixer, pretrain\n"
+        "from support.commands import run_command\n"
+        "attention.VARIANTS['mean'] = attention.Variant('mean', mixer=my_mixer.Mean)\n"
+        "run_command(pretrain.main)\n"
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, program, *options, "--variant", "mean"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [str(word) for word in command], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert f'File "{file}", line' in done.stderr and "B, N = x.shape" in done.stderr
+    assert not saved_in(tmp_path)
 
 
-def replace_in(path, old, new):
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), encoding="utf-8")
-
-
-def test_after_an_edit_a_run_is_neither_continued_nor_shown_as_a_result(options, tmp_path):
-    copy = tmp_path / "project"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "runs", "cache", "results"))
-    code, out, error = start(copy, options)
-    assert code == 0, error
-
-    # another comment or docstring changes nothing: the finished run is shown
-    attention_file = copy / "attention.py"
-    replace_in(attention_file, '"""', '"""Another sentence. ')
-    code, out, error = start(copy, options)
-    assert code == 0 and "finished before" in out, error
-
-    # another statement does: one line names the file and says what to do
-    attention_file.write_text(attention_file.read_text(encoding="utf-8") + "\nEDITED = 1\n")
-    code, out, error = start(copy, options)
-    assert code == 2 and "finished before" not in out
-    assert error.count("\n") == 1 and "attention.py" in error and "delete the folder" in error
-
-
-def test_after_an_edit_an_unfinished_run_is_not_continued(
-    options, tmp_path, run_program, monkeypatch
+def test_a_loss_of_nan_in_the_first_steps_does_not_blame_the_learning_rate_alone(
+    options, register, run_program, tmp_path
 ):
-    options += ["--save_every", 1, "--out_dir", tmp_path]
+    register("1 / N)", "float('nan'))")
+    outcome = run_program(pretrain.main, *options, "--variant", "mean")
+    assert outcome.code == 1 and outcome.error.count("\n") == 1
+    assert "step 1" in outcome.error and "the code of mean" in outcome.error
+    assert not saved_in(tmp_path)
 
-    # the run is interrupted in its third step
-    train_step = pretrain.train_step
 
-    def interrupted(trainer, corpus):
+# --- A run knows its code -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def edit(tmp_path, monkeypatch):
+    """edit(old, new): pretrain.py as it is if attention.py was edited before it is started."""
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    for name in pretrain.CODE:
+        shutil.copy(ROOT / name, copies)
+
+    def call(old, new):
+        text = (copies / "attention.py").read_text(encoding="utf-8")
+        assert old in text
+        (copies / "attention.py").write_text(text.replace(old, new, 1), encoding="utf-8")
+        monkeypatch.setattr(commands, "ROOT", copies)
+        code = commands.code_digests(*pretrain.CODE)
+        monkeypatch.setattr(pretrain.Trainer.__init__, "__defaults__", (code,))
+
+    return call
+
+
+def interrupt(monkeypatch, options):
+    """Start a run that is interrupted in its third step, after it was saved in the second one."""
+    true_step = pretrain.train_step
+
+    def step(trainer, *arguments):
         if trainer.step == 2:
             raise KeyboardInterrupt
-        train_step(trainer, corpus)
+        true_step(trainer, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain, "train_step", interrupted)
-        assert run_program("pretrain.py", pretrain.main, *options).code == 130
-    saved = (tmp_path / "train_state.pt").read_bytes()
-
-    # other code refuses it, and leaves it as it was
-    edited = {**pretrain.CODE, "model.py": "another"}
-    with monkeypatch.context() as patch:
-        patch.setattr(pretrain, "CODE", edited)
-        patch.setattr(pretrain.Trainer.__init__, "__defaults__", (edited,))
-        outcome = run_program("pretrain.py", pretrain.main, *options)
-    assert outcome.code == 2 and "model.py" in outcome.error
-    assert (tmp_path / "train_state.pt").read_bytes() == saved
-
-    # the code that made it continues it
-    outcome = run_program("pretrain.py", pretrain.main, *options)
-    assert outcome.code == 0 and "resumed at step 2" in outcome.out
-    lines = (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    assert json.loads(lines[0])["code"] == pretrain.CODE
+        patch.setattr(pretrain, "train_step", step)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain.main([str(option) for option in options])
 
 
-def test_a_digest_changes_with_the_code_only(tmp_path):
-    def digest(text):
-        (tmp_path / "a.py").write_text(text, encoding="utf-8")
-        return code_digests("a.py", root=tmp_path)["a.py"]
+@pytest.mark.parametrize("finished", [True, False])
+def test_after_an_edit_a_run_is_neither_continued_nor_shown_as_a_result(
+    finished, options, tmp_path, edit, run_program, monkeypatch
+):
+    options += ["--eval_every", 2]
+    if finished:
+        assert run_program(pretrain.main, *options).code == 0
+    else:
+        interrupt(monkeypatch, options)
+    run = tmp_path / "corpus-composite"
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    assert ("train_state.pt" in before) is not finished
 
-    first = digest('"""One."""\n\n\ndef f(x):\n    """Two."""\n    return x + 1  # three\n')
-    assert digest("def f(x):\n    # another comment\n    return (x\n        + 1)\n") == first
-    assert digest("def f(x):\n    return x + 2\n") != first
+    # another statement: one line names the file and says what to do, and nothing is changed
+    edit("import math", "import math as math")
+    outcome = run_program(pretrain.main, *options)
+    assert outcome.code == 1 and "finished before" not in outcome.out
+    assert outcome.error.count("\n") == 1
+    assert "attention.py was changed" in outcome.error and "delete it" in outcome.error
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
-
-def test_files_that_differ_between_results_are_named():
-    codes = [{"a.py": "1", "b.py": "1"}, {"a.py": "2", "b.py": "1"}, {}]
-    assert differing_files(codes) == ["a.py"]
+    # another comment or docstring: the run is shown or continued
+    edit("import math as math", "import math  # another comment")
+    edit('"""', '"""Another sentence. ')
+    outcome = run_program(pretrain.main, *options)
+    assert outcome.code == 0 and ("finished before" in outcome.out) is finished
+    first = (run / "log.jsonl").read_text(encoding="utf-8").splitlines()[0]
+    assert json.loads(first)["code"] == pretrain.CODE

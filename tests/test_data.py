@@ -1,14 +1,15 @@
-"""data.py: sentences, tokenizer, the cache, pairs, batches, and answers to bad input."""
+"""data.py: text, sentences, tokenizer, the cache, pairs, batches, and the held-out pairs."""
 
 import functools
 import gzip
 import hashlib
 import itertools
+import lzma
 import os
 import random
 import subprocess
 import sys
-from pathlib import Path
+import zipfile
 
 import numpy as np
 import pytest
@@ -16,10 +17,11 @@ import torch
 
 import data
 import toy.language
-from data import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, prepare_corpus
+from conftest import ROOT
+from data import CLS, PAD, SEP, SPECIAL_TOKENS, prepare_corpus
 from support.commands import UserError
+from support.corpus import read_paragraphs
 
-ROOT = Path(data.__file__).parent
 SHA256_OF_TOY_IDS = (
     "8fd1e54501264d46456dae9b1b52ed485f97b49ccec9478f15fa730a280f71a5"  # of 2,000 sentences
 )
@@ -55,23 +57,17 @@ def numbered_text(sentence_counts):
     return "\n\n".join(documents)
 
 
-def text_of_many_words(words=1500, sentences=3000):
+def text_of_many_words():
     """Random sentences of invented words, so many different ones that a vocabulary is trained."""
     pick = random.Random(0)
-    stems = []
-    for _ in range(words):
-        syllables = pick.randint(1, 3)
-        stem = ""
-        for _ in range(syllables):
-            stem += pick.choice("bdgklmnrst") + pick.choice("aeiou")
-        stems.append(stem)
-
+    syllables = [first + second for first in "bdgklmnrst" for second in "aeiou"]
+    stems = ["".join(pick.choices(syllables, k=pick.randint(1, 3))) for _ in range(1500)]
     lines = []
-    for _ in range(sentences):
-        line = []
-        for _ in range(8):
-            line.append(pick.choice(stems) + pick.choice(["", "", "ing", "ed", "s"]))
-        lines.append(" ".join(line) + ".")
+    for _ in range(3000):
+        words = [
+            stem + pick.choice(["", "", "ing", "ed", "s"]) for stem in pick.choices(stems, k=8)
+        ]
+        lines.append(" ".join(words) + ".")
     return "\n".join(lines)
 
 
@@ -100,7 +96,41 @@ def short_toy(monkeypatch):
     monkeypatch.setattr(toy.language, "documents", short)
 
 
-# --- Sentences ------------------------------------------------------------------------------------
+# --- Text and sentences ---------------------------------------------------------------------------
+
+
+def test_a_folder_of_plain_gz_and_xz_files_is_read_in_the_order_of_its_paths(tmp_path):
+    write(tmp_path / "t/a/z.gz", gzip.compress(b"First.\nSecond."))
+    write(tmp_path / "t/b.txt", b"\xef\xbb\xbfThird.\r\n Fourth. Fifth.\r\n\r\nSixth.")
+    write(tmp_path / "t/c.xz", lzma.compress(b"Seventh.\nb\xffad."))
+    write(tmp_path / "t/ignored.pdf", b"\0")
+    corpus = prepare_corpus([str(tmp_path / "t")], tmp_path / "cache", 32)
+    found = []
+    for begin, end in itertools.pairwise(corpus.sentence_starts):
+        found.append(corpus.tokenizer.decode(corpus.tokens[begin:end].tolist()))
+    expected = ["first.", "second.", "third.", "fourth.", "fifth.", "sixth.", "seventh."]
+    assert found == [*expected, "b\ufffdad."]
+    assert corpus.counts["documents"] == 4
+
+
+def test_wikitext_is_respelled_and_its_top_headings_begin_documents(tmp_path):
+    text = (
+        " \n = Valkyria = \n \n"
+        ' The role @-@ playing game cost $ 5 @,@ 000 ( about 3 @.@ 5 % ) ; it \'s " new " . \n'
+        " = = Story = = \n \n It didn 't sell : why ? \n \n = Other = \n \n Second one . \n"
+    )
+    archive = tmp_path / "wikitext-2.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("wikitext-2-raw/wiki.test.raw", "Never read.\n")
+        file.writestr("wikitext-2-raw/wiki.train.raw", text)
+    assert list(read_paragraphs(archive)) == [
+        "",
+        'The role-playing game cost $5,000 (about 3.5%); it\'s "new".',
+        "It didn't sell: why?",
+        "",
+        "Second one.",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -110,15 +140,8 @@ def short_toy(monkeypatch):
         ['He said "Go." ', "Then he left. ", "(It rained.) ", '"So?" ', "She knew."],
         ["Dr. J. R. Smith of the U.S. Army met Mrs. Jones vs. Co. at St. Paul."],
         ["See e.g. Figure 2, No. 5 and vol. 3. ", "It costs 3.5 dollars... or not."],
-        ["He said no. ", "Nobody heard it."],
         ["the cat slept . it was tired ."],
-        ["It costs 3.5. ", "Then it rose."],
-        ["Dr. Lee saw it. ", "Who?"],  # the example of the docstring
-        ['"Dr. Lee saw it. ', 'Who?"'],
-        ["(Mr. Smith left.) ", "Then"],
-        ["Was it I? ", "Yes."],
-        ["He met Messrs. Lee and Co. Then"],
-        ["He left. ", "5 men came."],
+        ["Was it I? ", "Yes. ", "5 men came."],
     ],
 )
 def test_sentences_end_at_full_stops_but_not_at_abbreviations(sentences):
@@ -145,17 +168,12 @@ def test_every_toy_word_is_one_token(tmp_path, short_toy):
     assert hashlib.sha256(corpus.tokens.tobytes()).hexdigest() == SHA256_OF_TOY_IDS
 
 
-def test_a_typed_mask_is_the_mask(tmp_path, short_toy):
+def test_a_typed_mask_is_the_mask_with_and_without_a_space(tmp_path, short_toy):
     tokenizer = prepare_corpus(["toy"], tmp_path, 32).tokenizer
     ids = tokenizer.encode("The cat [MASK] the [MASK].").ids
     words = [tokenizer.id_to_token(token_id) for token_id in ids]
     assert words == ["\u2581the", "\u2581cat", "[MASK]", "\u2581the", "[MASK]", "."]
-
-    # Spaces before and after it make no difference.
-    with_spaces = tokenizer.encode("the [MASK] [MASK]cat ").ids
-    without_spaces = tokenizer.encode("the[MASK][MASK]cat").ids
-    assert with_spaces == without_spaces
-    assert tokenizer.encode("[MASK] cat").ids == [MASK, tokenizer.token_to_id("\u2581cat")]
+    assert tokenizer.encode("The cat[MASK] the[MASK].").ids == ids
 
 
 @pytest.fixture(scope="module")
@@ -166,23 +184,22 @@ def trained(tmp_path_factory):
     return folder, corpus_of(folder, text_of_many_words() + "\n" + odd * 3, vocab_size=800)
 
 
-def test_no_piece_reaches_across_a_space_or_joins_letters_with_other_symbols(trained):
-    _, corpus = trained
-    assert corpus.vocab_size == 800
-    for token_id in range(len(SPECIAL_TOKENS), 800):
-        piece = corpus.tokenizer.id_to_token(token_id)
-        assert "\u2581" not in piece[1:]
-        only_letters = piece.strip("\u2581").isalpha()
-        no_letters = not any(character.isalpha() for character in piece)
-        assert only_letters or no_letters, piece
+def test_the_ids_of_a_text_are_those_of_its_words_and_give_the_text_back(trained):
+    tokenizer = trained[1].tokenizer
+    assert tokenizer.get_vocab_size() == 800
+    sentences = [*text_of_many_words().splitlines()[:200], "na\u00efve fix, (e.g. 3.5km)"]
+    for sentence, ids in zip(sentences, data.encode(sentences, tokenizer), strict=True):
+        assert ids.tolist() == tokenizer.encode(sentence).ids
+        assert tokenizer.decode(ids.tolist()) == sentence
+    assert tokenizer.encode("Na\u00efve  \ufb01x,\t(e.g. 3.5km) ").ids == ids.tolist()
 
 
 def test_another_process_with_one_thread_gives_the_same_tokenizer_and_ids(trained, tmp_path):
     folder, corpus = trained
     program = (
         "import sys, data; corpus = data.prepare_corpus([sys.argv[1]], sys.argv[2], 32, 800)\n"
+        "print(corpus.fingerprint)"
     )
-    program += "print(corpus.fingerprint)"
     result = subprocess.run(
         [sys.executable, "-c", program, folder / "text.txt", tmp_path],
         cwd=ROOT,
@@ -194,14 +211,6 @@ def test_another_process_with_one_thread_gives_the_same_tokenizer_and_ids(traine
     assert result.stdout.splitlines()[-1] == corpus.fingerprint
 
 
-def test_text_comes_back_from_its_ids_in_small_letters_and_normalised(trained):
-    tokenizer = trained[1].tokenizer
-    for sentence in text_of_many_words().splitlines()[:200]:
-        assert tokenizer.decode(tokenizer.encode(sentence).ids) == sentence
-    odd = "Na\u00efve  \ufb01x,\t(e.g. 3.5km) "
-    assert tokenizer.decode(tokenizer.encode(odd).ids) == "na\u00efve fix, (e.g. 3.5km)"
-
-
 def test_special_tokens_that_are_written_in_a_text_are_text(tmp_path):
     corpus = corpus_of(tmp_path, "one [SEP] two\nthree [MASK] [PAD]\n" * 4)
     assert corpus.tokens.min() >= len(SPECIAL_TOKENS)
@@ -210,50 +219,37 @@ def test_special_tokens_that_are_written_in_a_text_are_text(tmp_path):
 # --- Cache ----------------------------------------------------------------------------------------
 
 
-def test_the_second_call_reads_the_cache(tmp_path, monkeypatch):
-    first = corpus_of(tmp_path, numbered_text([4] * 9))
-
-    def prepared_again(*_):
-        pytest.fail("prepared again")
-
-    monkeypatch.setattr(data, "fill_cache", prepared_again)
-    again = prepare_corpus([str(tmp_path / "text.txt")], tmp_path / "cache", 16)
-    assert again.fingerprint == first.fingerprint
-    assert np.array_equal(again.tokens, first.tokens)
-
-
-def test_the_fingerprint_is_that_of_the_text(tmp_path):
-    first = corpus_of(tmp_path, numbered_text([4] * 9))
-    copy = corpus_of(tmp_path / "copy", numbered_text([4] * 9))
+def test_the_cache_is_read_again_until_the_text_changes(tmp_path, monkeypatch):
+    text = numbered_text([4] * 9)
+    first = corpus_of(tmp_path, text)
+    copy = corpus_of(tmp_path / "copy", text)
     assert copy.fingerprint == first.fingerprint
 
-    # The same path with another text is not read from the cache.
-    changed = corpus_of(tmp_path, numbered_text([4] * 9) + " more")
-    assert changed.fingerprint != first.fingerprint
+    with monkeypatch.context() as patch:
+        patch.delattr(data, "fill_cache")  # nothing can be prepared
+        again = prepare_corpus([str(tmp_path / "text.txt")], tmp_path / "cache", 16)
+    assert np.array_equal(again.tokens, first.tokens)
 
-    # Nor is a text of the same length that was written at another time.
-    path = write(tmp_path / "text.txt", numbered_text([4] * 9) + " less")
+    # another text, and one of the same length that was written at another time
+    changed = corpus_of(tmp_path, text + " more")
+    path = write(tmp_path / "text.txt", text + " less")
     os.utime(path, ns=(0, 10**18))
     corrected = prepare_corpus([path], tmp_path / "cache", 32)
-    assert corrected.fingerprint not in (first.fingerprint, changed.fingerprint)
+    assert len({first.fingerprint, changed.fingerprint, corrected.fingerprint}) == 3
 
 
-def test_a_preparation_that_is_killed_leaves_nothing_that_looks_finished(tmp_path):
-    text = numbered_text([4] * 9)
-    path = write(tmp_path / "text.txt", text)
-    program = (
-        "import os, sys, data\n"
-        "original = data.write_token_ids\n"
-        "data.write_token_ids = lambda *given: (original(*given), os._exit(9))\n"
-        "data.prepare_corpus([sys.argv[1]], sys.argv[2], 32)"
-    )
-    command = [sys.executable, "-c", program, path, tmp_path / "cache"]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 9
+def test_a_preparation_that_is_killed_leaves_nothing_that_looks_finished(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        """What a kill is to the program: nothing runs after it."""
 
-    # the next start, with the same text
-    corpus = prepare_corpus([path], tmp_path / "cache", 32)
-    assert corpus.counts["sentences"] == 36
-    assert corpus.fingerprint == corpus_of(tmp_path / "other", text).fingerprint
+    def killed(*arguments):
+        raise Killed
+
+    arguments = [write(tmp_path / "text.txt", numbered_text([4] * 9))], tmp_path / "cache", 32
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(data, "write_meta", killed)
+        prepare_corpus(*arguments)
+    assert prepare_corpus(*arguments).counts["sentences"] == 36
 
 
 # --- Texts that cannot be used --------------------------------------------------------------------
@@ -302,10 +298,6 @@ def test_pairs_are_neighbours_within_a_document_and_share_no_sentence(small):
     assert pairs == expected
 
 
-def test_the_pairs_of_a_document_of_three_and_one_of_four_sentences():
-    assert data.pair_sentences(np.array([0, 3, 7])).tolist() == [0, 3, 5]
-
-
 def test_kept_lengths_are_those_of_cutting_token_by_token_from_the_longer_sentence():
     for a, b, room in itertools.product(range(9), range(9), range(2, 18)):
         kept_a = a
@@ -321,17 +313,17 @@ def test_kept_lengths_are_those_of_cutting_token_by_token_from_the_longer_senten
 def test_rows_hold_both_sentences_marks_and_padding_and_are_cut_to_the_length():
     a = [10, 11, 12, 13, 14, 15]
     b = [20, 21, 22]
-    rows = data.pad_pairs([(a, b), (b, None), (a + a, a)], 14)
+    rows = data.pad_pairs([(a, b), (b, None), (a + b + b, a)], 14)
     assert rows.dtype == np.int64
     assert rows.tolist() == [
         [CLS, *a, SEP, *b, SEP, PAD, PAD],
         [CLS, *b, SEP] + [PAD] * 9,
         [CLS, *a, SEP, *a[:5], SEP],
     ]
-    assert data.pad_pairs([(a + a, None)], 8).tolist() == [[CLS, *a, SEP]]
+    assert data.pad_pairs([(a + b, None)], 8).tolist() == [[CLS, *a, SEP]]
 
 
-@pytest.mark.parametrize("count", [2, 3, 49, 100, 1000, 100_000, 1_000_000])
+@pytest.mark.parametrize("count", [2, 3, 100, 100_000, 1_000_000])
 def test_held_out_and_training_pairs_share_none_and_leave_none_out(count):
     train, held_out = data.split_pairs(count)
     together = np.sort(np.concatenate([train, held_out]))
@@ -396,18 +388,9 @@ def test_held_out_pairs_that_are_also_training_pairs_are_counted(tmp_path):
 # --- Batches --------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_as_wide_as_a_multiple_of_eight(small):
-    widths = {small.batch(0, step, 8).shape[1] for step in range(50)}
-    assert widths == {16, 24}
-
-
-def test_a_batch_is_never_wider_than_the_limit(tmp_path):
-    narrow = corpus_of(tmp_path, numbered_text([20] * 12), seq_len=13)
-    for step in range(14):
-        batch = narrow.batch(0, step, 8)
-        assert batch.shape[1] == 13
-        separators = (batch == SEP).sum(dim=1)
-        assert (separators == 2).all()
+def test_a_batch_is_as_wide_as_a_multiple_of_eight_and_never_wider_than_the_limit(small):
+    assert {small.batch(0, step, 8).shape[1] for step in range(50)} == {16, 24}
+    assert [data.batch_width(longest, 100) for longest in (21, 24, 97)] == [24, 24, 100]
 
 
 def test_a_batch_is_the_same_in_any_order_of_asking_and_from_a_fresh_corpus(tmp_path):
@@ -422,13 +405,6 @@ def test_a_batch_is_the_same_in_any_order_of_asking_and_from_a_fresh_corpus(tmp_
 
     assert first[0, 0, 16].dtype == torch.int64
     assert not torch.equal(first[0, 0, 16], first[1, 0, 16])
-
-
-def test_every_seed_and_every_epoch_has_an_order_of_its_own():
-    orders = set()
-    for seed, epoch in itertools.product(range(10), range(10)):
-        orders.add(data.draw_epoch(np.arange(50), seed, epoch, 10).tobytes())
-    assert len(orders) == 100
 
 
 def test_an_epoch_holds_every_training_pair_once_except_a_remainder_that_changes(small):
@@ -447,13 +423,6 @@ def test_an_epoch_holds_every_training_pair_once_except_a_remainder_that_changes
 
     assert left_out[0] != left_out[1]
     assert all(left_out)
-
-
-def test_the_length_of_a_row_is_its_number_of_tokens_without_padding(tmp_path):
-    for seq_len in (12, 32):  # 12: some rows are cut
-        corpus = corpus_of(tmp_path, numbered_text([20] * 12), seq_len=seq_len)
-        rows = corpus.rows(np.arange(len(corpus.lengths)))
-        assert corpus.lengths.tolist() == (rows != PAD).sum(axis=1).tolist()
 
 
 def test_the_batches_of_a_corpus_have_equally_many_tokens_that_can_be_masked(small):
@@ -498,44 +467,6 @@ def test_a_token_of_a_short_pair_weighs_as_much_as_one_of_a_long_pair(batch_size
         assert weight == pytest.approx(average, rel=0.02), (shortest, longest)
 
 
-def test_the_rows_per_batch_average_the_batch_size_in_every_bucket():
-    """The batches of a bucket are shuffled with all others, so the smallest case is one bucket."""
-    tokens = lengths_like_english(50 * 32)
-    batches = data.regroup_by_length(data.draw_epoch(np.arange(1_600), 0, 0, 32), tokens, 0, 0)
-    sizes = [len(rows) for rows in batches]
-    assert len(sizes) == 50
-    assert np.mean(sizes) == 32
-    assert min(sizes) < 20
-    assert max(sizes) > 64
-
-
-def test_regrouping_keeps_every_row_and_is_a_function_of_seed_and_epoch():
-    tokens = lengths_like_english(1_000)
-    random_batches = data.draw_epoch(np.arange(1_000), 3, 1, 8)
-    batches = data.regroup_by_length(random_batches, tokens, 3, 1)
-    assert sorted(np.concatenate(batches)) == sorted(random_batches.ravel())
-    again = data.regroup_by_length(random_batches, tokens, 3, 1)
-    assert [rows.tolist() for rows in batches] == [rows.tolist() for rows in again]
-    for seed, epoch in ((3, 2), (4, 1)):
-        other = data.regroup_by_length(random_batches, tokens, seed, epoch)
-        assert [rows.tolist() for rows in batches] != [rows.tolist() for rows in other]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "parts", "begins"),
-    [
-        ([10, 10, 20, 20, 20, 40], 3, [3, 5]),  # the example of the docstring
-        ([5, 5, 5, 5], 2, [2]),
-        ([1, 1, 1, 97], 2, [3]),
-        ([1, 1, 98, 100], 4, [1, 2, 3]),  # at least one row each
-        ([100, 100, 1, 1], 4, [1, 2, 3]),
-        ([7, 7, 7], 1, []),
-    ],
-)
-def test_rows_are_cut_into_parts_with_equally_many_tokens(tokens, parts, begins):
-    assert data.equal_parts(np.array(tokens), parts) == begins
-
-
 def test_fewer_pairs_than_a_batch_are_repeated_to_fill_it(tmp_path):
     corpus = corpus_of(tmp_path, numbered_text([2] * 4))
     rows = [sentences_of(corpus, row) for row in corpus.batch(0, 5, 8)]
@@ -543,7 +474,7 @@ def test_fewer_pairs_than_a_batch_are_repeated_to_fill_it(tmp_path):
     assert len(set(rows)) == len(corpus.train) == 3
 
 
-# --- Held-out batches and the most frequent token -------------------------------------------------
+# --- Held-out batches -----------------------------------------------------------------------------
 
 
 def test_held_out_batches_hold_every_held_out_pair_with_masks_that_no_setting_changes(tmp_path):
@@ -581,10 +512,3 @@ def test_the_smallest_corpus_has_something_to_predict(tmp_path):
     for _, labels in corpus.held_out_batches(4):
         predictions += int((labels != -100).sum())
     assert predictions > 0
-
-
-@pytest.mark.parametrize("at_once", [3, 1000])
-def test_the_most_frequent_token_is_found(tmp_path, monkeypatch, at_once):
-    monkeypatch.setattr(data, "COUNTED_AT_ONCE", at_once)
-    corpus = corpus_of(tmp_path, "the cat saw the dog\nthe dog saw a cat\n" * 4 + "a cat\n")
-    assert corpus.tokenizer.id_to_token(corpus.most_frequent_token()) == "\u2581the"

@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -32,42 +31,8 @@ def write_run(folder, variant, **overrides):
     model = small_model(variant, **overrides)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    folder.mkdir(parents=True)
     save_run(folder, model, word_tokenizer())
     return model
-
-
-@pytest.fixture
-def write_page(run_program):
-    """write_page(RUN, ..., "sentence", "--html", path): (exit code, output, error)."""
-
-    def call(*arguments):
-        return run_program("lab.explore", explore.main, *arguments)
-
-    return call
-
-
-@pytest.fixture
-def page_of(tmp_path, write_page):
-    """page_of("composite", ...) -> (model, the data of the page of this run)."""
-
-    def call(variant, sentence=SENTENCE, **overrides):
-        model = write_run(tmp_path / variant, variant, **overrides)
-        path = tmp_path / f"{variant}.html"
-        code, _, error = write_page(tmp_path / variant, sentence, "--html", path)
-        assert code == 0, error
-        return model, read_data(path)
-
-    return call
-
-
-def read_data(path):
-    """The JSON text of a page, read as a browser reads it: up to the end of its element."""
-    page = path.read_text(encoding="utf-8")
-    start = '<script type="application/json" id="data">'
-    assert page.count(start) == 1
-    text = page[page.index(start) + len(start) :]
-    return json.loads(text[: text.index("</script")])
 
 
 def unpack(packed):
@@ -159,18 +124,14 @@ def values_of(mixer, x, attention_mask):
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
-def test_the_maps_of_the_page_times_the_values_give_what_the_mixer_gives(
-    tmp_path, write_page, variant
-):
+def test_the_maps_of_the_page_times_the_values_give_what_the_mixer_gives(tmp_path, variant):
     """For every variant; what is added outside the score is set to 0 in the model."""
-    model = write_run(tmp_path / "run", variant)
+    model = write_run(tmp_path, variant)
     for name, parameter in model.named_parameters():
         if name.endswith("relative_value.s") or "mixer.depthwise" in name:
             torch.nn.init.zeros_(parameter)
-    save_run(tmp_path / "run", model, word_tokenizer())
-
-    assert write_page(tmp_path / "run", SENTENCE, "--html", tmp_path / "a.html").code == 0
-    (run,) = read_data(tmp_path / "a.html")["runs"]
+    save_run(tmp_path, model, word_tokenizer())
+    run = explore.describe_run(tmp_path, SENTENCE)
 
     for layer in (1, 2):
         maps = maps_of(run, layer)  # (H, N, N)
@@ -184,60 +145,14 @@ def test_the_maps_of_the_page_times_the_values_give_what_the_mixer_gives(
 
 
 @pytest.mark.parametrize("beyond", ["clip", "zero"])
-@pytest.mark.parametrize("variant", ["composite-key", "composite-conv-qk", "shaw"])
-def test_every_term_in_the_page_is_that_of_the_loop_references(page_of, variant, beyond):
-    model, data = page_of(variant, beyond=beyond)
-    layer = 2
-    run = data["runs"][0]
-    assert run["beyond"] == beyond
-    for head in run["layers"][layer - 1]["heads"]:
-        for term in head["terms"]:
-            assert term["clipped"] == (beyond == "clip")
-
-    # queries and keys by loops
-    x, attention_mask, _ = inputs_of_mixer(model, layer)
-    weights = model.bert.layers[layer - 1].mixer.state_dict()
-    q = references.projection(x, attention_mask, weights, "query", VARIANTS[variant])[0]  # (N, C)
-    k = references.projection(x, attention_mask, weights, "key", VARIANTS[variant])[0]  # (N, C)
-    d = q.shape[-1] // H
-
-    for h, head in enumerate(run["layers"][layer - 1]["heads"]):
-        q_h = q[:, h * d : (h + 1) * d]
-        k_h = k[:, h * d : (h + 1) * d]
-        names = [name for name in VARIANTS[variant].terms if name in references.SCORE_TERMS]
-        assert {term["name"] for term in head["terms"]} == set(names)
-
-        # one query with keys within and beyond k on both sides: r = -3 .. 10
-        i = 3
-        for j in range(N):
-            content = unpack(head["content"])[i, j]
-            assert abs(content - references.content_score(q_h[i], k_h[j])) < 1e-4
-        for term in head["terms"]:
-            scores = term_scores(term, i, beyond)
-            loop = references.SCORE_TERMS[term["name"]]
-            for j in range(N):
-                expected = loop(weights, q_h[i], k_h[j], i, j, h, model.config, N)
-                assert abs(scores[j] - expected) < 1e-4, (term["name"], h, i, j)
-
-
-def test_the_maps_and_kernels_are_those_of_the_figures(page_of):
-    model, data = page_of("composite")
+def test_the_terms_alone_give_the_map_without_content(tmp_path, beyond):
+    model = write_run(tmp_path, "composite-key", beyond=beyond)
+    run = explore.describe_run(tmp_path, SENTENCE)
     ids, _ = look.encode(model, word_tokenizer(), SENTENCE)
-    fixed = look.fixed_kernels(model)
-    for layer in (1, 2):
-        dynamic = look.dynamic_kernels(model, ids, layer)  # (H, N, K)
-        heads = data["runs"][0]["layers"][layer - 1]["heads"]
-        for h, head in enumerate(heads):
-            expected = look.attention_maps(model, ids, layer, h + 1)
-            for found, figure in zip(maps_of_attention(head, "clip"), expected, strict=True):
-                assert np.abs(found.numpy() - figure).max() < 1e-4
-
-            fixed_term, dynamic_term = head["terms"]
-            p = softmax(unpack(fixed_term["rows"]))[0].numpy()  # (K,)
-            assert np.abs(p - fixed[layer][h]).max() < 1e-4
-            assert fixed_term["words"] == look.describe(fixed[layer][h], clipped=True)
-            p = softmax(unpack(dynamic_term["rows"])).numpy()  # (N, K)
-            assert np.abs(p - dynamic[h]).max() < 1e-4
+    expected = look.attention_map(model, ids, layer=2, with_content=False)  # (H, N, N)
+    for head, p in zip(run["layers"][1]["heads"], expected, strict=True):
+        _, found = maps_of_attention(head, beyond)
+        assert np.abs(found.numpy() - p).max() < 1e-4
 
 
 @pytest.mark.skipif(NODE is None, reason="node, which runs JavaScript, is optional")
@@ -251,9 +166,9 @@ def test_the_maps_and_kernels_are_those_of_the_figures(page_of):
         ("dilated", {}),
     ],
 )
-def test_the_script_of_the_page_computes_the_same_maps(page_of, variant, overrides):
-    _, data = page_of(variant, **overrides)
-    run = data["runs"][0]
+def test_the_script_of_the_page_computes_the_same_maps(tmp_path, variant, overrides):
+    write_run(tmp_path, variant, **overrides)
+    run = explore.describe_run(tmp_path, SENTENCE)
     template = explore.TEMPLATE.read_text(encoding="utf-8")
     arithmetic = re.search(r'<script id="arithmetic">(.*?)</script>', template, re.DOTALL)[1]
 
@@ -274,265 +189,58 @@ def test_the_script_of_the_page_computes_the_same_maps(page_of, variant, overrid
             found = torch.tensor([row["weights"] for row in rows], dtype=torch.float64)
             assert (found - expected[h]).abs().max() < 1e-6
 
-            head = run["layers"][layer - 1]["heads"][h]
-            if head["terms"] and head["kind"] == "attention":
-                found = torch.tensor([row["kernel"] for row in rows], dtype=torch.float64)
-                _, kernel = maps_of_attention(head, run["beyond"])
-                assert (found - kernel).abs().max() < 1e-6
 
-
-@pytest.mark.parametrize(
-    "variant, content",
-    [
-        ("composite", "q_i\u00b7k_j/\u221ad"),
-        ("xl", "(q_i+u)\u00b7k_j/\u221ad"),
-        ("rotary", "(R_i q_i)\u00b7(R_j k_j)/\u221ad"),
-        ("deberta", "q_i\u00b7k_j/\u221a(3d)"),
-    ],
-)
-def test_the_content_has_the_symbol_of_its_variant(page_of, variant, content):
-    _, data = page_of(variant)
-    assert data["runs"][0]["content"] == content
-
-
-def test_two_terms_that_change_the_content_are_both_in_its_symbol():
-    variant = attention.Variant("xl + rotary", terms=("rotary", "xl"))
-    assert explore.content_of(variant) == "(R_i (q_i+u))\u00b7(R_j k_j)/\u221ad"
-
-
-def test_convbert_has_attention_heads_and_then_convolution_heads(page_of):
-    _, data = page_of("convbert")
-    kinds = [head["kind"] for head in data["runs"][0]["layers"][0]["heads"]]
-    assert kinds == ["attention", "attention", "convolution", "convolution"]
-
-
-def test_a_fixed_kernel_has_words_unless_its_weights_are_several_tokens_apart(page_of):
-    _, data = page_of("dilated")
-    for layer, dilation in zip(data["runs"][0]["layers"], (1, 2), strict=True):
-        for head in layer["heads"]:
-            assert head["dilation"] == dilation
-            assert bool(head["terms"][0]["words"]) == (dilation == 1)
-
-
-@pytest.mark.parametrize(
-    "variant, words",
-    [
-        ("shaw", "relative_value adds a vector to the values"),
-        ("depthwise", "depthwise convolution of the values"),
-        ("conv-v", "depthwise convolution for the value"),
-        ("absolute", "absolute position"),
-    ],
-)
-def test_a_note_says_what_the_maps_leave_out(page_of, variant, words):
-    _, data = page_of(variant)
-    for layer in data["runs"][0]["layers"]:
-        assert words in " ".join(layer["notes"])
-
-
-def test_a_mixer_of_ones_own_without_kernels_gets_a_note_in_place_of_maps(page_of, monkeypatch):
-    class Identity(attention.Mixer):
-        def __init__(self, config, variant, layer):
-            super().__init__()
-
-        def forward(self, x, attention_mask):
-            return x
-
-    monkeypatch.setitem(VARIANTS, "identity", attention.Variant("y = x", mixer=Identity))
-    _, data = page_of("identity")
-    for layer in data["runs"][0]["layers"]:
-        assert layer["heads"] == []
-        assert layer["notes"] == ["Identity has neither attention nor kernels to draw a map of."]
-
-
-def test_a_term_of_ones_own_is_in_the_page_under_its_name(page_of, monkeypatch):
+def test_a_term_of_ones_own_is_in_the_page_under_its_name(tmp_path, monkeypatch):
     class Slope(attention.Term):
         """- |r|, with a row for each query that does not depend on the text."""
 
-        def forward(self, q):
+        def query_rows(self, q):
             r = torch.arange(-2.0, 3.0)
             return -r.abs().expand(*q.shape[1:3], -1)  # (H, N, K)
 
     monkeypatch.setitem(attention.TERMS, "slope", Slope)
     monkeypatch.setitem(VARIANTS, "slope", attention.Variant("a_ij - |r|", terms=("slope",)))
-    _, data = page_of("slope")
-    (term,) = data["runs"][0]["layers"][0]["heads"][0]["terms"]
+    write_run(tmp_path, "slope")
+    (term,) = explore.describe_run(tmp_path, SENTENCE)["layers"][0]["heads"][0]["terms"]
     assert term["name"] == "slope"
     assert unpack(term["rows"]).tolist() == [[-2, -1, 0, -1, -2]] * N
 
 
-def test_a_combination_of_ones_own_has_the_content_and_the_words_of_its_terms(page_of, monkeypatch):
-    """The end weights of t5 are for one distance, also beside a clipped term."""
-    mine = attention.Variant("fixed + t5 + rotary", terms=("fixed", "t5", "rotary"))
-    monkeypatch.setitem(VARIANTS, "mine", mine)
-    clipped = []
-    describe = explore.describe
-
-    def note(p, is_clipped):
-        clipped.append(is_clipped)
-        return describe(p, is_clipped)
-
-    monkeypatch.setattr(explore, "describe", note)
-    _, data = page_of("mine")
-    run = data["runs"][0]
-    assert "R_i q_i" in run["content"]
-    expected = []
-    for layer in run["layers"]:
-        heads = layer["heads"]
-        assert heads
-        for head in heads:
-            assert [term["name"] for term in head["terms"]] == ["fixed", "t5"]
-            assert [term["clipped"] for term in head["terms"]] == [True, False]
-        note_on_rotary = "The term rotary changes the content term: positions are part of it."
-        assert note_on_rotary in layer["notes"]
-        expected += [True] * len(heads) + [False] * len(heads)
-    assert clipped == expected
+# --- The page -------------------------------------------------------------------------------------
 
 
-# --- The page is one safe file --------------------------------------------------------------------
-
-
-class Elements(HTMLParser):
-    """The start tags of a page as a browser reads them: [(tag, attributes), ...]."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.found = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        self.found.append((tag, dict(attributes)))
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    [
-        "</script><script>alert(1)</script> </SCRIPT > <!-- <script>",
-        "\"quotes\" 'and' \\ & &lt; <b>bold</b>",
-        "a cat \U0001f600 \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 \u202e\u2028 cat",
-        "DATA_OF_THE_PAGE",
-    ],
-)
-def test_a_sentence_cannot_become_a_part_of_the_page(tmp_path, write_page, sentence):
-    write_run(tmp_path / "run", "fixed", max_length=64)
-    assert write_page(tmp_path / "run", sentence, "--html", tmp_path / "a.html").code == 0
-    assert read_data(tmp_path / "a.html")["sentence"] == sentence
-    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+def test_a_sentence_cannot_become_a_part_of_the_page():
+    sentence = "</script><script>alert(1)</script> </SCRIPT > <!-- <script> \"'\\ &lt; <b>bold</b>"
+    page = explore.make_page(sentence, [])
     template = explore.TEMPLATE.read_text(encoding="utf-8")
-    assert Elements(page).found == Elements(template).found
+    assert page.count("<") == template.count("<")
+    start = page.index('<script type="application/json" id="data">')
+    text = page[page.index(">", start) + 1 : page.index("</script", start)]
+    assert json.loads(text)["sentence"] == sentence
 
 
-def test_bytes_that_are_not_text_become_question_marks(tmp_path, write_page):
-    write_run(tmp_path / "run", "fixed")
-    assert write_page(tmp_path / "run", "the \udcff cat", "--html", tmp_path / "a.html").code == 0
-    assert read_data(tmp_path / "a.html")["sentence"] == "the ? cat"
-
-
-def test_the_page_loads_nothing_and_the_browser_is_told_so():
-    template = explore.TEMPLATE.read_text(encoding="utf-8")
-    policy = ""
-    for tag, attributes in Elements(template).found:
-        assert "src" not in attributes
-        if tag == "link":
-            assert attributes["href"] == "data:,"
-        if attributes.get("http-equiv") == "Content-Security-Policy":
-            policy = attributes["content"]
-    assert policy.startswith("default-src 'none';")
-    for word in ("http:", "https:", "//cdn", "@import", "url(", "fetch(", "XMLHttpRequest"):
-        assert word not in template
-
-
-def test_every_element_that_the_script_looks_for_is_in_the_page():
-    template = explore.TEMPLATE.read_text(encoding="utf-8")
-    assert template.count(explore.MARK) == 1
-    elements = Elements(template).found
-    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
-    classes = " ".join(attributes.get("class", "") for _, attributes in elements).split()
-
-    assert len(ids) == len(set(ids))
-    for name in re.findall(r'getElementById\("(\w+)"\)', template):
-        assert name in ids
-    for name in re.findall(r'(?:find|querySelector|querySelectorAll)\("\.(\w+)', template):
-        assert name in classes
-
-
-def test_the_legend_has_the_colours_of_the_maps():
-    template = explore.TEMPLATE.read_text(encoding="utf-8")
-    gradient = re.search(r"linear-gradient\((.*?)\)", template, re.DOTALL)[1]
-    legend = [list(bytes.fromhex(colour)) for colour in re.findall(r"#(\w{6})", gradient)]
-    colours = re.search(r"CIVIDIS = (\[.*?\]);", template, re.DOTALL)[1]
-    assert json.loads(colours) == legend
-    assert len(legend) == 9
-
-
-def test_a_sentence_of_30_tokens_in_a_model_of_base_size_is_below_2_megabytes(tmp_path, write_page):
-    """12 layers with 12 heads and the most terms that a variant has."""
-    sizes = {"layers": 12, "heads": 12, "hidden_size": 96, "max_length": 40, "kernel_size": 17}
-    write_run(tmp_path / "run", "composite-key", **sizes)
-    path = tmp_path / "a.html"
-    assert write_page(tmp_path / "run", "the cat " * 15, "--html", path).code == 0
-    assert len(read_data(path)["runs"][0]["tokens"]) == 32
-    assert path.stat().st_size < 2_000_000
-
-
-# --- The command line -----------------------------------------------------------------------------
-
-
-def test_two_runs_are_in_one_page_in_the_order_of_the_command_line(tmp_path, write_page):
+def test_two_runs_are_in_one_page_in_the_order_of_the_command_line(tmp_path, run_program):
     write_run(tmp_path / "a", "composite")
     write_run(tmp_path / "b", "lightconv", layers=1)
-    path = tmp_path / "deep" / "ab.html"
-    code, out, _ = write_page("--html", path, tmp_path / "a", tmp_path / "b", SENTENCE)
-    assert code == 0
-    assert out == f"{path}\n"
-    data = read_data(path)
-    assert [run["name"] for run in data["runs"]] == ["a", "b"]
-    assert [run["variant"] for run in data["runs"]] == ["composite", "lightconv"]
-    assert [len(run["layers"]) for run in data["runs"]] == [2, 1]
-    assert data["runs"][0]["equation"] == VARIANTS["composite"].equation
-    assert data["runs"][0]["tokens"] == ["[CLS]", *SENTENCE.split(), "[SEP]"]
-
-
-def test_without_a_name_the_page_is_among_the_figures_of_the_run(tmp_path, write_page):
-    write_run(tmp_path / "run", "fixed")
-    path = tmp_path / "run" / "figures" / "explore.html"
-    assert write_page(tmp_path / "run", SENTENCE).out == f"{path}\n"
-    assert read_data(path)["sentence"] == SENTENCE
-
-
-def test_the_same_command_writes_the_same_page(tmp_path, write_page):
-    write_run(tmp_path / "run", "convbert")
-    for name in ("a.html", "b.html"):
-        assert write_page(tmp_path / "run", SENTENCE, "--html", tmp_path / name).code == 0
-    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    assert run_program(explore.main, tmp_path / "a", tmp_path / "b", SENTENCE).code == 0
+    page = (tmp_path / "a" / "figures" / "explore.html").read_text(encoding="utf-8")
+    assert 0 < page.index('"variant":"composite"') < page.index('"variant":"lightconv"')
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    "arguments",
     [
-        (["RUN/absent", SENTENCE], "is not a run"),
-        (["RUN", "RUN/absent", SENTENCE], "is not a run"),
-        (["RUN", " "], "the sentence is empty"),
-        (["RUN", "the cat " * 12], "the sentence has 26 tokens, the model takes 24"),
-        (["LONG", "the cat " * 64], "130 tokens, the page shows at most 128"),
-        (["RUN", "RUN"], "the sentence is missing"),
-        (["RUN", "the", "cat", "sleeps"], "then the sentence in quotation marks"),
-        (["RUN", SENTENCE, "--html", "RUN"], "is a folder; name a file in it"),
-        (["RUN", SENTENCE, "--html", "RUN/model.pt"], "must end with .html"),
-        (["RUN", SENTENCE, "--html", "RUN/config.json/a.html"], "config.json"),
+        ["nowhere", SENTENCE],
+        ["RUN", "the cat " * 12],
+        ["LONG", "the cat " * 64],
+        ["RUN", "the", "cat", "sleeps"],
     ],
 )
-def test_an_error_gets_one_line_and_no_page(tmp_path, write_page, arguments, message):
+def test_a_mistake_of_the_user_is_one_line(tmp_path, run_program, arguments):
     places = {"RUN": tmp_path / "run", "LONG": tmp_path / "long"}
     write_run(places["RUN"], "composite")
     write_run(places["LONG"], "none", max_length=200)
-
-    completed = []
-    for argument in arguments:
-        name, slash, rest = argument.partition("/")
-        completed.append(f"{places.get(name, name)}{slash}{rest}")
-    code, out, error = write_page(*completed)
-    assert code == 2 and not out
-    assert error.startswith("lab.explore: ") and message in error
-    assert error.count("\n") == 1
+    outcome = run_program(explore.main, *[places.get(word, word) for word in arguments])
+    assert outcome.code == 1
+    assert outcome.error.startswith("error: ") and outcome.error.count("\n") == 1
     assert not list(tmp_path.rglob("*.html"))

@@ -11,7 +11,6 @@ def test_every_scheme_has_four_rows_over_all_relative_positions(name):
     rows = family.four_rows(name)
     assert rows.shape == (4, 127)
     assert rows.isfinite().all()
-    assert torch.equal(rows, family.four_rows(name))
 
 
 def test_fixed_and_t5_hold_alibis_slopes_as_far_as_they_reach():
@@ -20,7 +19,6 @@ def test_fixed_and_t5_hold_alibis_slopes_as_far_as_they_reach():
     assert torch.equal(fixed[:, distance <= 8], alibi[:, distance <= 8])
     assert torch.equal(t5[:, distance <= 8], alibi[:, distance <= 8])
     assert (fixed[:, distance > 8] == fixed[:, :1]).all()
-    assert (t5 >= alibi).all()
 
 
 def test_the_rows_of_rotary_at_the_token_itself_are_the_squared_lengths_of_the_biases():
@@ -29,8 +27,7 @@ def test_the_rows_of_rotary_at_the_token_itself_are_the_squared_lengths_of_the_b
     assert middle.tolist() == [1, 2, 4, 8]
 
 
-def test_the_figure_has_a_panel_for_each_scheme():
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    figure = family.draw_family()
-    assert [axis.get_title() for axis in figure.axes] == list(family.TITLES.values())
-    pyplot.close(figure)
+def test_the_figure_is_made(run_program, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert run_program(family.main, "--out", tmp_path / "a.png").code == 0
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"

@@ -1,19 +1,22 @@
-"""GLUE's files: formats, MRPC's split, checked downloads, and the numbers of a submission."""
+"""GLUE's files: their formats, MRPC's split, and the numbers of a submission."""
 
-import hashlib
-import http.server
-import io
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from support import glue_downloads
+from support import glue_files
 from support.commands import UserError
-from support.glue_downloads import SOURCES, download_tasks
-from support.glue_format import FORMATS, file_path, has_labels, read_task, write_split
-from support.glue_submission import SUBMISSION, submission_text
+from support.glue_files import (
+    FORMATS,
+    SUBMISSION,
+    download_tasks,
+    file_path,
+    has_labels,
+    read_task,
+    write_split,
+    write_zip,
+)
 
 # The published files, written down a second time, independently of the code: header lines with "|"
 # for a tab (train and dev, test), and the positions of the columns that are read.
@@ -156,84 +159,47 @@ def test_a_wrong_label_a_broken_row_and_another_number_of_rows_are_refused(tmp_p
 
 
 def test_the_broken_rows_of_qqp_are_skipped(tmp_path):
-    task = with_rows("qqp", train=2)
-    good = published_file("qqp", "train", 2).splitlines()
-    path = file_path(task, tmp_path, "train")
-    path.parent.mkdir()
-    path.write_text("\n".join([*good[:2], "1\t3\t4\tc", '"\td\t0', good[2], ""]), encoding="utf-8")
-    examples = read_task(task, tmp_path, "train")
-    assert (examples.a, examples.b, examples.labels) == (["a0", "a1"], ["b0", "b1"], [0, 1])
+    header, *rows = published_file("qqp", "train", 2).splitlines()
+    (tmp_path / "QQP").mkdir()
+    lines = [header, rows[0], "1\t3\t4\tc", rows[1]]
+    (tmp_path / "QQP" / "train.tsv").write_text("\n".join(lines), encoding="utf-8")
+    assert read_task(with_rows("qqp", train=2), tmp_path, "train").a == ["a0", "a1"]
 
 
 # --- Downloads ------------------------------------------------------------------------------------
 
 
-class Server(http.server.BaseHTTPRequestHandler):
-    """Serves server.files by their names."""
+def test_archives_are_unpacked_once_and_mrpc_is_split_by_its_dev_ids(tmp_path, monkeypatch):
+    """MRPC: rows 1 and 3 have both ids of a line of the dev ids; rows 0 and 4 have one of them."""
+    asked = []
 
-    def do_GET(self):
-        name = self.path.rpartition("/")[2]
-        self.server.asked.append(name)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.server.files[name])))
-        self.end_headers()
-        self.wfile.write(self.server.files[name])
+    def download(url, path, sha256):
+        asked.append(path.name)
+        path.parent.mkdir(exist_ok=True)
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path, "w") as archive:
+                for split in FORMATS["rte"].rows:
+                    archive.writestr(f"RTE/{split}.tsv", published_file("rte", split, 5))
+        else:
+            path.write_text(texts[path.name], encoding="utf-8-sig")
+        return path
 
-    def log_message(self, *arguments):
-        pass
-
-
-@pytest.fixture
-def server(serve, monkeypatch):
-    """A server that has RTE and MRPC, with few rows; what it has counts as published."""
     rows = [f'{n % 2}\t{min(n, 3)}\t{max(n, 1) + 10}\t"a{n}\tb{n}' for n in range(5)]
     header = HEADERS["mrpc"][0].replace("|", "\t")
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        for split in FORMATS["rte"].rows:
-            file.writestr(f"RTE/{split}.tsv", published_file("rte", split, 5))
-    server = serve(Server)
-    server.files = {
-        "RTE.zip": archive.getvalue(),
-        "msr_paraphrase_train.txt": "\n".join([header, *rows, ""]).encode("utf-8-sig"),
-        "msr_paraphrase_test.txt": published_file("mrpc", "test", 2).encode("utf-8-sig"),
-        "mrpc_dev_ids.tsv": b"3\t13\n1\t11\n0\t12\n",
+    texts = {
+        "msr_paraphrase_train.txt": "\n".join([header, *rows, ""]),
+        "msr_paraphrase_test.txt": published_file("mrpc", "test", 2),
+        "dev_ids.tsv": "3\t13\n1\t11\n0\t12\n",
     }
-    sources = []
-    for source in SOURCES:
-        name = source.url.rpartition("/")[2]
-        if name in server.files:
-            url = f"http://127.0.0.1:{server.server_port}/{name}"
-            size = len(server.files[name])
-            sha256 = hashlib.sha256(server.files[name]).hexdigest()
-            sources.append(replace(source, url=url, size=size, sha256=sha256))
-    monkeypatch.setattr(glue_downloads, "SOURCES", tuple(sources))
-    return server
-
-
-def test_files_are_downloaded_once_unpacked_and_mrpc_is_split_by_its_dev_ids(server, tmp_path):
-    """Rows 1 and 3 have both ids of a line of the dev ids; rows 0 and 4 have one of them."""
-    download_tasks(["rte", "mrpc"], tmp_path)
-    download_tasks(["rte", "mrpc"], tmp_path)
-    assert sorted(server.asked) == sorted(server.files)
+    monkeypatch.setattr(glue_files, "download", download)
+    for _ in range(2):
+        download_tasks(["rte", "mrpc"], tmp_path)
+    assert asked.count("RTE.zip") == 1
 
     assert len(read_task(with_rows("rte", dev=5), tmp_path, "dev").a) == 5
     task = with_rows("mrpc", train=3, dev=2, test=2)
-    train = read_task(task, tmp_path, "train")
-    assert (train.a, train.b, train.labels) == (['"a0', '"a2', '"a4'], ["b0", "b2", "b4"], [0] * 3)
-    dev = read_task(task, tmp_path, "dev")
-    assert (dev.a, dev.b, dev.labels) == (['"a1', '"a3'], ["b1", "b3"], [1, 1])
-    assert read_task(task, tmp_path, "test").a == ["a0", "a1"]
-
-
-@pytest.mark.parametrize("change", ["one byte", "shorter"])
-def test_a_download_with_another_size_or_sha_256_is_refused_and_not_kept(server, tmp_path, change):
-    content = server.files["RTE.zip"]
-    other = {"one byte": content[:99] + b"?" + content[100:], "shorter": content[:-1]}
-    server.files["RTE.zip"] = other[change]
-    with pytest.raises(UserError, match="RTE.zip"):
-        download_tasks(["rte"], tmp_path)
-    assert not list(Path(tmp_path).rglob("*.zip")) and not (tmp_path / "RTE").exists()
+    rows = {split: read_task(task, tmp_path, split).a for split in task.rows}
+    assert rows == {"train": ['"a0', '"a2', '"a4'], "dev": ['"a1', '"a3'], "test": ["a0", "a1"]}
 
 
 # --- The submission -------------------------------------------------------------------------------
@@ -241,16 +207,19 @@ def test_a_download_with_another_size_or_sha_256_is_refused_and_not_kept(server,
 
 def test_each_file_of_a_submission_belongs_to_the_task_and_split_of_its_name():
     """The format of its files is tested with glue.py predict."""
-    halves = {
-        "MNLI-m.tsv": ("mnli", "test_matched"),
-        "MNLI-mm.tsv": ("mnli", "test_mismatched"),
-        "AX.tsv": ("mnli", "diagnostic"),
-    }
-    for file, (name, split, *_) in SUBMISSION.items():
-        expected = halves.get(file, (file.removesuffix(".tsv").lower(), "test"))
-        assert (name, split) == expected
+    names = "CoLA SST-2 MRPC STS-B QNLI QQP RTE WNLI"
+    expected = {f"{name}.tsv": (name.lower(), "test") for name in names.split()}
+    expected["MNLI-m.tsv"] = ("mnli", "test_matched")
+    expected["MNLI-mm.tsv"] = ("mnli", "test_mismatched")
+    expected["AX.tsv"] = ("mnli", "diagnostic")
+    assert {file: (task, split) for file, (task, split, _) in SUBMISSION.items()} == expected
 
 
-def test_numbers_are_written_with_three_decimals_between_0_and_5():
-    text = submission_text([2.0, -0.3, 5.2, 1.23456], FORMATS["sts-b"])
-    assert text == "index\tprediction\n0\t2.000\n1\t0.000\n2\t5.000\n3\t1.235\n"
+def test_a_submission_has_words_for_classes_and_numbers_between_0_and_5(tmp_path):
+    answers = {"STS-B.tsv": [2.0, -0.3, 5.2, 1.23456], "RTE.tsv": [1.0, 0.0]}
+    write_zip(tmp_path / "zip", answers)
+    with zipfile.ZipFile(tmp_path / "zip") as archive:
+        numbers = archive.read("STS-B.tsv").decode()
+        words = archive.read("RTE.tsv").decode()
+    assert numbers == "index\tprediction\n0\t2.000\n1\t0.000\n2\t5.000\n3\t1.235\n"
+    assert words == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"

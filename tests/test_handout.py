@@ -10,7 +10,7 @@ import torch
 from attention import VARIANTS, Variant, attention
 from conftest import ROOT
 from course.assignment import GRADED, pytest_command
-from kernels import convolve, gather_scores
+from kernels import convolve, scores_by_index
 
 HANDOUT = (ROOT / "course/handout.md").read_text("utf-8")
 INSTRUCTOR = (ROOT / "course/instructor.md").read_text("utf-8")
@@ -40,7 +40,7 @@ def test_the_worked_example_is_what_the_code_computes():
 
     # the two maps, and their sum
     rows = q @ w.double()  # (N, K)
-    position = gather_scores(rows, 4)  # (N, N)
+    position = scores_by_index(rows, 4)  # (N, N)
     content = q @ k.t()  # (N, N)
     assert_printed("rows", rows)
     assert_printed("position", position)

@@ -1,4 +1,4 @@
-"""lab/pairs.py: scores equal to those of a scorer written from the definition; tables by hand."""
+"""lab/pairs.py: scores equal to those of a scorer written from the definition."""
 
 import json
 
@@ -11,39 +11,35 @@ import toy.pairs
 from lab import pairs
 from model import BertConfig, BertForMaskedLM, save_run
 from model_helpers import SMALL
-from support.commands import UserError
-from support.statistics import mean_and_standard_error
 from toy import language
 
 # --- Tokenizers and models ------------------------------------------------------------------------
 
 
+def tokenizer_of(sentences, vocab_size):
+    sample = []
+    for document in language.documents(sentences=sentences):
+        sample.extend(language.spell(sentence) for sentence in document)
+    return data.train_tokenizer(sample, vocab_size)
+
+
 @pytest.fixture(scope="module")
 def toy_tokenizer():
     """One piece per word, as in a run on the toy language."""
-    sample = []
-    for document in language.documents(sentences=3_000):
-        sample.extend(language.spell(sentence) for sentence in document)
-    return data.train_tokenizer(sample, 1_000, print)
+    return tokenizer_of(3_000, 1_000)
 
 
 @pytest.fixture(scope="module")
 def piece_tokenizer():
     """A vocabulary of 60: most words are several pieces."""
-    sample = []
-    for document in language.documents(sentences=500):
-        sample.extend(language.spell(sentence) for sentence in document)
-    return data.train_tokenizer(sample, 60, print)
+    return tokenizer_of(500, 60)
 
 
 def random_model(tokenizer, variant="composite", seed=0):
     """A small model whose weights are so large that its scores differ clearly."""
     torch.manual_seed(seed)
-    config = BertConfig(
-        variant=variant,
-        vocab_size=tokenizer.get_vocab_size(),
-        **{**SMALL, "max_length": 64},
-    )
+    vocab_size = tokenizer.get_vocab_size()
+    config = BertConfig(variant=variant, vocab_size=vocab_size, **{**SMALL, "max_length": 64})
     model = BertForMaskedLM(config).eval()
     for parameter in model.parameters():
         if parameter.ndim == 2:
@@ -51,15 +47,7 @@ def random_model(tokenizer, variant="composite", seed=0):
     return model
 
 
-def some_pairs(count=4):
-    """A few pairs of every paradigm: [(context, good, bad)]."""
-    found = []
-    for name in toy.pairs.PARADIGMS:
-        found.extend(toy.pairs.zero_shot_pairs(name, count))
-    return found
-
-
-# --- A scorer written from the definition ---------------------------------------------------------
+# --- Scores ---------------------------------------------------------------------------------------
 
 
 def score_by_definition(model, tokenizer, context, sentence):
@@ -81,26 +69,22 @@ def score_by_definition(model, tokenizer, context, sentence):
     return pll
 
 
+@pytest.mark.parametrize("tokens_per_batch", [1, 300])
 @pytest.mark.parametrize("variant", ["composite", "convbert"])
 @pytest.mark.parametrize("name", ["toy_tokenizer", "piece_tokenizer"])
-def test_scores_are_those_of_the_definition(request, name, variant):
+def test_scores_are_those_of_the_definition_with_batches_of_any_size(
+    request, name, variant, tokens_per_batch
+):
     tokenizer = request.getfixturevalue(name)
     model = random_model(tokenizer, variant)
-    tested = some_pairs(2)[::9]
-    scores = pairs.score_pairs(model, tokenizer, tested, tokens_per_batch=300)
+    tested = []
+    for paradigm in list(toy.pairs.PARADIGMS)[::7]:
+        tested.append(toy.pairs.zero_shot_pairs(paradigm, 1)[0])
+    assert any(context for context, _, _ in tested)
+    scores = pairs.score_pairs(model, tokenizer, tested, tokens_per_batch)
     for (context, good, bad), found in zip(tested, scores, strict=True):
         expected = [score_by_definition(model, tokenizer, context, each) for each in (good, bad)]
         assert found == pytest.approx(expected, abs=1e-3)
-
-
-@pytest.mark.parametrize("tokens", [1, 40, 10_000])
-def test_batches_of_any_size_give_the_same_scores(piece_tokenizer, tokens):
-    model = random_model(piece_tokenizer)
-    tested = some_pairs(1)[::5]
-    expected = pairs.score_pairs(model, piece_tokenizer, tested, 300)
-    assert np.allclose(
-        pairs.score_pairs(model, piece_tokenizer, tested, tokens), expected, atol=1e-4
-    )
 
 
 # paradigms whose two sentences have the same words, or whose pairs have twins
@@ -114,7 +98,7 @@ for name, (phenomenon, _) in toy.pairs.PARADIGMS.items():
 def test_a_model_without_positions_is_right_in_exactly_half_where_order_decides(
     toy_tokenizer, name
 ):
-    tested = toy.pairs.zero_shot_pairs(name, 12)
+    tested = toy.pairs.zero_shot_pairs(name, 6)
     scores = pairs.score_pairs(random_model(toy_tokenizer, "none"), toy_tokenizer, tested, 4_096)
     assert pairs.judge(scores)["accuracy"] == 50
 
@@ -127,136 +111,80 @@ def test_a_tie_is_a_difference_below_a_ten_thousandth_and_counts_one_half():
 # --- BLiMP's format -------------------------------------------------------------------------------
 
 
-def line(name="u", phenomenon="p", good="a b.", bad="b a."):
+def line(name="u", phenomenon="p", good="the dog was tired.", bad="the dog were tired."):
     """A line of a file in the format of BLiMP."""
     row = {"UID": name, "linguistics_term": phenomenon, "sentence_good": good, "sentence_bad": bad}
     return json.dumps({**row, "field": "syntax"}) + "\n"
 
 
 def test_a_folder_is_read_by_paradigm_and_sorted_by_phenomenon(tmp_path):
-    (tmp_path / "1.jsonl").write_text(line("v", "z") + line("v", "z", "c.", "d."), "utf-8")
-    (tmp_path / "2.jsonl").write_text(line("u", "a"), "utf-8")
-    (tmp_path / "._2.jsonl").write_bytes(b"\xff")  # what macOS writes beside a file
+    (tmp_path / "1.jsonl").write_text(line("v", "z", "a b.", "b a.") + line("v", "z", "c.", "d."))
+    (tmp_path / "2.jsonl").write_text(line("u", "a", "e.", "f."))
     assert pairs.read_paradigms(str(tmp_path), None) == [
-        pairs.Paradigm("u", "a", [("", "a b.", "b a.")]),
+        pairs.Paradigm("u", "a", [("", "e.", "f.")]),
         pairs.Paradigm("v", "z", [("", "a b.", "b a."), ("", "c.", "d.")]),
     ]
-
-
-@pytest.mark.parametrize("text", ["{", "[1]\n", line(good=""), line(bad=" "), '{"UID": "u"}\n'])
-def test_a_line_that_is_no_pair_is_named(tmp_path, text):
-    (tmp_path / "x.jsonl").write_text(line() + text, "utf-8")
-    with pytest.raises(UserError, match="x.jsonl, line 2"):
-        pairs.read_paradigms(str(tmp_path), None)
-
-
-# --- Tables, computed by hand ---------------------------------------------------------------------
-
-# {(variant, seed): accuracies of three paradigms in per cent}; the first two are one phenomenon
-ACCURACIES = {
-    ("fixed", 0): (60.0, 80.0, 50.0),
-    ("fixed", 1): (62.0, 82.0, 60.0),
-    ("none", 0): (50.0, 52.0, 49.0),
-    ("none", 1): (51.0, 55.0, 50.0),
-}
-
-
-def runs_by_hand():
-    runs = []
-    for (variant, seed), accuracies in ACCURACIES.items():
-        paradigms = []
-        for name, phenomenon, accuracy in zip("abc", "xxy", accuracies, strict=True):
-            scores = {"pll": {"accuracy": accuracy, "ties": 0}}
-            paradigms.append(
-                {"paradigm": name, "phenomenon": phenomenon, "pairs": 100, "scores": scores}
-            )
-        settings = {"variant": variant, "seed": seed, "steps": 5}
-        runs.append({"run": f"{variant}{seed}", "settings": settings, "pairs": {"toy": paradigms}})
-    return runs
-
-
-def test_the_table_has_the_means_of_phenomena_and_of_all_paradigms():
-    header, x, y, mean = pairs.accuracy_table(runs_by_hand(), "toy")
-    assert header[1:] == ["fixed (2)", "none (2)"]
-    assert x == ["x", mean_and_standard_error([70, 72], 1), mean_and_standard_error([51, 53], 1)]
-    assert y == ["y", mean_and_standard_error([50, 60], 1), mean_and_standard_error([49, 50], 1)]
-    of_none = [(50 + 52 + 49) / 3, 52.0]
-    assert mean[0] == "mean of 3 paradigms" and mean[2] == mean_and_standard_error(of_none, 1)
-
-
-def test_a_comparison_is_over_the_runs_with_equal_seeds():
-    comparisons = pairs.compare_variants(runs_by_hand(), "toy", "fixed", "none")
-    assert comparisons["x"].mean == pytest.approx((19 + 19) / 2)
-    assert comparisons["y"].mean == pytest.approx((1 + 10) / 2)
-    assert comparisons["y"].seeds == 2 and comparisons["y"].standard_error == pytest.approx(4.5)
-
-
-@pytest.mark.parametrize("change", ["settings", "pairs"])
-def test_runs_that_were_trained_or_scored_differently_are_not_put_into_one_table(change):
-    runs = runs_by_hand()
-    if change == "settings":
-        runs[1]["settings"]["steps"] = 6
-    else:
-        runs[1]["pairs"]["toy"][0]["pairs"] = 99
-    with pytest.raises(UserError):
-        pairs.accuracy_table(runs, "toy")
 
 
 # --- The command ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def run(tmp_path, toy_tokenizer):
-    """A finished run with random weights."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    save_run(folder, random_model(toy_tokenizer), toy_tokenizer)
-    settings = {"variant": "composite", "seed": 0, "steps": 5}
-    lines = [{"settings": settings}, {"step": 5, "held_out_loss": 1.0}]
-    text = "".join(json.dumps(record) + "\n" for record in lines)
-    (folder / "log.jsonl").write_text(text, "utf-8")
-    return folder
+def runs(tmp_path, toy_tokenizer):
+    """Runs with random weights: composite with two seeds, and fixed."""
+    folders = []
+    for variant, seed in (("composite", 0), ("composite", 1), ("fixed", 0)):
+        folder = tmp_path / f"{variant}{seed}"
+        save_run(folder, random_model(toy_tokenizer, variant, seed), toy_tokenizer)
+        settings = {"variant": variant, "seed": seed, "steps": 5}
+        log = [{"settings": settings}, {"step": 5, "held_out_loss": 1.0}]
+        (folder / "log.jsonl").write_text("\n".join(json.dumps(record) for record in log))
+        folders.append(folder)
+    return folders
 
 
-def test_a_run_is_scored_once_and_its_file_has_the_accuracy_of_each_paradigm(
-    run, tmp_path, run_program
+def test_a_run_is_scored_once_and_the_same_sentences_always_get_the_same_result(
+    runs, tmp_path, run_program
 ):
-    data_folder = tmp_path / "mine"
-    data_folder.mkdir()
-    text = line("u", "p", "the dog was tired.", "the dog were tired.")
-    (data_folder / "u.jsonl").write_text(text, "utf-8")
-    options = [run, "--data", data_folder, "--device", "cpu"]
-    assert run_program("pairs", pairs.main, *options).code == 0
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "u.jsonl").write_text(line() + line("v", good="a cat was tired."))
+    options = [*runs, "--data", tmp_path / "mine", "--device", "cpu"]
+    files = [folder / "pairs" / "mine.json" for folder in runs]
+    assert run_program(pairs.main, *options).code == 0
+    before = [path.read_text() for path in files]
+    files[0].unlink()  # what a kill leaves: the other results stay
+    assert run_program(pairs.main, *options).code == 0
+    assert [path.read_text() for path in files] == before
+    assert [each["pairs"] for each in json.loads(before[0])["paradigms"]] == [1, 1]
 
-    result = json.loads((run / "pairs" / "mine.json").read_text("utf-8"))
-    (paradigm,) = result["paradigms"]
-    assert paradigm["pairs"] == 1 and paradigm["scores"]["pll"]["accuracy"] in (0, 50, 100)
-    before = (run / "pairs" / "mine.json").read_bytes()
-    assert "scored before" in run_program("pairs", pairs.main, *options).out
-    assert (run / "pairs" / "mine.json").read_bytes() == before
-    assert "mean of 1 paradigms" in run_program("pairs", pairs.main, *options, "--table").out
+    assert "mean of 2 paradigms" in run_program(pairs.main, *options, "--table").out
+    compared = run_program(pairs.main, *options, "--compare", "composite", "fixed")
+    assert "composite - fixed" in compared.out and "one seed" in compared.out
 
-    # another model under the same name
-    (run / "model.pt").write_bytes((run / "model.pt").read_bytes() + b" ")
-    outcome = run_program("pairs", pairs.main, *options, "--table")
-    assert outcome.code == 2 and "another model" in outcome.error
+    # a result of another model, and other pairs under the same name
+    result = json.loads(before[0])
+    for changed in ({"model": "x"}, {"paradigms": result["paradigms"][:1]}):
+        files[0].write_text(json.dumps({**result, **changed}))
+        assert run_program(pairs.main, *options, "--table").code == 1
 
 
 @pytest.mark.parametrize(
-    "options, words",
+    "options",
     [
-        (["nowhere"], "nowhere is not a run"),
-        (["RUN", "--data", "nowhere"], "not a folder"),
-        (["RUN", "--data", "EMPTY"], "no pairs"),
-        (["RUN", "--table"], "has no result on toy"),
-        (["RUN", "--compare", "composite", "none"], "has no result on toy"),
-        (["RUN", "--device", "abacus"], "abacus"),
+        ["nowhere"],
+        ["RUN", "--data", "nowhere"],
+        ["RUN", "--data", "EMPTY"],
+        ["RUN", "--data", "BROKEN"],
+        ["RUN", "--table"],
+        ["RUN", "--compare", "composite", "none"],
+        ["RUN", "--device", "abacus"],
     ],
 )
-def test_a_mistake_of_the_user_is_one_line(run, tmp_path, run_program, options, words):
+def test_a_mistake_of_the_user_is_one_line(runs, tmp_path, run_program, options):
     (tmp_path / "empty").mkdir()
-    names = {"RUN": run, "EMPTY": tmp_path / "empty"}
-    arguments = [names.get(option, option) for option in options]
-    outcome = run_program("pairs", pairs.main, *arguments)
-    assert outcome.code == 2 and words in outcome.error
-    assert outcome.error.count("\n") == 1
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.jsonl").write_text(line() + '{"UID": "u"}\n')
+    names = {"RUN": runs[0], "EMPTY": tmp_path / "empty", "BROKEN": tmp_path / "broken"}
+    outcome = run_program(pairs.main, *[names.get(option, option) for option in options])
+    assert outcome.code == 1
+    assert outcome.error.startswith("error: ") and outcome.error.count("\n") == 1

@@ -7,10 +7,10 @@ import pytest
 
 import pretrain
 from lab import report
-from support.files import load_checkpoint, sha256_of
+from support.files import sha256_of
 
 SETTINGS = {"variant": "none", "corpus": "abc", "steps": 40, "batch_size": 8, "seed": 0}
-MADE_BY = {"date": "2026-11-21", "device": "cpu", "torch": "2.13.0", "threads": 1, "code": "c0de"}
+MADE_BY = {"date": "2026-11-21", "device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}
 
 
 # --- Invented runs and records --------------------------------------------------------------------
@@ -27,14 +27,9 @@ def pair_entries(accuracies):
 
 def glue_record(score, seed=42, lr=3e-4, model="m"):
     """A result of fine-tuning on CoLA."""
-    result = {
-        "score": score,
-        "scores": {"dev": {"score": score}},
-        "constant_prediction": score == 0,
-        "partial": False,
-    }
-    settings = {"task": "cola", "seed": seed, "lr": lr, "model": model}
-    return {"task": "cola", "seed": seed, "result": result, "settings": settings}
+    result = {"scores": {"dev": {"score": score}}, "constant_prediction": score == 0}
+    settings = {"task": "cola", "seed": seed, "lr": lr, "model": model, "start": None}
+    return {"result": result, "settings": {**settings, "changed": []}, "made_by": MADE_BY}
 
 
 def run_record(variant="none", seed=0, loss=2.0, glue=(), pairs=None, **settings):
@@ -49,98 +44,69 @@ def run_record(variant="none", seed=0, loss=2.0, glue=(), pairs=None, **settings
     }
 
 
-def write_lines(path, values):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def trained(small_text, tmp_path_factory):
-    """A run of two steps."""
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    arguments = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
-    arguments += ["--variant", "fixed", "--steps", 2, "--batch_size", 4, "--seq_len", 16]
-    pretrain.main([str(argument) for argument in [*arguments, "--out_dir", folder]])
-    return folder
-
-
-@pytest.fixture
-def run_report(run_program):
-    """run_report("collect", RUN, ...) runs the command line: (exit code, output, error)."""
-
-    def call(*arguments):
-        return run_program("lab.report", report.main, *arguments)
-
-    return call
-
-
 # --- The record of a run --------------------------------------------------------------------------
 
 
+@pytest.fixture
+def trained(small_text, tmp_path):
+    """A run of two steps, with a result of glue.py and one of lab.pairs."""
+    options = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
+    options += ["--variant", "fixed", "--steps", 2, "--batch_size", 4, "--seq_len", 16]
+    pretrain.main([str(option) for option in [*options, "--out_dir", tmp_path]])
+    folder = tmp_path / "corpus-fixed"
+    digest = sha256_of(folder / "model.pt")[:12]
+    results = {
+        "glue/cola-seed42.json": {**glue_record(10.0, model=digest), "log": []},
+        "pairs/toy.json": {"model": digest, "paradigms": pair_entries({"a": 60.0})},
+    }
+    for name, result in results.items():
+        (folder / name).parent.mkdir()
+        (folder / name).write_text(json.dumps(result))
+    return folder
+
+
 def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
-    trained, tmp_path, run_report
-):
-    digest = sha256_of(trained / "model.pt")[:12]
-    write_lines(trained / "glue/results.jsonl", [glue_record(10.0, model=digest)])
-    entries = pair_entries({"a": 60.0})
-    write_lines(trained / "pairs/toy.json", [{"model": digest, "paradigms": entries}])
-    out = tmp_path / "a.jsonl"
-    assert run_report("collect", trained, "--out", out).code == 0
-
-    (kept,) = report.read_records(out)
-    state = load_checkpoint(trained / "train_state.pt")
-    assert kept["run"] == "run"
-    assert kept["settings"] == state["settings"]
-    for name in ("loss", "accuracy", "parameters"):
-        assert kept["result"][name] == state["result"][name]
-    assert kept["result"]["tokens_per_second"] == state["tokens"] / kept["result"]["seconds"]
-    assert kept["curve"][-1] == [2, kept["result"]["loss"], kept["result"]["accuracy"]]
-    assert kept["training"][-1][0] == 2
-    assert [result["result"]["score"] for result in kept["glue"]] == [10.0]
-    assert kept["pairs"] == {"toy": entries}
-
-
-def test_a_run_is_collected_once_and_runs_are_sorted_by_variant_and_seed(
-    trained, tmp_path, run_report
+    trained, tmp_path, run_program
 ):
     out = tmp_path / "a.jsonl"
-    others = [("composite", 0), ("fixed", 10), ("fixed", 2), ("none", 1)]
-    write_lines(out, [run_record(variant, seed) for variant, seed in others])
-    for _ in range(2):
-        assert run_report("collect", trained, "--out", out).code == 0
-    names = [record["run"] for record in report.read_records(out)]
-    assert names == ["none-seed1", "run", "fixed-seed2", "fixed-seed10", "composite-seed0"]
+    out.write_text(json.dumps(run_record()) + "\n")
+    for _ in range(2):  # the second record takes the place of the first one
+        assert run_program(report.main, "collect", trained, "--out", out).code == 0
+    _, record = report.read_records(out)
+
+    first, *_, last_steps, evaluation = report.read_records(trained / "log.jsonl")
+    assert record["settings"] == first["settings"]
+    assert record["result"]["loss"] == evaluation["held_out_loss"]
+    assert record["result"]["accuracy"] == evaluation["held_out_accuracy"]
+    assert record["result"]["tokens_per_second"] == last_steps["tokens"] / last_steps["seconds"]
+    assert record["glue"][0]["result"]["scores"]["dev"]["score"] == 10.0
+    assert record["pairs"] == {"toy": pair_entries({"a": 60.0})}
+
+    # it can be put into a table
+    table = report.measure_table([record], [report.LOSS, report.COLA, report.TOY_PAIRS])
+    assert table[2] == f"| fixed | {evaluation['held_out_loss']:.3f} | 10.0 | 60.0 |"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["collect", "{run}"],
-        ["collect", "{run}/nothing", "--out", "{out}"],
-        ["collect", "{stopped}", "--out", "{out}"],
-        ["collect", "{run}", "{retrained}", "--out", "{out}"],
-        ["no-such-table"],
-    ],
-)
-def test_a_mistake_of_the_user_gets_one_line_and_the_file_of_records_stays(
-    arguments, trained, tmp_path, run_report
+@pytest.mark.parametrize("mistake", ["no run", "unfinished", "other model", "no table"])
+def test_a_mistake_of_the_user_is_one_line_and_the_file_of_records_stays(
+    mistake, trained, tmp_path, run_program
 ):
     out = tmp_path / "a.jsonl"
-    write_lines(out, [run_record()])
+    out.write_text(json.dumps(run_record()) + "\n")
+    words = ["collect", trained, "--out", out]
+    if mistake == "no run":
+        words[1] = tmp_path / "nowhere"
+    elif mistake == "no table":
+        words = ["no-such-table"]
+    elif mistake == "unfinished":
+        log = (trained / "log.jsonl").read_text().splitlines()
+        (trained / "log.jsonl").write_text("\n".join(log[:2]))
+    else:
+        (trained / "pairs/toy.json").write_text('{"model": "before", "paradigms": []}')
     before = out.read_bytes()
-    folders = {name: tmp_path / name for name in ("stopped", "retrained")}
-    for folder in folders.values():
-        folder.mkdir()
-        for name in ("config.json", "tokenizer.json", "model.pt", "log.jsonl"):
-            (folder / name).write_bytes((trained / name).read_bytes())
-    write_lines(folders["stopped"] / "log.jsonl", report.read_records(trained / "log.jsonl")[:-1])
-    write_lines(folders["retrained"] / "pairs/toy.json", [{"model": "before", "paradigms": []}])
-
-    words = [word.format(run=trained, out=out, **folders) for word in arguments]
-    outcome = run_report(*words)
-    assert outcome.code == 2
-    assert outcome.error.startswith("lab.report: ")
-    assert outcome.error.count("\n") == 1
+    outcome = run_program(report.main, *words)
+    assert outcome.code == 1
+    assert outcome.error.startswith("error: ") and outcome.error.count("\n") == 1
     assert out.read_bytes() == before
 
 
@@ -204,9 +170,3 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_table(other):
 def test_the_tables_of_a_document_are_those_that_the_program_makes(path):
     text = path.read_text(encoding="utf-8")
     assert report.with_tables(text) == text
-
-
-def test_every_table_is_in_a_document():
-    text = "".join(path.read_text(encoding="utf-8") for path in report.DOCUMENTS)
-    for name in report.TABLES:
-        assert text.count(f"<!-- table: {name} -->\n") == 1

@@ -11,7 +11,7 @@ from toy import glue as toy_glue
 from toy import language
 from toy.glue import GLUE_ROWS, LABELS
 from toy.pairs import PHENOMENA
-from toy_words import NAMES, NOUNS, REFLEXIVES, SINGULAR, is_human, nouns_in, pronoun_for, words_of
+from toy_words import NAMES, NOUNS, SINGULAR, is_human, nouns_in, pronoun_for, words_of
 
 SHA256_OF_THE_FILES = "913b90e0255202f544133ac79e0d30e44232dd6d200b7e0bb2dee1f4ff310e44"
 
@@ -347,16 +347,6 @@ def test_the_mood_alone_answers_three_of_four_questions_of_qqp(glue):
     wrong = found.total() - right
     f1 = 2 * found[True, "1"] / (2 * found[True, "1"] + wrong)
     assert f1 == pytest.approx(0.8)
-
-
-def test_a_reflexive_of_cola_is_wrong_if_it_fits_the_noun_next_to_it(glue):
-    """Whoever is the subject of "cats washed themselves", it is wrong."""
-    rows = [row for row in all_rows(glue, "CoLA") if row.phenomenon == "reflexive"]
-    assert len(rows) > 400
-    for row in rows:
-        neighbour, _, reflexive = words_of(row.texts[0])[-3:]
-        fits = reflexive == REFLEXIVES[pronoun_for(neighbour)]
-        assert fits == (row.label == "0"), row.texts
 
 
 # --- CoLA -----------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from support.commands import run_command
 from toy.language import documents
 
 
-def main(argv=None):
-    """Print one sentence per line, and an empty line after each document. Returns the exit code."""
+def main(arguments=None):
+    """Print one sentence per line, and an empty line after each document."""
     parser = argparse.ArgumentParser(prog="toy", description="Print documents of the toy language.")
     parser.add_argument(
         "--seed", type=int, default=0, help="of the random choices (default: %(default)s)"
@@ -15,14 +15,13 @@ def main(argv=None):
     parser.add_argument(
         "--sentences", type=int, default=20, help="stop after this many (default: %(default)s)"
     )
-    args = parser.parse_args(argv)
+    args = parser.parse_args(arguments)
 
     for document in documents(args.seed, args.sentences):
         for text in document:
             print(text)
         print()
-    return 0
 
 
 if __name__ == "__main__":
-    run_command("toy", main)
+    run_command(main)

@@ -1,24 +1,23 @@
-"""What the tests in tests/science share: small mixers and models with random weights, and batches.
+"""What the tests in tests/science share: small mixers and models with random weights, batches."""
 
-`alone` says what a test is about: everything else is replaced by its stand-in, so that a
-mistake in one function fails the tests of this function, and not all tests at once.
-"""
-
-import functools
+import sys
 from types import SimpleNamespace
 
-import pytest
 import torch
+from torch.nn import functional as F
 
 import attention
-import stand_ins
+import kernels
 from attention import VARIANTS, make_mixer
-from model import BertConfig, BertForMaskedLM, masked_lm_loss
+from model import BertConfig, BertForMaskedLM
 
 B, H, d = 4, 4, 2
 C = H * d
 K = 5  # k = 2
 VOCABULARY = 30
+
+
+# --- Numbers --------------------------------------------------------------------------------------
 
 
 def generator(seed):
@@ -50,105 +49,7 @@ def randomise(module, std):
     return module
 
 
-# --- One function alone ---------------------------------------------------------------------------
-
-
-def add_map(scores, rows, beyond="clip", first=0):
-    rows = rows.expand(*rows.shape[:-2], scores.shape[-2], -1)  # 1 row or n rows -> n rows
-    return scores + stand_ins.map_of_rows(rows, scores.shape[-1], beyond, first)
-
-
-def table_of(config):
-    """relative_table: uniform within 1 / sqrt(K)."""
-    d = config.hidden_size // config.heads
-    limit = config.kernel_size**-0.5
-    return torch.nn.Parameter(limit * (2 * torch.rand(d, config.kernel_size) - 1))
-
-
-def half_the_heads(config):
-    if config.heads % 2:
-        raise ValueError("heads must be even")
-    return config.heads // 2
-
-
-def projection_of(name, config, variant):
-    if name in variant.convolutional:
-        return attention.HalfConvolution(config)
-    return torch.nn.Linear(config.hidden_size, config.hidden_size)
-
-
-def initialise_linear_layers(mixer):
-    """The `initialise` of a mixer: linear weights normal(0, 0.02), biases 0."""
-    for part in mixer.modules():
-        if isinstance(part, torch.nn.Linear):
-            torch.nn.init.normal_(part.weight, 0, 0.02)
-            if part.bias is not None:
-                torch.nn.init.zeros_(part.bias)
-
-
-def table_of_values(term):
-    return term.s
-
-
-# The names in attention.py, and what describes them.
-GIVEN = {
-    "attention": stand_ins.attention_function,
-    "split_heads": stand_ins.split_heads,
-    "merge_heads": stand_ins.merge_heads,
-    "zero_padding": stand_ins.set_to_0_at_padding,
-    "depthwise_convolution": stand_ins.dilated_convolution,
-    "convolve": stand_ins.convolve,
-    "add_band": add_map,
-    "key_scores": stand_ins.map_of_key_rows,
-    "band_sums": stand_ins.sums_of_map,
-    "drop": stand_ins.drop,
-    "lowest_at_padding": stand_ins.very_low_at_padding,
-    "add_rows": stand_ins.sum_of_two_rows,
-    "relative_table": table_of,
-    "half_of_the_heads": half_the_heads,
-    "make_projection": projection_of,
-    "DepthwiseConvolution.forward": stand_ins.depthwise_module,
-    "HalfConvolution.forward": stand_ins.half_convolution_module,
-    "GatedConvolution.gate": stand_ins.gate_of_convolution,
-    "Fixed.forward": stand_ins.fixed_rows,
-    "Dynamic.forward": stand_ins.dynamic_rows,
-    "KeyDynamic.forward": stand_ins.key_dynamic_rows,
-    "RelativeValue.table": table_of_values,
-    "Mixer.initialise": initialise_linear_layers,
-    "SelfAttention.initialise": initialise_linear_layers,
-}
-
-
-def put_stand_ins(monkeypatch, tested=()):
-    """Replace all names of GIVEN in attention.py by their stand-ins, except those `tested`."""
-    for name, stand_in in GIVEN.items():
-        if name not in tested:
-            monkeypatch.setattr(f"attention.{name}", stand_in)
-
-
-def alone(*tested):
-    """A decorator: in this test all names of GIVEN are their stand-ins, except those `tested`.
-
-    Tests without it use the project's functions together. A test that replaces one of these names
-    itself does it in a `with pytest.MonkeyPatch.context()` of its own: the fixture would undo it
-    too late, after the stand-ins are gone.
-    """
-    for name in tested:
-        assert name in GIVEN, f"{name} has no stand-in in helpers.GIVEN"
-
-    def decorate(test):
-        @functools.wraps(test)
-        def run(*arguments, **options):
-            with pytest.MonkeyPatch.context() as patch:
-                put_stand_ins(patch, tested)
-                test(*arguments, **options)
-
-        return run
-
-    return decorate
-
-
-# --- Mixers ---------------------------------------------------------------------------------------
+# --- Mixers and models ----------------------------------------------------------------------------
 
 
 def mixer_config(variant, **settings):
@@ -190,9 +91,6 @@ def padded_batch(N):
     return draw(B, N, C, seed=N), mask
 
 
-# --- Models ---------------------------------------------------------------------------------------
-
-
 def small_model(variant, **settings):
     """A small masked-LM model in float64, in evaluation mode, with random weights."""
     config = dict(
@@ -211,28 +109,25 @@ def small_model(variant, **settings):
 
 def loss_of(model, ids):
     """The masked-LM loss if all tokens are to be predicted."""
-    logits, targets = model.masked_logits(model.bert(ids), ids)
-    return masked_lm_loss(logits, targets)
+    return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+
+
+def go_in_blocks(monkeypatch, longest, block):
+    """Attention goes in blocks of `block` queries if there are more than `longest`."""
+    monkeypatch.setattr(attention, "LONGEST_WHOLE", longest)
+    monkeypatch.setattr(kernels, "BLOCK", block)
 
 
 # --- The attention function -----------------------------------------------------------------------
 
-
-ARGUMENTS = (
-    "query",
-    "key",
-    "value",
-    "attention_mask",
-    "query_rows",
-    "key_rows",
-    "relative_value",
-)
+ARGUMENTS = ("q", "k", "v", "attention_mask", "query_rows", "key_rows", "value_table")
 
 
-def attention_inputs(N, K, dtype=torch.float64, B=2, H=2, d=4):
-    """The ARGUMENTS of attention, in this order: all terms, and all with gradient.
+def attention_inputs(N, K, n=None, first=0, dtype=torch.float64, B=2, H=2, d=5):
+    """{name: value} of the arguments of attention: all terms, and all with a gradient.
 
-    The second half of the second sentence is padding.
+    There are n queries from `first` on, by default N. The second half of the second sentence is
+    padding.
     """
     numbers = generator(100 * N + K)
 
@@ -240,35 +135,63 @@ def attention_inputs(N, K, dtype=torch.float64, B=2, H=2, d=4):
         x = torch.randn(*shape, generator=numbers, dtype=torch.float64)
         return x.to(dtype).requires_grad_()
 
+    n = n or N
     mask = torch.ones(B, N, dtype=torch.bool)
     if N > 1:
-        mask[1, (N + 1) // 2 :] = False
+        mask[1:, (N + 1) // 2 :] = False
+    return dict(
+        q=leaf(B, H, n, d),
+        k=leaf(B, H, N, d),
+        v=leaf(B, H, N, d),
+        attention_mask=mask,
+        query_rows=leaf(B, H, n, K),
+        key_rows=leaf(B, H, N, K),
+        value_table=leaf(d, K),
+    )
 
-    query, key, value = leaf(B, H, N, d), leaf(B, H, N, d), leaf(B, H, N, d)
-    query_rows, key_rows = leaf(B, H, N, K), leaf(B, H, N, K)
-    relative_value = leaf(d, K)
-    return query, key, value, mask, query_rows, key_rows, relative_value
 
-
-def results(function, inputs, beyond="clip", dropout=0.0):
+def results(function, inputs, **options):
     """{"z": z, and for each input with a gradient its name: the gradient}.
 
     The seed of the dropout and the gradient of z are always the same.
     """
     torch.manual_seed(0)
-    z = function(*inputs, beyond, dropout)
-
-    with_gradient = {}
-    for name, x in zip(ARGUMENTS, inputs, strict=True):
-        if x is not None and x.requires_grad:
-            with_gradient[name] = x
-    gradients = torch.autograd.grad(z, list(with_gradient.values()), upstream_for(z))
-    return {"z": z.detach(), **dict(zip(with_gradient, gradients, strict=True))}
+    z = function(**inputs, **options)
+    given = {name: x for name, x in inputs.items() if x is not None and x.requires_grad}
+    gradients = torch.autograd.grad(z, list(given.values()), upstream_for(z))
+    return {"z": z.detach(), **dict(zip(given, gradients, strict=True))}
 
 
 def upstream_for(z):
     """A fixed gradient of the shape and dtype of z, different for every number."""
     return torch.arange(z.numel(), dtype=torch.float64).sin().to(z.dtype).view(z.shape)
+
+
+def lines_run(function, *arguments):
+    """How many lines of attention.py and kernels.py a call runs.
+
+    Each iteration of a loop counts, also inside a comprehension.
+    """
+    files = (attention.__file__, kernels.__file__)
+    count = 0
+
+    def note(frame, event, argument):
+        nonlocal count
+        if frame.f_code.co_filename not in files:
+            return None
+        count += event == "line"
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        function(*arguments)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+# --- Comparisons ----------------------------------------------------------------------------------
 
 
 def assert_near(got, expected, tolerance=1e-12, name=""):
@@ -303,11 +226,14 @@ def assert_near(got, expected, tolerance=1e-12, name=""):
     )
 
 
-def assert_same_bits(got, expected):
-    """Compare two results of `results`."""
-    assert got.keys() == expected.keys()
-    for name in got:
-        assert torch.equal(got[name], expected[name]), f"the bits of {name} differ"
+def assert_same_with_gradients(got, expected, inputs, tolerance=1e-10):
+    """Compare two tensors, and the gradients of all inputs that have one."""
+    assert_near(got, expected, tolerance)
+    upstream = upstream_for(expected)
+    options = dict(allow_unused=True, materialize_grads=True)
+    one = torch.autograd.grad(got, inputs, upstream, **options)
+    other = torch.autograd.grad(expected, inputs, upstream, **options)
+    assert_near(one, other, tolerance, "gradient")
 
 
 # --- Drawings in docstrings -----------------------------------------------------------------------
@@ -332,4 +258,4 @@ def number_of(cell):
     if cell == "0":
         return 0
     letter = ord(cell[0]) - ord("a") + 1
-    return 100 * letter + int(cell[1:])
+    return 100 * letter + int(cell[1:] or 0)

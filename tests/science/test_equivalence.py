@@ -23,7 +23,8 @@ from attention import (
     split_heads,
 )
 from helpers import assert_near, draw, mixer_config, random_mixer, random_tokens, small_model
-from kernels import add_band, convolve, key_scores, relative_scores
+from kernels import convolve
+from references import key_scores, relative_scores
 
 B, N, H, d, K = 2, 23, 3, 4, 7
 C = H * d
@@ -46,6 +47,18 @@ def project(mixer, x):
     k = split_heads(mixer.key(x), H)
     v = split_heads(mixer.value(x), H)
     return q, k, v
+
+
+def query_rows_of(mixer, q):
+    """What the terms of a mixer add at each r: (B, H, N, K), (H, 1, K), ..."""
+    _, _, query_rows, _, _ = mixer.apply_terms(q, q)
+    return query_rows
+
+
+def map_of(rows):
+    """rows[i, j - i] with "clip"; (H, 1, K) is one row for all queries. Returns (..., N, N)."""
+    rows = rows.expand(*rows.shape[:-2], N, -1)
+    return relative_scores(rows, N, "clip")
 
 
 def content_of(q, k):
@@ -133,8 +146,8 @@ def test_a_dynamic_convolution_of_the_query_is_shaws_relative_key():
     shaw = torch.einsum("bhid,bhijd->bhij", query, keys) / math.sqrt(d)
 
     # here: each query makes a kernel
-    rows = mixer.sum_of_rows("query", query)  # (B, H, N, K)
-    assert_same(content_of(query, key) + relative_scores(rows, N), shaw)
+    rows = query_rows_of(mixer, query)  # (B, H, N, K)
+    assert_same(content_of(query, key) + map_of(rows), shaw)
 
 
 def test_these_rows_are_a_linear_layer_of_the_query_as_in_a_dynamic_convolution():
@@ -142,7 +155,7 @@ def test_these_rows_are_a_linear_layer_of_the_query_as_in_a_dynamic_convolution(
     mixer = mixer_of("dynamic")
     query, _, _ = project(mixer, draw(B, N, C))
     weight = mixer.terms["dynamic"].w.t() / math.sqrt(d)  # (K, d)
-    assert_same(mixer.sum_of_rows("query", query), F.linear(query, weight))
+    assert_same(query_rows_of(mixer, query), F.linear(query, weight))
 
 
 # --- 3. The fixed term is T5's bias with one bucket per position ----------------------------------
@@ -160,8 +173,8 @@ def test_the_fixed_term_is_t5s_bias_with_one_bucket_per_position():
     bucket = RELATIVE.clamp(-k, k) + k  # (N, N)
     table = mixer.terms["fixed"].beta.t()  # (K, H)
     bias = F.embedding(bucket, table).permute(2, 0, 1)  # (N, N, H) -> (H, N, N)
-    rows = mixer.sum_of_rows("query", query).expand(-1, N, -1)  # (H, 1, K) -> (H, N, K)
-    assert_same(relative_scores(rows, N), bias)
+    rows = query_rows_of(mixer, query)  # (H, 1, K)
+    assert_same(map_of(rows), bias)
 
 
 # --- 4. Composite attention without its content is a convolution ----------------------------------
@@ -183,8 +196,8 @@ def test_fixed_attention_without_content_is_a_lightweight_convolution():
     query, _, value = project(mixer, draw(B, N, C))
 
     # attention with the fixed term alone
-    rows = mixer.sum_of_rows("query", query).expand(-1, N, -1)  # (H, 1, K) -> (H, N, K)
-    logits = relative_scores(rows, N)  # (H, N, N)
+    rows = query_rows_of(mixer, query)  # (H, 1, K)
+    logits = map_of(rows)  # (H, N, N)
     attended = softmax_within_window(logits) @ value  # (B, H, N, d)
 
     # the convolution with the kernel softmax(beta)
@@ -205,8 +218,8 @@ def test_composite_attention_without_content_is_a_dynamic_convolution():
     mixer = mixer_of("composite")
     query, _, value = project(mixer, draw(B, N, C))
 
-    rows = mixer.sum_of_rows("query", query)  # (B, H, N, K)
-    attended = softmax_within_window(relative_scores(rows, N)) @ value  # (B, H, N, d)
+    rows = query_rows_of(mixer, query)  # (B, H, N, K)
+    attended = softmax_within_window(map_of(rows)) @ value  # (B, H, N, d)
 
     p = rows.softmax(dim=-1)
     convolved = convolve(p, value)  # (B, H, N, d)
@@ -224,8 +237,8 @@ def test_composite_attention_is_content_and_the_logits_of_this_convolution_in_on
     x = draw(B, N, C)
     query, key, value = project(mixer, x)
 
-    rows = mixer.sum_of_rows("query", query)  # (B, H, N, K)
-    logits = content_of(query, key) + relative_scores(rows, N)  # (B, H, N, N)
+    rows = query_rows_of(mixer, query)  # (B, H, N, K)
+    logits = content_of(query, key) + map_of(rows)  # (B, H, N, N)
     z = logits.softmax(dim=-1) @ value  # (B, H, N, d)
     assert_same(mixer(x, NO_PADDING), mixer.output(merge_heads(z)))
 
@@ -238,14 +251,13 @@ EVERY_R = torch.arange(1 - N, N)  # (2N - 1,): all relative positions of N token
 def scores_of(mixer, x):
     """The scores (B, H, N, N) of a mixer without convolutions: its content and its rows."""
     q, k, _ = project(mixer, x)
-    content = content_of(*mixer.content(q, k))
-    query_rows = mixer.sum_of_rows("query", q)
+    q, k, query_rows, key_rows, _ = mixer.apply_terms(q, k)
+    scores = content_of(q, k)
     if query_rows is not None:
-        content = add_band(content, query_rows, mixer.beyond)
-    key_rows = mixer.sum_of_rows("key", k)
+        scores = scores + map_of(query_rows)
     if key_rows is not None:
-        content = content + key_scores(key_rows, N, mixer.beyond)
-    return content
+        scores = scores + key_scores(key_rows, N, mixer.beyond)
+    return scores
 
 
 def without_bias(linear, x):
@@ -288,8 +300,9 @@ def test_rotary_with_biases_is_rotated_content_and_three_terms_of_the_paper():
     w = rotated_bias(c).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
     u = rotated_bias(b).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
     fixed = b @ w  # (H, 1, 2N - 1)
-    terms = relative_scores(fixed.expand(-1, N, -1) + q @ w, N) + key_scores(k @ u, N)
-    assert_same(scores_of(mixer, x), content_of(*mixer.content(q, k)) + terms)
+    terms = map_of(fixed + q @ w) + key_scores(k @ u, N, "clip")
+    rotated_q, rotated_k, _, _, _ = mixer.apply_terms(q, k)
+    assert_same(scores_of(mixer, x), content_of(rotated_q, rotated_k) + terms)
 
 
 def test_symmetric_alibi_commutes_with_reversing_the_sentence():
@@ -340,7 +353,7 @@ def test_t5_with_one_bucket_per_position_is_the_fixed_term():
     with torch.no_grad():
         fixed.beta.copy_(t5.beta[:, buckets])
     q = draw(B, H, n, d)
-    assert_same(t5(q), fixed(q))
+    assert_same(t5.query_rows(q), fixed.query_rows(q))
 
 
 def test_the_four_terms_of_transformer_xl_are_ours():
@@ -356,10 +369,10 @@ def test_the_four_terms_of_transformer_xl_are_ours():
 
     R_r = sinusoids(EVERY_R, C, torch.float64)  # (2N - 1, C)
     w = split_heads(term.W(R_r)[None], H)[0].transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
-    dynamic = relative_scores(q @ w, N)
-    fixed = relative_scores((term.v[:, None] @ w).expand(-1, N, -1), N)  # (H, N, N)
+    dynamic = map_of(q @ w)
+    fixed = map_of(term.v[:, None] @ w)  # (H, N, N)
     row = k @ term.u[:, :, None] / math.sqrt(d)  # (B, H, N, 1): one number for every r
-    key_dynamic = key_scores(row, N)
+    key_dynamic = key_scores(row, N, "clip")
     assert_same(scores_of(mixer, x), content_of(q, k) + dynamic + key_dynamic + fixed)
 
 
@@ -409,15 +422,14 @@ def test_the_rows_of_deberta_are_those_of_a_dynamic_and_a_key_dynamic_term_per_h
     config = mixer_config("composite-key", hidden_size=C, heads=H, kernel_size=K)
     dynamic = TERMS["dynamic"](config).double()
     key_dynamic = TERMS["key_dynamic"](config).double()
+    _, _, query_rows, key_rows, _ = deberta.apply_terms(q, k)
     for h in range(H):
         with torch.no_grad():
             dynamic.w.copy_(w[h].t())
             key_dynamic.u.copy_(u[h].t())
         own = slice(h, h + 1)
-        rows = deberta.sum_of_rows("query", q)[:, own] * math.sqrt(3)
-        assert_same(rows, dynamic(q[:, own]))
-        rows = deberta.sum_of_rows("key", k)[:, own] * math.sqrt(3)
-        assert_same(rows, key_dynamic(k[:, own]))
+        assert_same(query_rows[:, own] * math.sqrt(3), dynamic.query_rows(q[:, own]))
+        assert_same(key_rows[:, own] * math.sqrt(3), key_dynamic.key_rows(k[:, own]))
 
 
 def test_canon_is_a_convolution_before_all_three_projections():

@@ -52,15 +52,6 @@ def test_of_the_chosen_80_percent_are_masked_10_percent_random_and_10_percent_th
     assert within_5_sigmas(int(random.sum()), count, 0.1 - coincidence)
 
 
-def test_tokens_are_chosen_independently_of_their_neighbours(masked):
-    _, _, labels = masked
-    chosen = labels[:, -100:] != -100  # the ordinary tokens: (1000, 100)
-
-    # Two neighbours are both chosen with probability 0.15 squared.
-    both = chosen[:, 1:] & chosen[:, :-1]  # (1000, 99)
-    assert within_5_sigmas(int(both.sum()), 99_000, 0.15**2)
-
-
 def test_special_tokens_are_never_chosen(masked):
     rows, _, labels = masked
     chosen = labels != -100
@@ -72,20 +63,6 @@ def test_labels_are_the_original_tokens_and_tokens_that_are_not_chosen_stay(mask
     chosen = labels != -100
     assert torch.equal(labels[chosen], rows[chosen])
     assert torch.equal(masked_ids[~chosen], rows[~chosen])
-
-
-def test_random_tokens_are_drawn_from_all_ordinary_ids(masked):
-    rows, masked_ids, labels = masked
-    chosen = labels != -100
-    random = masked_ids[chosen & (masked_ids != MASK) & (masked_ids != rows)]
-    assert random.min() >= len(SPECIAL_TOKENS)
-    assert random.max() < VOCABULARY_SIZE
-
-    # Each tenth of the vocabulary gets one tenth of them: a variance of n * 0.1 * 0.9, 5 sigmas.
-    tenth = (random - len(SPECIAL_TOKENS)) * 10 // (VOCABULARY_SIZE - len(SPECIAL_TOKENS))
-    counts = torch.bincount(tenth, minlength=10)
-    sigma = math.sqrt(len(random) * 0.09)
-    assert (counts - len(random) / 10).abs().max() < 5 * sigma, counts
 
 
 def test_every_ordinary_id_can_be_drawn_the_first_and_the_last_among_them():

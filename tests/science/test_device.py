@@ -1,0 +1,136 @@
+"""Training on a GPU, tried without one: pretended_device.py explains how.
+
+A tensor that was left on the CPU, and every wait for the device, is an error, except in MAY_WAIT.
+The losses equal those of the CPU. This does not show the speed, the memory and the precision of a
+GPU, nor what CUDA's own functions compute.
+"""
+
+import pytest
+import torch
+
+import glue
+import pretrain
+from attention import VARIANTS
+from data import CLS, PAD, prepare_corpus
+from model import BertForClassification, BertForMaskedLM
+from model_helpers import WORDS, small_config, word_tokenizer
+from pretended_device import CPU, DEVICE, pretended_device, waiting_allowed
+from support.glue_files import Examples
+
+SETTINGS = {
+    "task": "mrpc",
+    "seed": 3,
+    "steps": 4,
+    "warmup_steps": 1,
+    "lr": 0.01,
+    "weight_decay": 0.1,
+    "batch_size": 8,
+}
+
+# These functions move the model to the device or read results, once in many steps.
+MAY_WAIT = (
+    (pretrain.Trainer, "__init__"),
+    (pretrain.Trainer, "resume"),
+    (pretrain.Trainer, "log"),
+    (pretrain, "evaluate"),
+    (glue, "predict"),
+)
+
+# kernels.py computes up to 64 tokens, more tokens, and blocks of a long sequence in three ways.
+# In these tests, a sequence of more than 90 tokens is long.
+LENGTHS = (24, 80, 128)
+
+
+@pytest.fixture(autouse=True)
+def settings_of_these_tests(monkeypatch):
+    for owner, name in MAY_WAIT:
+        monkeypatch.setattr(owner, name, waiting_allowed()(getattr(owner, name)))
+    monkeypatch.setattr("attention.LONGEST_WHOLE", 90)
+    monkeypatch.setattr("kernels.BLOCK", 70)
+
+
+def near(numbers):
+    return pytest.approx(numbers, rel=1e-5)
+
+
+def trainer_on(device, make_model, *arguments, path="not-written"):
+    """A Trainer. Its model has the same weights on every device."""
+    torch.manual_seed(1)
+    return pretrain.Trainer(make_model(*arguments), SETTINGS, path, device, torch.float32)
+
+
+# --- Pre-training ---------------------------------------------------------------------------------
+
+
+class RandomSentences:
+    """In each step two sentences, of N and of N - 7 tokens; N is the next of LENGTHS."""
+
+    vocab_size = len(WORDS)
+
+    def batch(self, seed, step, batch_size):
+        ids = torch.randint(5, len(WORDS), (2, LENGTHS[step]))
+        ids[:, 0] = CLS
+        ids[1, -7:] = PAD
+        return ids
+
+
+def losses(variant, device):
+    """The loss of each step. It depends on all gradients of the steps before."""
+    config = small_config(variant, max_length=LENGTHS[-1])
+    trainer = trainer_on(device, BertForMaskedLM, config)
+    found = []
+    for _ in LENGTHS:
+        pretrain.train_step(trainer, RandomSentences())
+        found.append(trainer.log())
+    return found
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_training_never_waits_for_the_device_and_equals_that_on_a_cpu(variant):
+    expected = losses(variant, CPU)
+    with pretended_device():
+        assert losses(variant, DEVICE) == near(expected)
+
+
+def resumed_run(device, corpus, folder):
+    """The last evaluation of a run of four steps that was stopped after two of them."""
+    arguments = device, BertForMaskedLM, small_config(vocab_size=corpus.vocab_size)
+    stopped = trainer_on(*arguments, path=folder / "state.pt")
+    for _ in range(2):
+        pretrain.train_step(stopped, corpus)
+    stopped.log()
+    stopped.save()
+
+    resumed = trainer_on(*arguments, path=folder / "state.pt")
+    resumed.resume()
+    pretrain.train(resumed, corpus, folder, eval_every=1, micro_batch=3)
+    return resumed.records[-1]
+
+
+def test_a_run_is_evaluated_saved_and_resumed_as_on_a_cpu(small_text, tmp_path):
+    corpus = prepare_corpus([str(small_text.file)], small_text.cache, 24, 1_000)
+    expected = resumed_run(CPU, corpus, tmp_path / "cpu")
+    with pretended_device():
+        assert resumed_run(DEVICE, corpus, tmp_path / "device") == near(expected)
+
+
+# --- Fine-tuning ----------------------------------------------------------------------------------
+
+
+def fine_tuned(device, labels, classes):
+    """The losses of four steps, and then the answers, for pairs of sentences of 1 to 5 words."""
+    texts = [" ".join(WORDS[5 : 6 + row % 5]) for row in range(len(labels))]
+    pairs = glue.LabelledPairs(Examples(texts, texts, labels), word_tokenizer(), 24)
+    trainer = trainer_on(device, BertForClassification, small_config(), classes)
+    glue.fine_tune(trainer, pairs)
+    answers = glue.predict(trainer.model, pairs, device, torch.float32)
+    return [record["loss"] for record in trainer.records[1:]], answers
+
+
+@pytest.mark.parametrize(("labels", "classes"), [([0, 1, 2] * 8, 3), ([0.5, 2.0, 5.0] * 8, 1)])
+def test_fine_tuning_never_waits_for_the_device_and_equals_that_on_a_cpu(labels, classes):
+    expected, expected_answers = fine_tuned(CPU, labels, classes)
+    with pretended_device():
+        found, answers = fine_tuned(DEVICE, labels, classes)
+    assert found == near(expected)
+    assert answers == near(expected_answers)

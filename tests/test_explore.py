@@ -2,9 +2,6 @@
 
 import base64
 import json
-import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -21,7 +18,6 @@ SENTENCE = "the cat was tired . the dogs were tired . the cat"
 N = 14  # tokens of the sentence, [CLS] and [SEP] included
 K = 5  # k = 2
 H = 4
-NODE = shutil.which("node")  # runs JavaScript; optional
 
 
 def write_run(folder, variant, **overrides):
@@ -155,57 +151,6 @@ def test_the_terms_alone_give_the_map_without_content(tmp_path, beyond):
         assert np.abs(found.numpy() - p).max() < 1e-4
 
 
-@pytest.mark.skipif(NODE is None, reason="node, which runs JavaScript, is optional")
-@pytest.mark.parametrize(
-    "variant, overrides",
-    [
-        ("composite-key", {"beyond": "clip"}),
-        ("composite-key", {"beyond": "zero"}),
-        ("absolute", {}),
-        ("convbert", {}),
-        ("dilated", {}),
-    ],
-)
-def test_the_script_of_the_page_computes_the_same_maps(tmp_path, variant, overrides):
-    write_run(tmp_path, variant, **overrides)
-    run = explore.describe_run(tmp_path, SENTENCE)
-    template = explore.TEMPLATE.read_text(encoding="utf-8")
-    arithmetic = re.search(r'<script id="arithmetic">(.*?)</script>', template, re.DOTALL)[1]
-
-    # all heads of both layers, as the page reads them
-    program = arithmetic + (
-        "const run = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
-        "const layers = run.layers.map((layer, l) => layer.heads.map((_, h) =>"
-        "  readHead(run, l + 1, h + 1).rows));"
-        "console.log(JSON.stringify(layers));"
-    )
-    done = subprocess.run(
-        [NODE, "-e", program], input=json.dumps(run), text=True, stdout=subprocess.PIPE
-    )
-    assert done.returncode == 0
-    for layer, heads in enumerate(json.loads(done.stdout), 1):
-        expected = maps_of(run, layer)
-        for h, rows in enumerate(heads):
-            found = torch.tensor([row["weights"] for row in rows], dtype=torch.float64)
-            assert (found - expected[h]).abs().max() < 1e-6
-
-
-def test_a_term_of_ones_own_is_in_the_page_under_its_name(tmp_path, monkeypatch):
-    class Slope(attention.Term):
-        """- |r|, with a row for each query that does not depend on the text."""
-
-        def query_rows(self, q):
-            r = torch.arange(-2.0, 3.0)
-            return -r.abs().expand(*q.shape[1:3], -1)  # (H, N, K)
-
-    monkeypatch.setitem(attention.TERMS, "slope", Slope)
-    monkeypatch.setitem(VARIANTS, "slope", attention.Variant("a_ij - |r|", terms=("slope",)))
-    write_run(tmp_path, "slope")
-    (term,) = explore.describe_run(tmp_path, SENTENCE)["layers"][0]["heads"][0]["terms"]
-    assert term["name"] == "slope"
-    assert unpack(term["rows"]).tolist() == [[-2, -1, 0, -1, -2]] * N
-
-
 # --- The page -------------------------------------------------------------------------------------
 
 
@@ -217,14 +162,6 @@ def test_a_sentence_cannot_become_a_part_of_the_page():
     start = page.index('<script type="application/json" id="data">')
     text = page[page.index(">", start) + 1 : page.index("</script", start)]
     assert json.loads(text)["sentence"] == sentence
-
-
-def test_two_runs_are_in_one_page_in_the_order_of_the_command_line(tmp_path, run_program):
-    write_run(tmp_path / "a", "composite")
-    write_run(tmp_path / "b", "lightconv", layers=1)
-    assert run_program(explore.main, tmp_path / "a", tmp_path / "b", SENTENCE).code == 0
-    page = (tmp_path / "a" / "figures" / "explore.html").read_text(encoding="utf-8")
-    assert 0 < page.index('"variant":"composite"') < page.index('"variant":"lightconv"')
 
 
 @pytest.mark.parametrize(

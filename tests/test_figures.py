@@ -97,19 +97,6 @@ def test_dynamic_kernels_are_made_by_the_query_without_the_fixed_term(variant):
         assert np.allclose(found[h], expected.detach(), atol=1e-6)
 
 
-def test_depthwise_kernels_are_named_by_what_they_convolve_and_sorted():
-    model, _ = model_of("conv-qkv")
-    found = look.depthwise_kernels(model, layer=2)
-    assert list(found) == ["for the query", "for the key", "for the value"]
-    weight = model.bert.layers[1].mixer.key.depthwise.weight.detach()[:, 0].numpy()  # (C, K)
-    assert np.array_equal(found["for the key"], weight[look.channel_order(weight)])
-
-
-def test_channels_are_sorted_by_the_position_of_their_largest_weight():
-    weight = np.array([[0, 0, 9], [1, -8, 0], [0, 0, 3], [5, 0, 0], [0, 2, 1]])
-    assert look.channel_order(weight).tolist() == [3, 1, 4, 2, 0]
-
-
 # --- The command line -----------------------------------------------------------------------------
 
 

@@ -1,6 +1,5 @@
 """lab/lengths.py: the same hidden tokens at every length, and the loss of the model."""
 
-import json
 
 import numpy as np
 import pytest
@@ -46,19 +45,6 @@ def test_the_text_is_the_held_out_sentences_in_order_with_a_sep_after_each(corpu
             tokens += [*corpus.tokens[begin:end].tolist(), SEP]
     assert text == tokens[: len(text)]
     assert len(text) > len(tokens) - (LONGEST - 1)
-
-
-def test_the_labels_are_the_tokens_that_the_masks_hide(corpus):
-    text = lengths.held_out_text(corpus, LENGTHS)
-    scored = text.labels != -100
-    assert scored.any()
-    stretches = lengths.held_out_stretches(corpus, LONGEST)
-    assert (text.labels[scored] == stretches[scored]).all()
-
-
-def test_the_drawing_of_scored_positions_is_what_it_makes():
-    scored = lengths.scored_positions(12, [5, 7], margin=1)
-    assert "".join(".x"[int(each)] for each in scored) == ".xx......xx."
 
 
 def test_at_every_length_the_same_tokens_are_hidden(corpus):
@@ -115,29 +101,6 @@ def test_the_end_weights_are_divided_by_the_ratio_of_the_lengths_and_the_others_
 
 
 # --- The command ----------------------------------------------------------------------------------
-
-
-def test_every_run_is_measured_at_the_lengths_that_it_can_read(
-    corpus, runs, small_text, run_program, tmp_path
-):
-    """Divided end weights: rows of the training keep their loss. At 40 tokens they are others."""
-    text = lengths.held_out_text(corpus, (8, 16, 40))
-    options = ["--corpus", small_text.file, "--cache_dir", small_text.cache]
-    options += ["--lengths", 40, 16, 8, 16, "--device", "cpu", "--dtype", "fp32"]
-    out = tmp_path / "whole.jsonl"
-    assert run_program(lengths.main, *runs.values(), *options, "--out", out).code == 0
-    records = [json.loads(line) for line in out.read_text().splitlines()]
-    losses = {record["settings"]["variant"]: dict(record["losses"]) for record in records}
-    assert list(losses["alibi"]) == list(losses["fixed"]) == [8, 16, 40]
-    assert list(losses["absolute"]) == [8, 16]  # it has 16 positions
-
-    out = tmp_path / "divided.jsonl"
-    options += ["--divide_end_weights", "--out", out]
-    assert run_program(lengths.main, runs["fixed"], *options).code == 0
-    divided = dict(json.loads(out.read_text())["losses"])
-    assert [divided[N] == losses["fixed"][N] for N in (8, 16, 40)] == [True, True, False]
-    model = lengths.with_divided_end_weights(load_run(runs["fixed"])[0], 40)
-    assert divided[40] == lengths.loss_at(model, text, 40, torch.device("cpu"), torch.float32)
 
 
 @pytest.mark.parametrize(

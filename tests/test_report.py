@@ -122,23 +122,6 @@ def test_a_cell_is_mean_and_standard_error_over_seeds_and_says_if_seeds_are_miss
     assert lines[3] == "| fixed | 1.500 +- 0.500 (2 seeds) |"
 
 
-def test_finetuning_seeds_are_averaged_before_the_error_over_pretraining_seeds():
-    """10 and 30 are one value, 20; 24 is the other one. The 0 is a constant answer."""
-    records = [
-        run_record(seed=0, glue=[glue_record(10.0), glue_record(30.0, seed=43)]),
-        run_record(seed=1, glue=[glue_record(48.0), glue_record(0.0, seed=43)]),
-    ]
-    lines = report.measure_table(records, [report.COLA])
-    assert lines[2] == "| none | 22.0 +- 2.0* |"
-    assert "the same answer for all rows" in lines[-1]
-
-
-def test_minimal_pairs_are_the_mean_of_their_paradigms():
-    records = [run_record(pairs={"toy": pair_entries({"a": 60.0, "b": 70.0})})]
-    one = report.pairs_measure("a", "toy", "a")
-    assert report.measure_table(records, [report.TOY_PAIRS, one])[2] == "| none | 65.0 | 60.0 |"
-
-
 def test_a_difference_is_that_of_runs_with_the_same_seed():
     """Differences -1, -2, -3: mean -2, standard error 1 / sqrt(3), t = 2 sqrt(3)."""
     t = 2 * math.sqrt(3)

@@ -1045,27 +1045,6 @@ def assert_token_kernels(variant, expected_at):
     assert_near(got[mask], expected[mask], 1e-12)
 
 
-@pytest.mark.parametrize(
-    "variant", ["dynamic", "composite", "composite-key", "shaw", "composite-conv-qk"]
-)
-def test_token_kernels_of_the_dynamic_term_are_its_scores(variant):
-    """q_i . w_r / sqrt(d), and nothing of the other terms."""
-
-    def expected_at(x, mask, weights):
-        q = references.projection(x, mask, weights, "query", VARIANTS[variant])  # (B, N, C)
-        w = weights["terms.dynamic.w"]  # (d, K)
-        kernels = torch.zeros(B, H, x.shape[1], K, dtype=torch.float64)
-        for h in range(H):
-            for t in range(K):  # the column of r = t - k
-                for b in range(B):
-                    for i in range(x.shape[1]):
-                        q_i = q[b, i, h * d : (h + 1) * d]
-                        kernels[b, h, i, t] = q_i @ w[:, t] / math.sqrt(d)
-        return kernels
-
-    assert_token_kernels(variant, expected_at)
-
-
 def test_token_kernels_of_convbert_are_its_linear_layer():
     def expected_at(x, mask, weights):
         rows = references.convbert_kernels(x, mask, weights)  # (B, N, H/2 * K)

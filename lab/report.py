@@ -447,6 +447,8 @@ TABLES = {
     # README.md
     "first-command":     (first_command_table, ["first-command.jsonl"]),
     "summary":           (summary_table, ["toy.jsonl", "english.jsonl"]),
+    # docs/tour.md
+    "lesson":            (measure_table, ["lesson.jsonl"], (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS)),
     # docs/results.md
     "toy-language":      (measure_table, ["toy.jsonl"], (PARAMETERS, *TOY_MEASURES)),
     "toy-order":         (differences_table, ["toy.jsonl"], TOY_MEASURES, ORDER_STEPS),

@@ -345,7 +345,7 @@ def test_the_examples_with_a_run_give_the_shapes_that_they_name(tmp_path, monkey
     make_run(tmp_path / "runs/composite", "composite")
     monkeypatch.chdir(tmp_path)
 
-    names = run_block("README.md", 0)
+    names = run_block("docs/figures.md", 0)
     N = len(names["pieces"])
     assert names["hidden"].shape == (1, N, 32)
     assert names["p"].shape == (4, N, N)

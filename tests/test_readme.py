@@ -1,19 +1,20 @@
 """README.md: its length, its commands, and its two examples of a new variant, run as printed."""
 
-import itertools
+import ast
+import inspect
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 
 import pytest
-import torch
 
 import glue
 import model
 import pretrain
-from attention import VARIANTS
+from attention import VARIANTS, composite_attention
 from conftest import ROOT
 from lab import bench, exchange, explore, family, figures, lengths, pairs, report
 from support.glue_table import PUBLISHED
@@ -22,33 +23,43 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-# --- The table of variants ------------------------------------------------------------------------
+# --- The first screen -----------------------------------------------------------------------------
 
 
-def rows_of_variants():
-    """The rows of README's table: [(names, [number of parameters], [last cell]), ...]"""
-    lines = README.splitlines()
-    start = next(n for n, line in enumerate(lines) if line.startswith("| `--variant` |")) + 2
-    rows = []
-    for line in itertools.takewhile(lambda line: line.startswith("|"), lines[start:]):
-        names, _, parameters, last = line.strip("| ").split(" | ")
-        rows.append((names.split(", "), parameters.split(" / "), last.split(" / ")))
-    return rows
+def test_the_ten_lines_are_those_of_attention():
+    """Without comments and docstring, README shows the code of composite_attention."""
+    shown = re.search(r"```python\n(def composite_attention.*?)```", README, flags=re.DOTALL)[1]
+    code = ast.parse(textwrap.dedent(inspect.getsource(composite_attention))).body[0]
+    del code.body[0]  # the docstring
+    assert ast.unparse(ast.parse(shown)) == ast.unparse(code)
 
 
-def test_the_table_has_every_variant_with_its_parameters_and_its_published_score():
-    named = []
-    for names, parameters, scores in rows_of_variants():
-        named += names
-        for number, name in enumerate(names):
-            config = model.BertConfig.from_size("small", name)
-            with torch.device("meta"):  # no memory for the weights, and no time to draw them
-                small = model.BertForMaskedLM(config)
-            assert parameters[number] == f"{model.parameter_count(small):,}", name
-            if name in PUBLISHED["small"]:
-                means, _ = PUBLISHED["small"][name]
-                assert scores[number] == means.split()[-1], name
-    assert sorted(named) == sorted(VARIANTS)
+def test_the_variants_of_the_paper_have_their_published_score():
+    """A line of the block: names, what they are, and as many scores at its end."""
+    block = re.search(r"```\n--variant .*?\n(.*?)```", README, flags=re.DOTALL)[1]
+    found = {}
+    for line in block.splitlines():
+        names = re.match(r"[\w-]+(, [\w-]+)*", line)[0].split(", ")
+        scores = line.split()[-len(names) :]
+        found |= dict(zip(names, scores, strict=True))
+    published = {name: means.split()[-1] for name, (means, _) in PUBLISHED["small"].items()}
+    assert found == published
+    assert set(found) <= set(VARIANTS)
+
+
+# --- The tour -------------------------------------------------------------------------------------
+
+
+def test_every_output_of_the_tour_is_recorded():
+    """Each indented line that a program prints is a line of results/tour.txt."""
+    recorded = (ROOT / "results/tour.txt").read_text(encoding="utf-8").splitlines()
+    tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
+    outputs = re.findall(r"^    (\[MASK\].*|step .*|  [\d,]+ parameters.*|  if all.*)$", tour, re.M)
+    assert len(outputs) == 10
+    outputs += re.findall(r"^\| \w+(?: of 32 paradigms)? \| [\d.]+ \|$", tour, re.M)
+    assert len(outputs) == 10 + 14
+    for line in outputs:
+        assert line in recorded
 
 
 # --- Commands -------------------------------------------------------------------------------------
@@ -120,7 +131,7 @@ def copy_with_examples(tmp_path_factory):
     section = README[README.index("## A variant of your own") :]
     section = section[: section.index("\n## ", 1)]
     examples = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 1
     for name in ("docs/family.md", "docs/differences.md"):
         text = (ROOT / name).read_text(encoding="utf-8")
         examples += re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
@@ -148,7 +159,7 @@ def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
     chosen = f"fixed-key or local-mean or (({tests}) and ({documents}))"
     done = run_in(copy_with_examples, *arguments, "-k", chosen)
     assert done.returncode == 0, done.stdout
-    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 90
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 75
 
 
 def test_the_examples_train_from_the_command_line(copy_with_examples, small_text, tmp_path):
@@ -161,4 +172,4 @@ def test_the_examples_train_from_the_command_line(copy_with_examples, small_text
     done = run_in(copy_with_examples, *arguments)
     assert done.returncode == 0, done.stderr
     for variant in examples:
-        assert (tmp_path / "runs" / variant / "model.pt").is_file()
+        assert (tmp_path / "runs" / f"corpus-{variant}" / "model.pt").is_file()

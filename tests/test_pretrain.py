@@ -167,13 +167,16 @@ def test_a_dry_run_writes_no_run(start, tmp_path):
 
 
 def assert_same_run(out_dir, expected, message=None):
-    """All evaluations, and the weights, are equal to the bit."""
+    """All evaluations, the number of tokens, and the weights are equal to the bit."""
     folder = out_dir / "corpus-composite"
     expected = expected / "corpus-composite"
-    evaluations = [[], []]
-    for found, each in zip(evaluations, (folder, expected), strict=True):
-        found += [record for record in log_of(each) if "held_out_loss" in record]
-    assert evaluations[0] == evaluations[1], message
+    results = []
+    for each in (folder, expected):
+        records = log_of(each)
+        tokens = records[-2]["tokens"]  # of the last steps; their evaluation comes after them
+        evaluations = [record for record in records if "held_out_loss" in record]
+        results.append((tokens, evaluations))
+    assert results[0] == results[1], message
     weights = load_checkpoint(folder / "model.pt")
     for name, weight in load_checkpoint(expected / "model.pt").items():
         assert torch.equal(weights[name], weight), (name, message)

@@ -1,6 +1,5 @@
 """lab/lengths.py: the same hidden tokens at every length, and the loss of the model."""
 
-
 import numpy as np
 import pytest
 import torch

@@ -2,8 +2,7 @@
 
 Optional reading. attention.py needs one sentence of this file: add_relative_scores(scores, rows)
 adds rows[i, j - i] to the score of query i and key j. It is not where the time of a training step
-goes, either: with the first command of README.md, a step of `composite` takes 1.03 times as long as
-a step of `none`.
+goes, either: docs/speed.md compares whole steps.
 
 A row holds one number for each relative position r = j - i from -k to k: K = 2k + 1 numbers. The
 number for r is in column r + k. A key farther away than k gets the number at the end of the row
@@ -183,9 +182,9 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     rows = rows.to(scores.dtype)
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
-    # The index is faster for short sequences. If there are many more rows than columns of the map
-    # (rows of the keys, in a block of a long sequence), it also needs less memory: to be skewed,
-    # each of the n rows would be extended to N + n columns.
+    # The index is faster for short sequences. n > N happens only for the rows of keys in a block of
+    # a long sequence, where attention exchanges queries and keys: to be skewed, each of these n
+    # rows would be extended to N + n columns, which needs more memory than the index.
     if min(n, N) <= SHORT or n > N:
         return scores.add_(scores_by_index(rows, N, beyond, first))
     return scores.add_(scores_by_skew(rows, N, beyond, first))

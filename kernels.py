@@ -273,9 +273,10 @@ def attention_in_blocks(
     """
     blocks = []
     for first in range(0, q.shape[-2], BLOCK):
+        # the queries of this block, and their rows; one row for all queries stays as it is
         own = slice(first, first + BLOCK)
         rows = query_rows
-        if rows is not None and rows.shape[-2] > 1:  # one row for all queries stays as it is
+        if rows is not None and rows.shape[-2] > 1:
             rows = rows[..., own, :]
 
         z = checkpoint(

@@ -241,6 +241,8 @@ def attention_rows(args, device, dtype):
     for N in args.lengths:
         B = max(1, TOKENS // N)
         arguments = make_inputs(B, N, device, dtype)
+
+        # each method once, and once more for its peak memory
         runs = {}
         peaks = {}
         for name, function in METHODS.items():
@@ -248,6 +250,7 @@ def attention_rows(args, device, dtype):
             runs[name]()  # the first time takes longer
             _, peaks[name] = with_peak(runs[name], device)
 
+        # the methods by turns
         times = take_turns(runs, device, args.rounds)
         for name in METHODS:
             yield {

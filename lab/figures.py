@@ -175,6 +175,8 @@ def draw_loss(folders):
         if not path.is_file():
             raise UserError(f"{folder} is not a run of pretrain.py: it has no log.jsonl")
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+        # two lines in one colour
         colour = COLOURS[number % len(COLOURS)]
         for name, style in (
             ("loss", {"linewidth": 0.6, "alpha": 0.5}),

@@ -28,7 +28,7 @@ Held-out sentences come in blocks of up to 64 consecutive ones, from all parts o
 English a block has about 2,000 tokens. So nearly every row of 2,048 tokens, and about half of those
 of 1,024, hold passages that do not belong together. Rows also cross the borders of documents.
 
-What is compared. At every length the same tokens are hidden, and the same ones are scored: those
+What is compared. At every length the same tokens are masked, and the same ones are scored: those
 that are at least 8 places from both ends of their row at every length (scored_positions; a quarter
 of the shortest row if it has fewer than 32 tokens). Otherwise shorter rows, which cut more
 sentences at their ends, would be at a disadvantage. So the losses of one run at two lengths can be
@@ -84,7 +84,7 @@ class HeldOutText(NamedTuple):
     """Stretches of held-out text with masks; a tensor has a row per stretch."""
 
     masked_ids: torch.Tensor  # (stretches, longest - 1), what the model gets
-    labels: torch.Tensor  # the hidden tokens that are scored, -100 elsewhere
+    labels: torch.Tensor  # the masked tokens that are scored, -100 elsewhere
 
 
 def held_out_stretches(corpus, longest):
@@ -116,7 +116,7 @@ def held_out_text(corpus, lengths):
     generator = torch.Generator().manual_seed(0)
     masked_ids, labels = mask_tokens(text, corpus.vocab_size, generator)
 
-    # the hidden tokens that are scored: the same, too
+    # the masked tokens that are scored: the same, too
     labels = labels.masked_fill(~scored_positions(text.shape[1], lengths), IGNORED)
     if (labels == IGNORED).all():
         raise UserError("no token is far enough from the ends of its rows: give longer --lengths")

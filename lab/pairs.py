@@ -108,6 +108,7 @@ def read_folder(folder):
         if not path.name.endswith(".jsonl"):
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            # a line that is not as described above is the user's wrong file
             try:
                 row = json.loads(line)
                 paradigm = row["linguistics_term"], row["UID"]
@@ -251,6 +252,7 @@ def score_run(folder, paradigms, device):
     model = model.to(device)
     tokens_per_batch = TOKENS_PER_BATCH.get(device.type, 2048)
 
+    # the differences of log-probabilities of each paradigm, and how many are right
     results = []
     for name, phenomenon, pairs in tqdm(paradigms, desc=str(folder), unit="paradigm", disable=None):
         scores = score_pairs(model, tokenizer, pairs, tokens_per_batch)

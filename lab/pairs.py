@@ -252,7 +252,7 @@ def score_run(folder, paradigms, device):
     model = model.to(device)
     tokens_per_batch = TOKENS_PER_BATCH.get(device.type, 2048)
 
-    # the differences of log-probabilities of each paradigm, and how many are right
+    # the scores of the good and the bad sentences of each paradigm, and what they say
     results = []
     for name, phenomenon, pairs in tqdm(paradigms, desc=str(folder), unit="paradigm", disable=None):
         scores = score_pairs(model, tokenizer, pairs, tokens_per_batch)

@@ -145,30 +145,6 @@ def skew(x):
     return numbers.unflatten(-1, (n, W - 1))  # n W - n = n (W - 1) numbers: 3 rows of 5
 
 
-def unskew(x):
-    """Row i is moved to the right by n - 1 - i columns: (..., n, N) -> (..., n, N + n).
-
-    The columns of a map, which stand for the key j, then stand for r = j - i, and a spare one for
-    nothing: this is the way back in the drawing of `scores_by_skew`. Example: N = n = 3.
-    With n - 1 = 2 zeros before each row, and a row of zeros, the numbers are read as n rows that
-    are one number longer than before:
-
-                                    r:   -2  -1   0   1   2
-        0 0 s00 s01 s02                   0   0 s00 s01 s02 0
-        0 0 s10 s11 s12       ->          0 s10 s11 s12   0 0
-        0 0 s20 s21 s22                 s20 s21 s22   0   0 0
-        0 0  0   0   0
-    """
-    n, N = x.shape[-2:]
-
-    # n - 1 columns on the left, 0 on the right, 0 rows above, 1 row below: the left drawing
-    padded = F.pad(x, (n - 1, 0, 0, 1))  # (..., n + 1, N + n - 1): 4 rows of 5
-
-    # the first n (N + n) = 18 of its 20 numbers, as n = 3 rows of N + n = 6: the right drawing
-    numbers = padded.flatten(-2)[..., : n * (N + n)]
-    return numbers.unflatten(-1, (n, N + n))
-
-
 def add_relative_scores(scores, rows, beyond="clip", first=0):
     """scores[i, j] + rows[i, j - i]. The sum overwrites `scores`, which saves the memory of a map.
 
@@ -193,8 +169,16 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
 def relative_values(p, table, beyond="clip", first=0):
     """sum_j p_ij s_(j-i): the weights times a vector that depends on the relative position.
 
-    For each query, the weights are put into the order of r, and the table gets a column for each
-    of these r. The sum over j is then a sum over r, a matrix product.
+    First, all weights of a query that belong to the same column of the table are added up. This is
+    the transpose of `scores_by_index`: there one number of a row is read at many places of the map,
+    here these places are added to one number. Example with N = n = 3 and K = 3:
+
+        weights          column      the sums ("clip")      ("zero")
+        p00 p01 p02      1 2 2       0        p00  p01+p02  0    p00  p01
+        p10 p11 p12      0 1 2       p10      p11  p12      p10  p11  p12
+        p20 p21 p22      0 0 1       p20+p21  p22  0        p21  p22  0
+
+    Then a sum over K relative positions is left, in place of a sum over N keys.
 
     Args:
         p: (B, H, n, N), the weights.
@@ -204,13 +188,22 @@ def relative_values(p, table, beyond="clip", first=0):
         (B, H, n, d).
     """
     n, N = p.shape[-2:]
-    k = table.shape[-1] // 2
+    K = table.shape[-1]
+    k = K // 2
 
-    # the vectors of every r between a query and a key, and a spare one, as in scores_by_skew
-    farthest_left = first + n - 1
-    farthest_right = N - 1 - first
-    s = extend(table, farthest_left - k, farthest_right - k + 1, beyond)  # (d, N + n)
-    return unskew(p) @ s.t()  # (B, H, n, N + n) (N + n, d) -> (B, H, n, d)
+    # the column of each r = j - i, as in scores_by_index
+    i = torch.arange(first, first + n, device=p.device)
+    j = torch.arange(N, device=p.device)
+    r = j[None, :] - i[:, None]  # (n, N)
+    column = r.clamp(-k, k) + k  # (n, N)
+
+    if beyond == "zero":
+        p = p.masked_fill(r.abs() > k, 0)
+
+    # add each weight to its column
+    sums = p.new_zeros(*p.shape[:-1], K)  # (B, H, n, K)
+    sums = sums.scatter_add(-1, column.expand(p.shape), p)
+    return sums @ table.t()  # (B, H, n, K) (K, d) -> (B, H, n, d)
 
 
 # --- Convolutions with a kernel per query ---------------------------------------------------------

@@ -50,7 +50,7 @@ GRADED = (
         ATTENTION, ("ten_lines_equal", "ten_lines_prints", "over_the_positions[composite_att")),
 
     Function(3, "kernels.skew", 4, "move each row, without a copy",
-        KERNELS, ("skew_and_unskew", "over_the_positions[skew")),
+        KERNELS, ("skew_moves", "over_the_positions[skew")),
     Function(3, "kernels.scores_by_skew", 6, "from rows to the map, by a view",
         KERNELS, ("loops[scores_by_skew", "order[scores_by_skew", "computes[scores_by_skew",
             "over_the_positions[scores_by_skew")),

@@ -16,7 +16,7 @@ import glue
 import pretrain
 import references
 from attention import VARIANTS
-from data import CLS, PAD, SEP, BatchSource
+from data import CLS, PAD, SEP
 from helpers import assert_near, generator, randomise
 from model import BertConfig, BertForClassification, BertForMaskedLM
 
@@ -30,24 +30,24 @@ SETTINGS["batch_size"] = 8
 # --- A source of batches, and two models ----------------------------------------------------------
 
 
-class Sentences(BatchSource):
+class Sentences:
     """32 rows of 5 to 12 tokens each: [CLS] words [SEP] [PAD]."""
 
     vocab_size = V
-    seq_len = 12
 
     def __init__(self):
         numbers = np.random.default_rng(0)
-        self.lengths = numbers.integers(5, 13, 32)
-        self.train = np.arange(24)
+        lengths = numbers.integers(5, 13, 32)
         self.table = np.full((32, 12), PAD)
-        for row, length in zip(self.table, self.lengths, strict=True):
+        for row, length in zip(self.table, lengths, strict=True):
             row[0] = CLS
             row[1 : length - 1] = numbers.integers(5, V, length - 2)
             row[length - 1] = SEP
 
-    def rows(self, indices):
-        return self.table[indices]
+    def batch(self, seed, step, batch_size):
+        """Some of the first 24 rows."""
+        chosen = np.random.default_rng([seed, step]).permutation(24)[:batch_size]
+        return torch.from_numpy(self.table[chosen])
 
     def held_out_batches(self, batch_size):
         """The last eight rows; the batches have different numbers of tokens to predict."""
@@ -260,7 +260,7 @@ def test_a_step_counts_its_real_tokens_and_itself():
     for _ in range(3):
         pretrain.train_step(trainer, source)
     assert trainer.step == 3
-    assert trainer.tokens == 3 * int(source.lengths[:16].sum())
+    assert trainer.tokens == 3 * int((source.table[:16] != PAD).sum())
 
 
 def test_a_new_trainer_trains_with_dropout():

@@ -279,6 +279,15 @@ def of_variants(records, variants):
     return found
 
 
+def range_table(records, measure):
+    """The table of one measure, and the lowest and the highest value of each variant."""
+    header, rows = measure_rows(records, [measure])
+    for row in rows:
+        values, _ = measured(records, row[0], measure)
+        row.append(f"{min(values.values()):.1f} to {max(values.values()):.1f}")
+    return [*markdown([*header, "range"], rows), "", origin(records)]
+
+
 def measure_rows(records, measures):
     """The header and the rows of `measure_table`, as lists of cells."""
     check(records)
@@ -448,6 +457,7 @@ TABLES = {
     "first-command":     (first_command_table, ["first-command.jsonl"]),
     "summary":           (summary_table, ["toy.jsonl", "english.jsonl"]),
     # docs/tour.md
+    "neighbours":        (range_table, ["neighbours.jsonl"], ACCURACY),
     "lesson":            (measure_table, ["lesson.jsonl"], (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS)),
     # docs/results.md
     "toy-language":      (measure_table, ["toy.jsonl"], (PARAMETERS, *TOY_MEASURES)),

@@ -62,6 +62,15 @@ def test_every_output_of_the_tour_is_recorded():
         assert line in recorded
 
 
+def test_the_small_task_of_the_tour_is_learned_by_dynamic():
+    """The code as printed, with a tenth of its steps. Not knowing which side gives 52.5 %."""
+    tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
+    lesson = {}
+    exec(re.search(r"```python\n(.*?)```", tour, flags=re.DOTALL)[1], lesson)
+    settings = {**lesson["SETTINGS"], "steps": 150}
+    assert lesson["train_and_test"]("dynamic", seed=0, **settings) > 0.8
+
+
 # --- Commands -------------------------------------------------------------------------------------
 
 

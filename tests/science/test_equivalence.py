@@ -10,6 +10,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from attention import (
@@ -175,6 +176,34 @@ def test_the_fixed_term_is_t5s_bias_with_one_bucket_per_position():
     bias = F.embedding(bucket, table).permute(2, 0, 1)  # (N, N, H) -> (H, N, N)
     rows = query_rows_of(mixer, query)  # (H, 1, K)
     assert_same(map_of(rows), bias)
+
+
+def left_over_right(mixer, x):
+    """p_left / p_right of the tokens that have two neighbours, if keys are equal: (B, H, N - 2)."""
+    nn.init.zeros_(mixer.key.weight)  # each key is the bias
+    p = scores_of(mixer, x).softmax(dim=-1)  # (B, H, N, N)
+    left = p.diagonal(-1, dim1=-2, dim2=-1)  # of the tokens 1 .. N - 1
+    right = p.diagonal(1, dim1=-2, dim2=-1)  # of the tokens 0 .. N - 2
+    return left[..., :-1] / right[..., 1:]
+
+
+def test_if_keys_are_equal_all_queries_of_fixed_prefer_the_same_side_and_those_of_dynamic_do_not():
+    """p_left / p_right is exp(beta_-1 - beta_1), or exp(q_i . (w_-1 - w_1) / sqrt(d)) in dynamic.
+
+    What follows from it for a small task: docs/tour.md, section 2.
+    """
+    x = draw(B, N, C)
+    fixed = mixer_of("fixed")
+    beta = fixed.terms["fixed"].beta  # (H, K)
+    ratio = (beta[:, k - 1] - beta[:, k + 1]).exp()  # one number per head
+    assert_same(left_over_right(fixed, x), ratio[:, None].expand(B, H, N - 2))
+
+    dynamic = mixer_of("dynamic")
+    q, _, _ = project(dynamic, x[:, 1:-1])
+    w = dynamic.terms["dynamic"].w  # (d, K)
+    ratio = (q @ (w[:, k - 1] - w[:, k + 1]) / math.sqrt(d)).exp()  # (B, H, N - 2)
+    assert_same(left_over_right(dynamic, x), ratio)
+    assert ratio.min() < 1 < ratio.max()  # some queries prefer the right, others the left
 
 
 # --- 4. Composite attention without its content is a convolution ----------------------------------

@@ -74,7 +74,7 @@ def composite_attention(q, k, v, w, beta):
         0  0  0  0       0  0  0  0       1  1  0  2       1  1  0  2
         0  2  0  2      -2 -2 -2  0       1  1  1  0      -1  1 -1  2
 
-    If v_j is the unit vector j, then z_i is the row of weights p_ij of query i:
+    If v_j is the unit vector j, then z_i lists the weights p_ij of query i:
 
     >>> q = torch.tensor([[[1.0], [-1.0], [0.0], [2.0]]])  # (B, N, C) = (1, 4, 1)
     >>> k = torch.tensor([[[0.0], [1.0], [0.0], [1.0]]])
@@ -916,7 +916,7 @@ class Deberta(SelfAttention):
         nn.init.normal_(self.P, std=0.02)  # as BERT's embeddings
 
     def share(self, earlier):
-        # All DeBERTa layers use the P of the first one, which need not be layer 0 in a hybrid.
+        # All DeBERTa layers use the P of the first of them (in a hybrid, layer 1 may be plain).
         for mixer in earlier:
             if isinstance(mixer, Deberta):
                 self.P = mixer.P
@@ -1230,10 +1230,10 @@ def make_mixer(config, layer):
 
 
 def make_mixers(config):
-    """Yield the mixers of the layers 0, 1, ... of a model; config.layers says how many.
+    """Yield the mixers of the layers of a model, from the first; config.layers says how many.
 
     A mixer may take parameters of an earlier one (Mixer.share). This is a generator, so a model can
-    make all of layer 0 (mixer, LayerNorms, feed-forward network) before the mixer of layer 1. The
+    make all of a layer (mixer, LayerNorms, feed-forward network) before the mixer of the next. The
     random initial weights are then drawn layer by layer.
     """
     mixers = []

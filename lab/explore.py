@@ -126,10 +126,10 @@ def attention_heads(mixer, x, attention_mask, clipped):
     content = q[0] @ k[0].transpose(-1, -2) / math.sqrt(q.shape[-1])  # (H, N, N)
     heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
     for name, belongs_to, has_window, rows in terms:
-        end_weights_hold = clipped and has_window  # for all tokens farther away
+        end_numbers_hold = clipped and has_window  # for all tokens farther away
         for head, head_rows in zip(heads, rows, strict=True):
             term = describe_term(name, SYMBOLS.get(name, ""), belongs_to, head_rows)
-            head["terms"].append({**term, "clipped": end_weights_hold})
+            head["terms"].append({**term, "clipped": end_numbers_hold})
     return heads
 
 
@@ -192,7 +192,7 @@ def describe_term(name, symbol, belongs_to, rows):
         "name": name,
         "symbol": symbol,
         "belongs_to": belongs_to,
-        "clipped": False,  # whether the two end weights also hold for all tokens farther away
+        "clipped": False,  # whether the two end numbers also hold for all tokens farther away
         "rows": pack(rows),
     }
 

@@ -68,7 +68,7 @@ def attention_map(model, ids, layer, with_content=True):
             "self-attention in all heads; python -m lab.explore shows every layer"
         )
 
-    # the queries, the keys and their rows of weights, as the mixer computes them
+    # the queries, the keys and their rows, as the mixer computes them
     x, attention_mask = input_of_mixer(model, ids, layer)
     query, key, _ = mixer.project(x, attention_mask)  # (1, N, C) each
     q = split_heads(query, mixer.heads)  # (1, H, N, d)
@@ -149,7 +149,7 @@ def channel_order(weight):
 
 
 def is_clipped(model):
-    """Whether the end weights of the kernels also hold for all tokens farther away.
+    """Whether the end numbers of the rows also hold for all tokens farther away.
 
     This is so for position terms with --beyond clip. A convolution ends with its kernel, and some
     terms have no end.

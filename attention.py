@@ -628,17 +628,17 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
     D = dilation
     C, K = weight.shape
 
-    # the image: N / D rows (rounded up) of D tokens, the last row filled up with zeros
-    spare = -N % D  # tokens that the last row lacks: N = 8, D = 3 gives 1
+    # the image: N / D lines (rounded up) of D tokens, the last line filled up with zeros
+    spare = -N % D  # tokens that the last line lacks: N = 8, D = 3 gives 1
     image = F.pad(x, (0, 0, 0, spare))  # (B, N, C) -> (B, N + spare, C)
-    image = image.unflatten(1, (-1, D)).movedim(-1, 1)  # (B, rows, D, C) -> (B, C, rows, D)
+    image = image.unflatten(1, (-1, D)).movedim(-1, 1)  # (B, lines, D, C) -> (B, C, lines, D)
 
-    # a kernel that is K rows high and 1 column wide, for each channel separately
+    # a kernel that is K lines high and 1 column wide, for each channel separately
     kernel = weight[:, None, :, None]  # (C, K) -> (C, 1, K, 1)
-    y = F.conv2d(image, kernel, bias, padding=(K // 2, 0), groups=C)  # (B, C, rows, D)
+    y = F.conv2d(image, kernel, bias, padding=(K // 2, 0), groups=C)  # (B, C, lines, D)
 
     # back to a sequence, without the spare tokens
-    y = y.movedim(1, -1).flatten(1, 2)  # (B, rows, D, C) -> (B, N + spare, C)
+    y = y.movedim(1, -1).flatten(1, 2)  # (B, lines, D, C) -> (B, N + spare, C)
     return y[:, :N]  # (B, N + spare, C) -> (B, N, C)
 
 

@@ -13,8 +13,8 @@ Letters (the same in all files):
 
 The reach k is the number of tokens that a kernel covers on each side of the token itself. In code,
 q, k and v are the queries, keys and values, so the reach is written K // 2. A row is K numbers, one
-for each r from -k to k, which are added to scores before the softmax. A kernel is what is left of
-them after a softmax over r: K weights. (Depthwise kernels are learned without a softmax.)
+for each r from -k to k, before a softmax; attention adds them to its scores. A kernel is what is
+left of a row after a softmax over r: K weights. (Depthwise kernels are learned without a softmax.)
 
 The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
 
@@ -74,7 +74,7 @@ def composite_attention(q, k, v, w, beta):
         0  0  0  0       0  0  0  0       1  1  0  2       1  1  0  2
         0  2  0  2      -2 -2 -2  0       1  1  1  0      -1  1 -1  2
 
-    If v_j is the unit vector j, then z_i is the row of weights p_ij of query i:
+    If v_j is the unit vector j, then z_i lists the weights p_ij of query i:
 
     >>> q = torch.tensor([[[1.0], [-1.0], [0.0], [2.0]]])  # (B, N, C) = (1, 4, 1)
     >>> k = torch.tensor([[[0.0], [1.0], [0.0], [1.0]]])
@@ -628,17 +628,17 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
     D = dilation
     C, K = weight.shape
 
-    # the image: N / D rows (rounded up) of D tokens, the last row filled up with zeros
-    spare = -N % D  # tokens that the last row lacks: N = 8, D = 3 gives 1
+    # the image: N / D lines (rounded up) of D tokens, the last line filled up with zeros
+    spare = -N % D  # tokens that the last line lacks: N = 8, D = 3 gives 1
     image = F.pad(x, (0, 0, 0, spare))  # (B, N, C) -> (B, N + spare, C)
-    image = image.unflatten(1, (-1, D)).movedim(-1, 1)  # (B, rows, D, C) -> (B, C, rows, D)
+    image = image.unflatten(1, (-1, D)).movedim(-1, 1)  # (B, lines, D, C) -> (B, C, lines, D)
 
-    # a kernel that is K rows high and 1 column wide, for each channel separately
+    # a kernel that is K lines high and 1 column wide, for each channel separately
     kernel = weight[:, None, :, None]  # (C, K) -> (C, 1, K, 1)
-    y = F.conv2d(image, kernel, bias, padding=(K // 2, 0), groups=C)  # (B, C, rows, D)
+    y = F.conv2d(image, kernel, bias, padding=(K // 2, 0), groups=C)  # (B, C, lines, D)
 
     # back to a sequence, without the spare tokens
-    y = y.movedim(1, -1).flatten(1, 2)  # (B, rows, D, C) -> (B, N + spare, C)
+    y = y.movedim(1, -1).flatten(1, 2)  # (B, lines, D, C) -> (B, N + spare, C)
     return y[:, :N]  # (B, N + spare, C) -> (B, N, C)
 
 
@@ -712,21 +712,23 @@ class Mixer(nn.Module):
             earlier: the mixers of the previous layers, in the order of the layers.
         """
 
-    def kernels(self):
-        """{name: weights} of the kernels of K weights that do not depend on the text, for figures.
+    # For figures: what it has learned, as rows (before the softmax) and as kernels.
 
-        "fixed" is (H, K) and holds logits: the softmax over r is the kernel. A name that begins
-        with "depthwise" is (C, K) and holds the weights themselves.
-        """
-        return {}
+    def fixed_rows(self):
+        """(H, K): a row per head that does not depend on the text; None without such rows."""
+        return None
 
-    def token_kernels(self, x, attention_mask):
-        """(B, H, N, K): logits of the kernel that each token makes as a query; None without any.
+    def token_rows(self, x, attention_mask):
+        """(B, H, N, K): the row that each token makes as a query; None without such rows.
 
-        H counts only the heads that make kernels. The rows of the keys (key_dynamic), rows without
-        a window, and DeBERTa's rows are not included.
+        H counts only the heads that make rows. The rows of the keys (key_dynamic), rows without a
+        window, and DeBERTa's rows are not included.
         """
         return None
+
+    def depthwise_kernels(self):
+        """{of what: (C, K)}: the kernels of its depthwise convolutions."""
+        return {}
 
 
 def initialise_linear(module):
@@ -834,21 +836,12 @@ class SelfAttention(Mixer):
             if name != "terms":
                 initialise_linear(part)
 
-    def kernels(self):
-        found = {}
+    def fixed_rows(self):
         if "fixed" in self.terms:
-            found["fixed"] = self.terms["fixed"].beta
+            return self.terms["fixed"].beta
+        return None
 
-        # the convolutions
-        if self.depthwise is not None:
-            found["depthwise, of the values"] = self.depthwise.weight[:, 0]  # (C, 1, K) -> (C, K)
-        for name in ("query", "key", "value"):
-            projection = getattr(self, name)
-            if isinstance(projection, HalfConvolution):
-                found[f"depthwise, for the {name}"] = projection.depthwise.weight[:, 0]  # (C, K)
-        return found
-
-    def token_kernels(self, x, attention_mask):
+    def token_rows(self, x, attention_mask):
         query, _, _ = self.project(x, attention_mask)
         q = split_heads(query, self.heads)  # (B, H, N, d)
 
@@ -859,6 +852,16 @@ class SelfAttention(Mixer):
             if term.has_window and rows is not None and rows.dim() == 4:
                 total = add_rows(total, rows, self.beyond)
         return total
+
+    def depthwise_kernels(self):
+        found = {}
+        if self.depthwise is not None:
+            found["of the values"] = self.depthwise.weight[:, 0]  # (C, 1, K) -> (C, K)
+        for name in ("query", "key", "value"):
+            projection = getattr(self, name)
+            if isinstance(projection, HalfConvolution):
+                found[f"for the {name}"] = projection.depthwise.weight[:, 0]  # (C, K)
+        return found
 
 
 def make_projection(name, config, variant):
@@ -886,9 +889,9 @@ class Canon(SelfAttention):
         x = zero_padding(x, attention_mask)  # the convolution must not see what is at padding
         return super().project(x + self.canon(x), attention_mask)
 
-    def kernels(self):
-        own = {"depthwise, of the input": self.canon.weight[:, 0]}  # (C, 1, K) -> (C, K)
-        return super().kernels() | own
+    def depthwise_kernels(self):
+        own = {"of the input": self.canon.weight[:, 0]}  # (C, 1, K) -> (C, K)
+        return super().depthwise_kernels() | own
 
 
 class Deberta(SelfAttention):
@@ -913,7 +916,7 @@ class Deberta(SelfAttention):
         nn.init.normal_(self.P, std=0.02)  # as BERT's embeddings
 
     def share(self, earlier):
-        # All DeBERTa layers use the P of the first one, which need not be layer 0 in a hybrid.
+        # All DeBERTa layers use the P of the first of them (in a hybrid, layer 1 may be plain).
         for mixer in earlier:
             if isinstance(mixer, Deberta):
                 self.P = mixer.P
@@ -999,12 +1002,12 @@ class ConvBert(Mixer):
         c = self.pointwise(self.depthwise(x))  # (B, N, C/2)
         return split_heads(self.kernel(c * query), self.heads)  # (B, N, H/2 * K) -> (B, H/2, N, K)
 
-    def kernels(self):
-        return {"depthwise, of the input": self.depthwise.weight[:, 0]}  # (C, 1, K) -> (C, K)
-
-    def token_kernels(self, x, attention_mask):
+    def token_rows(self, x, attention_mask):
         x = zero_padding(x, attention_mask)
         return self.kernel_logits(x, self.query(x))  # (B, H/2, N, K)
+
+    def depthwise_kernels(self):
+        return {"of the input": self.depthwise.weight[:, 0]}  # (C, 1, K) -> (C, K)
 
 
 class GatedConvolution(Mixer):
@@ -1064,8 +1067,8 @@ class LightConv(GatedConvolution):
         by_channel = p.repeat_interleave(d, dim=0)  # (H, K) -> (C, K)
         return depthwise_convolution(g, by_channel, dilation=self.dilation)
 
-    def kernels(self):
-        return {"fixed": self.weight}  # (H, K)
+    def fixed_rows(self):
+        return self.weight  # (H, K)
 
 
 class DynamicConv(GatedConvolution):
@@ -1090,7 +1093,7 @@ class DynamicConv(GatedConvolution):
         """(B, N, C) -> (B, H, N, K)."""
         return split_heads(self.kernel(g), self.heads)  # (B, N, H * K) -> (B, H, N, K)
 
-    def token_kernels(self, x, attention_mask):
+    def token_rows(self, x, attention_mask):
         return self.kernel_logits(self.gate(x, attention_mask))
 
 
@@ -1227,10 +1230,10 @@ def make_mixer(config, layer):
 
 
 def make_mixers(config):
-    """Yield the mixers of the layers 0, 1, ... of a model; config.layers says how many.
+    """Yield the mixers of the layers of a model, from the first; config.layers says how many.
 
     A mixer may take parameters of an earlier one (Mixer.share). This is a generator, so a model can
-    make all of layer 0 (mixer, LayerNorms, feed-forward network) before the mixer of layer 1. The
+    make all of a layer (mixer, LayerNorms, feed-forward network) before the mixer of the next. The
     random initial weights are then drawn layer by layer.
     """
     mixers = []

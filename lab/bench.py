@@ -97,8 +97,8 @@ def print_table(rows):
 
 
 @dataclass
-class FullRows:
-    """Random rows without padding: the most work that a batch of this shape can need."""
+class FullSequences:
+    """Random sequences without padding: the most work that a batch of this shape can need."""
 
     vocab_size: int
     seq_len: int
@@ -110,11 +110,11 @@ class FullRows:
         return torch.randint(len(SPECIAL_TOKENS), self.vocab_size, shape, generator=generator)
 
 
-def start_training(config, settings, full_rows, device, dtype):
-    """A Trainer that has done three steps on full rows: by then it has used all its memory."""
+def start_training(config, settings, full_sequences, device, dtype):
+    """A Trainer that has done three steps on full sequences: by then it has used all its memory."""
     trainer = Trainer(BertForMaskedLM(config), settings, Path(), device, dtype)  # it is never saved
     for _ in range(3):
-        train_step(trainer, full_rows)
+        train_step(trainer, full_sequences)
     return trainer
 
 
@@ -133,7 +133,7 @@ def step_rows(args, device, dtype):
     recipe = RECIPES[args.size]
     settings = {**asdict(recipe), "batch_size": args.batch_size, "seed": 0}
     corpus = prepare_corpus(args.corpus, Path("cache"), recipe.seq_len)
-    full_rows = FullRows(corpus.vocab_size, recipe.seq_len)
+    full_sequences = FullSequences(corpus.vocab_size, recipe.seq_len)
 
     # the first steps of each variant
     trainers = {}
@@ -141,13 +141,13 @@ def step_rows(args, device, dtype):
     for name in dict.fromkeys(["absolute", *args.variant]):
         options = {"max_length": recipe.seq_len, "dropout": recipe.dropout}
         config = BertConfig.from_size(args.size, name, corpus.vocab_size, **options)
-        start = functools.partial(start_training, config, settings, full_rows, device, dtype)
+        start = functools.partial(start_training, config, settings, full_sequences, device, dtype)
         trainers[name], peaks[name] = with_peak(start, device)
 
     # The first batches of the corpus are a warm-up: they have widths that have not occurred before.
     times_of_steps(trainers, corpus, 2, device)
     corpus_times = times_of_steps(trainers, corpus, args.rounds, device)
-    full_times = times_of_steps(trainers, full_rows, args.rounds, device)
+    full_times = times_of_steps(trainers, full_sequences, args.rounds, device)
 
     # the real tokens of the same batches of the corpus
     batches = [corpus.batch(0, step, args.batch_size) for step in range(args.rounds)]

@@ -282,7 +282,7 @@ def load_published(model, tensors, kind, old_ids):
             raise UserError(f"the checkpoint has no {published}")
         tensor = tensors.pop(published).float()
 
-        # the tokens in our order; rows without a token are left out
+        # the tokens in our order; vectors without a token are left out
         if name in (TOKEN, "bias"):
             tensor = tensor[old_ids]
 

@@ -1,4 +1,4 @@
-"""An HTML page that shows the inside of a model: how a row of scores is the sum of its terms.
+"""An HTML page that shows the inside of a model: how the scores of a token are a sum of terms.
 
     python -m lab.explore RUN "the dog barks."                        one run
     python -m lab.explore RUN RUN2 "the dog barks."                   two runs, compared
@@ -6,10 +6,10 @@
 
 RUN is a folder that pretrain.py wrote. The page is one file, which any browser opens; it loads
 nothing from a network. For every layer and head it shows the attention map next to the map of the
-kernel alone, the terms whose sum is the row of a token, and the kernels. Without --html, the file
-is RUN/figures/explore.html of the first RUN.
+kernel alone, the terms whose sum is the scores of a token, and the kernels. Without --html, the
+file is RUN/figures/explore.html of the first RUN.
 
-The numbers are computed here: the scores of each term, and the logits of each kernel. The page,
+The numbers are computed here: the scores of each term, and the row of each kernel. The page,
 lab/explore.html, adds them up and takes the softmax. Letters as in attention.py.
 """
 
@@ -47,7 +47,7 @@ SYMBOLS = {
     "position_to_content": "k_j\u00b7(W_q P_(i\u2212j))/\u221a(3d)",
 }
 
-# The logits of the kernels of convolutions, by the name of their class.
+# The rows of convolutions, whose softmax is the kernel, by the name of their class.
 CONVOLUTIONS = {
     "LightConv": "weight_r",
     "DynamicConv": "kernel(g_i)_r",
@@ -126,10 +126,10 @@ def attention_heads(mixer, x, attention_mask, clipped):
     content = q[0] @ k[0].transpose(-1, -2) / math.sqrt(q.shape[-1])  # (H, N, N)
     heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
     for name, belongs_to, has_window, rows in terms:
-        end_weights_hold = clipped and has_window  # for all tokens farther away
+        end_numbers_hold = clipped and has_window  # for all tokens farther away
         for head, head_rows in zip(heads, rows, strict=True):
             term = describe_term(name, SYMBOLS.get(name, ""), belongs_to, head_rows)
-            head["terms"].append({**term, "clipped": end_weights_hold})
+            head["terms"].append({**term, "clipped": end_numbers_hold})
     return heads
 
 
@@ -157,19 +157,19 @@ def rows_of_terms(mixer, q, k):
 
 
 def convolution_heads(mixer, x, attention_mask):
-    """For each convolution head: the logits of its kernel, or of the kernel of each token.
+    """For each convolution head: its row, or the row of each token; the page takes the softmax.
 
-    An empty list if the mixer has no such kernels.
+    An empty list if the mixer has no such rows.
     """
-    # logits: (H, N, K), or (H, 1, K) if all tokens have the same kernel
-    token_kernels = mixer.token_kernels(x, attention_mask)  # (1, H, N, K) or None
-    fixed = mixer.kernels().get("fixed")
-    if token_kernels is not None:
+    # (H, N, K), or (H, 1, K) if all tokens have the same row
+    token_rows = mixer.token_rows(x, attention_mask)  # (1, H, N, K) or None
+    fixed_rows = mixer.fixed_rows()  # (H, K) or None
+    if token_rows is not None:
         name = "dynamic"
-        logits = token_kernels[0]  # (1, H, N, K) -> (H, N, K)
-    elif fixed is not None:
+        rows_of_heads = token_rows[0]  # (1, H, N, K) -> (H, N, K)
+    elif fixed_rows is not None:
         name = "fixed"
-        logits = fixed[:, None]  # (H, K) -> (H, 1, K)
+        rows_of_heads = fixed_rows[:, None]  # (H, K) -> (H, 1, K)
     else:
         return []
 
@@ -177,7 +177,7 @@ def convolution_heads(mixer, x, attention_mask):
     dilation = getattr(mixer, "dilation", 1)
     symbol = CONVOLUTIONS.get(type(mixer).__name__, "")
     heads = []
-    for rows in logits:
+    for rows in rows_of_heads:
         term = describe_term(name, symbol, "query", rows)
         heads.append({"kind": "convolution", "dilation": dilation, "terms": [term]})
     return heads
@@ -186,13 +186,13 @@ def convolution_heads(mixer, x, attention_mask):
 def describe_term(name, symbol, belongs_to, rows):
     """One term of one head.
 
-    rows: (N, K), or (1, K) for a fixed kernel. For a term without a window, K is 2N - 1.
+    rows: (N, K), or (1, K) for a fixed row. For a term without a window, K is 2N - 1.
     """
     return {
         "name": name,
         "symbol": symbol,
         "belongs_to": belongs_to,
-        "clipped": False,  # whether the two end weights also hold for all tokens farther away
+        "clipped": False,  # whether the two end numbers also hold for all tokens farther away
         "rows": pack(rows),
     }
 
@@ -217,13 +217,11 @@ def notes_on(model, mixer, layer, heads):
             )
         if type(term).content is not Term.content:
             notes.append(f"The term {name} changes the content term: positions are part of it.")
-    for name in mixer.kernels():
-        if name.startswith("depthwise"):
-            what = name.removeprefix("depthwise, ")
-            notes.append(
-                f"There is also a depthwise convolution {what}, which is not shown here: "
-                f"python -m lab.figures depthwise RUN --layer {layer} draws it."
-            )
+    for what in mixer.depthwise_kernels():
+        notes.append(
+            f"There is also a depthwise convolution {what}, which is not shown here: "
+            f"python -m lab.figures depthwise RUN --layer {layer} draws it."
+        )
     return notes
 
 

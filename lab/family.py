@@ -1,123 +1,136 @@
-"""The figure of docs/family.md: the rows of weights that each scheme of relative positions makes.
+"""The figure of docs/family.md: what schemes of relative positions have learned to add to scores.
 
-    python -m lab.family                     writes docs/family.png
-    python -m lab.family --out FILE.png
+    python -m lab.family           draws docs/family.png from the record results/family-rows.jsonl
+    python -m lab.family runs      makes this record from the runs in the folder runs, and draws it
 
-Each panel shows four rows against the relative position r of the key, for sequences of 64 tokens:
-of four heads, of four queries, or (rotary) of four biases b. The numbers are those of attention.py
-at these parameters:
+The runs are those of one command:
 
-    fixed, t5              tables that hold ALiBi's -m_h abs(r); of t5, at the first r of a bucket
-    alibi                  has no parameters
-    fire                   its initial values, from seed 0
-    dynamic, xl, deberta   their initial values, from seed 0, for four queries from normal(0, 1)
-    rotary                 b . R_r b / sqrt(d), the term that a bias b on queries and keys adds: b
-                           is 1 in the first 8, 16, 32 and 64 of the 64 channels, and otherwise 0
+    python pretrain.py --variant fixed t5 alibi fire dynamic xl rotary deberta --seed 3
 
-A learned row can have any shape that its scheme allows. Drawing needs matplotlib (pip install
-matplotlib).
+The record has a line per run: what made it (settings, code, made_by), the layer, the tokens, and
+the scores: (H, N, N), what the position terms add to a_ij, minus the mean over j, which the softmax
+ignores.
+
+rotary has no term: it rotates queries and keys. But the keys of a head have a mean m, which adds to
+the scores what a bias of the keys adds: q_i . R_r m / sqrt(d), a dynamic term with w_r = R_r m
+(docs/family.md). These are its scores here: every key is replaced by m.
+
+Layers and heads count from 1. Drawing needs matplotlib (pip install matplotlib).
 """
 
 import argparse
-import math
+import json
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from attention import T5, frequencies, make_mixer, rotate
-from kernels import extend
 from lab.figures import COLOURS, load_pyplot
-from model import BertConfig
+from lab.look import attention_map, encode, input_of_mixer, mixer_of
+from lab.report import read_records
+from model import load_run
 from support.commands import run_command
+from support.files import write_text
 
-N = 64
-RELATIVE_POSITIONS = torch.arange(1 - N, N)  # (2N - 1,)
-H = 4
+RECORD = Path("results/family-rows.jsonl")
+FIGURE = Path("docs/family.png")
 
-TITLES = {
-    "fixed": "fixed: beta_r",
-    "t5": "t5: beta_bucket(r)",
-    "alibi": "alibi: -m_h abs(r)",
-    "fire": "fire: mlp_h(r)",
-    "dynamic": "dynamic: q_i . w_r / sqrt(d)",
-    "xl": "xl: (q_i + v) . W R_r / sqrt(d)",
-    "rotary": "rotary: b . R_r b / sqrt(d)",
-    "deberta": "deberta: q_i . W_k P_r / sqrt(3d)",
+# 17 tokens with [CLS] and [SEP], so that the token in the middle, query 8, sees r = -8 ... 8.
+SENTENCE = "the old cat that chased the big black dogs near the cow was tired."
+
+# The lines of a panel, as (head, query), both from 0. On the left of the figure all queries of a
+# head have the same row, and four heads are drawn. On the right each query makes its own.
+HEADS = {"head 1": (0, 8), "head 2": (1, 8), "head 3": (2, 8), "head 4": (3, 8)}
+QUERIES = {"query cat": (0, 3), "that": (0, 4), "chased": (0, 5), "was": (0, 13)}
+
+# By variant: the layer, what it adds to the score, and the lines. The layers are chosen so that
+# the lines are between -LIMIT and LIMIT; the colours end there.
+LIMIT = 5
+SCHEMES = {
+    "fixed": (1, "beta_r", HEADS),
+    "dynamic": (1, "q_i . w_r / sqrt(d)", QUERIES),
+    "t5": (1, "beta_bucket(r)", HEADS),
+    "xl": (1, "(q_i + v) . W R_r / sqrt(d)", QUERIES),
+    "alibi": (1, "-m_h abs(r), not learned", HEADS),
+    "rotary": (3, "q_i . R_r m / sqrt(d)", QUERIES),
+    "fire": (2, "mlp_h(r)", HEADS),
+    "deberta": (2, "both terms / sqrt(3d)", QUERIES),
 }
 
 
 @torch.no_grad()
-def four_rows(name):
-    """Four rows (4, 2N - 1) of a scheme, with the parameters named at the top of this file."""
-    torch.manual_seed(0)
-    config = BertConfig.from_size("small", name)
-    d = config.hidden_size // config.heads
-    if name == "rotary":
-        return rotary_rows(d)
+def record_of(variant, folder):
+    """What made a run, and the scores that its position terms make in one layer."""
+    first_line = read_records(folder / "log.jsonl")[0]
+    layer = SCHEMES[variant][0]
+    model, tokenizer = load_run(folder)
+    ids, pieces = encode(model, tokenizer, SENTENCE)
 
-    # the rows of the scheme; those of fixed and t5 are ALiBi's
-    q = torch.randn(1, H, N, d)
-    mixer = make_mixer(config, 0)
-    mixer.initialise()
-    slopes = 2.0 ** (-8 * torch.arange(1, H + 1) / H)  # (H,)
-    if name == "fixed":
-        k = config.kernel_size // 2
-        distance = torch.arange(-k, k + 1).abs()  # (K,)
-        mixer.terms[name].beta.copy_(-slopes[:, None] * distance)
-    if name == "t5":
-        starts = torch.tensor([0, *T5.STARTS])  # where each of the 16 buckets of a side begins
-        mixer.terms[name].beta.copy_(-slopes[:, None] * torch.cat([starts, starts]))
-    _, _, rows, _, _ = mixer.apply_terms(q, q)  # (1, H, N, K) or (H, 1, K)
+    # rotary: every key becomes the mean of the keys
+    is_rotary = variant == "rotary"
+    if is_rotary:
+        key = mixer_of(model, layer).key
+        x, _ = input_of_mixer(model, ids, layer)
+        key.bias.copy_(key(x)[0].mean(dim=0))  # (N, C) -> (C,)
+        key.weight.zero_()
 
-    # of the first four queries of the first head, or of the four heads
-    if rows.dim() == 4:
-        rows = rows[0, 0, :4]  # (4, K)
-    else:
-        rows = rows[:, 0]  # (4, K)
-
-    # a number for every r
-    extra = (2 * N - 1 - rows.shape[-1]) // 2
-    return extend(rows, extra, extra)  # (4, K) -> (4, 2N - 1)
+    # log(p_ij) = a_ij - (a number for each i): without the mean over j, this number is gone
+    p = attention_map(model, ids, layer, with_content=is_rotary)  # (H, N, N)
+    scores = np.log(p.astype(float))
+    scores -= scores.mean(axis=-1, keepdims=True)
+    made = {"layer": layer, "tokens": pieces, "scores": scores.round(2).tolist()}
+    return {**first_line, **made}
 
 
-def rotary_rows(d):
-    """b . R_r b / sqrt(d), what a bias b on queries and keys adds, for four b: (4, 2N - 1)."""
-    # b is 1 in the first 8, 16, 32 or 64 channels, and 0 in the others
-    channels = torch.arange(d)
-    b = torch.stack([channels < count for count in (8, 16, 32, 64)]).float()  # (4, d)
+def draw_family(records):
+    """For each scheme, four rows against r, and the map of head 1, two schemes side by side."""
+    records = {record["settings"]["variant"]: record for record in records}
+    figure, axes = load_pyplot().subplots(4, 4, figsize=(9.5, 8.6), width_ratios=(1.2, 1, 1.2, 1))
+    panels = axes.reshape(8, 2)
+    for (variant, (layer, term, lines)), (left, right) in zip(SCHEMES.items(), panels, strict=True):
+        tokens = records[variant]["tokens"]
+        scores = np.array(records[variant]["scores"])  # (H, N, N)
+        N = len(tokens)
 
-    # R_r b for every r; `rotate` takes a batch, here of one sequence with four heads
-    angles = RELATIVE_POSITIONS[:, None] * frequencies(d, "cpu", torch.float32)  # (2N - 1, d/2)
-    repeated = b[None, :, None, :].expand(-1, -1, len(angles), -1)  # (1, 4, 2N - 1, d)
-    rotated = rotate(repeated, angles)[0]  # (4, 2N - 1, d)
-    return (rotated * b[:, None, :]).sum(dim=-1) / math.sqrt(d)
+        # lines of maps against r = j - i, as far as the sentence reaches; j is from 0 to N - 1
+        for (label, (h, i)), colour in zip(lines.items(), COLOURS, strict=False):
+            left.plot(range(-i, N - i), scores[h, i], color=colour, linewidth=1, label=label)
+        left.axvline(0, color="0.7", linewidth=0.6)
+        left.set(
+            xlim=(-8, 8),
+            ylim=(-LIMIT, LIMIT),
+            xticks=[-8, 0, 8],
+            xlabel="r = j - i (tokens)",
+            ylabel="added to a_ij",
+        )
+        left.set_title(f"{variant}: {term}")
 
+        # the map of head 1
+        image = right.imshow(scores[0], cmap="PuOr_r", vmin=-LIMIT, vmax=LIMIT)
+        right.set_xticks(range(N), tokens, rotation=90, fontsize=5)
+        right.set_yticks(range(N), tokens, fontsize=5)
+        right.set_title(f"layer {layer}, head 1")
 
-def draw_family():
-    """A panel for each scheme, with four rows."""
-    figure, axes = load_pyplot().subplots(2, 4, figsize=(9.5, 4), sharex=True)
-    for axis, (name, title) in zip(axes.flat, TITLES.items(), strict=True):
-        for row, colour in zip(four_rows(name), COLOURS, strict=False):
-            axis.plot(RELATIVE_POSITIONS, row, color=colour, linewidth=1)
-        axis.axvline(0, color="0.7", linewidth=0.6, linestyle=":")
-        axis.set_title(title)
-        axis.set_xticks([1 - N, 0, N - 1])
-    figure.supxlabel("relative position r = j - i (tokens)", fontsize=8)
-    figure.supylabel("added to the score", fontsize=8)
+    axes[0, 0].legend(loc="lower left", fontsize=6)
+    axes[0, 2].legend(loc="lower left", fontsize=6)
+    label = "added to the score of query i (down) and key j (to the right), minus the mean over j"
+    figure.colorbar(image, ax=axes, label=label, shrink=0.6, extend="both")
     return figure
 
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description="Draw the figure of docs/family.md.")
-    add = parser.add_argument
-    add("--out", type=Path, default="docs/family.png", metavar="FILE.png", help="%(default)s")
+    parser.add_argument("runs", nargs="?", type=Path, help="their folder, for a new record")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None):
     args = parse_arguments(arguments)
-    draw_family().savefig(args.out, dpi=110)
-    print(args.out)
+    if args.runs:
+        records = [record_of(name, args.runs / f"{name}-seed3") for name in SCHEMES]
+        write_text(RECORD, "".join(json.dumps(record) + "\n" for record in records))
+    draw_family(read_records(RECORD)).savefig(FIGURE, dpi=110)
+    print(FIGURE)
 
 
 if __name__ == "__main__":

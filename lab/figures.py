@@ -96,12 +96,12 @@ def draw_attention(model, tokenizer, args):
         axis.set_xticks(range(len(pieces)), pieces, rotation=90)
         axis.set_yticks(range(len(pieces)), pieces)
     axes[0].set_ylabel("query i")
-    figure.colorbar(image, ax=axes, label="weight (a row sums to 1)", shrink=0.8)
+    figure.colorbar(image, ax=axes, label="weight (a line sums to 1)", shrink=0.8)
     return figure
 
 
 def draw_fixed(model, tokenizer, args):
-    """[C] figure 2: the fixed kernel of each layer (row) and head (column)."""
+    """[C] figure 2: the fixed kernel of each layer (from top to bottom) and head."""
     kernels = fixed_kernels(model)  # {layer: (H, K)}
     layers = len(kernels)
     H, K = next(iter(kernels.values())).shape
@@ -110,13 +110,13 @@ def draw_fixed(model, tokenizer, args):
     colours = [BLUE] * K
     colours[K // 2] = RED
 
-    # one row of small charts per layer; more layers make each of them lower
+    # one line of small charts per layer; more layers make each of them lower
     height = 0.7 + max(0.55, 0.9 - 0.03 * layers) * layers  # inches
     figure, axes = load_pyplot().subplots(
         layers, H, squeeze=False, sharex=True, sharey=True, figsize=(6.3, height)
     )
-    for row, (layer, heads) in zip(axes, kernels.items(), strict=True):
-        for axis, p in zip(row, heads, strict=True):
+    for charts, (layer, heads) in zip(axes, kernels.items(), strict=True):
+        for axis, p in zip(charts, heads, strict=True):
             axis.bar(range(K), p, color=colours, width=0.9)
             axis.axhline(1 / K, color="0.4", linewidth=0.6, linestyle=":")
             relative_axis(axis, K, is_clipped(model))
@@ -127,15 +127,15 @@ def draw_fixed(model, tokenizer, args):
         label = f"layer {layer}"
         if dilation > 1:
             label += f"\nsteps of {dilation}"
-        row[0].set_ylabel(label)
+        charts[0].set_ylabel(label)
     for head, axis in enumerate(axes[0], 1):
         axis.set_title(f"head {head}")
-    figure.supylabel("softmax over r of the kernel (dotted: all equal)", fontsize=8)
+    figure.supylabel("kernel: softmax over r of the row (dotted: all equal)", fontsize=8)
     return figure
 
 
 def draw_depthwise(model, tokenizer, args):
-    """[C] figure 3: depthwise kernels, one row per channel, sorted by `channel_order`."""
+    """[C] figure 3: depthwise kernels, one line per channel, sorted by `channel_order`."""
     kernels = depthwise_kernels(model, args.layer)  # {of what: (C, K)}
     limit = max(np.abs(weight).max() for weight in kernels.values())
 
@@ -154,7 +154,7 @@ def draw_depthwise(model, tokenizer, args):
 
 
 def draw_dynamic(model, tokenizer, args):
-    """The kernel that each token of a sentence makes in one head, one row per token."""
+    """The kernel that each token of a sentence makes in one head, one line per token."""
     ids, pieces = encode(model, tokenizer, args.sentence)
     kernels = of_head(dynamic_kernels(model, ids, args.layer), args.head)  # (N, K)
 
@@ -163,7 +163,7 @@ def draw_dynamic(model, tokenizer, args):
     axis.set_yticks(range(len(pieces)), pieces)
     axis.set_ylabel("token i that makes the kernel")
     relative_axis(axis, kernels.shape[-1], is_clipped(model))
-    figure.colorbar(image, ax=axis, label="softmax over r of the dynamic kernel")
+    figure.colorbar(image, ax=axis, label="kernel: softmax over r of the row")
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Held-out loss by length: how well does a model predict in rows longer than those of its training?
+"""Held-out loss by length: how well does a model predict in longer sequences than in its training?
 
     python -m lab.lengths RUN [RUN ...] --corpus english.txt
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --out lengths.jsonl
@@ -15,37 +15,38 @@ The losses are printed as a table: for each variant, the mean over its runs and 
     measured         how: {"lengths", "scored", "divide_end_weights", "dtype"}
     losses           [[N, loss in nats], ...]; lengths that the model cannot read are left out
 
-The text. A pair of sentences is hardly ever 2,048 tokens long, so the rows are not pairs. They are
-made from all held-out sentences, in the order of the corpus, with a [SEP] after each one:
+The text. A pair of sentences is hardly ever 2,048 tokens long, so the sequences are not pairs. They
+are made from all held-out sentences, in the order of the corpus, with a [SEP] after each one:
 
-    the text       s1 [SEP] s2 [SEP] s3 [SEP] ...      with masks, drawn once from seed 0
-    stretches      the text in parts of L - 1 tokens, where L is the longest of --lengths; what is
-                   left over is not used
-    rows of N      [CLS] and the next N - 1 tokens of a stretch; what does not fill a row at the end
-                   of the stretch is not used
+    the text           s1 [SEP] s2 [SEP] s3 [SEP] ...      with masks, drawn once from seed 0
+    stretches          the text in parts of L - 1 tokens, where L is the longest of --lengths; what
+                       is left over is not used
+    sequences of N     [CLS] and the next N - 1 tokens of a stretch; what is left over at the end of
+                       the stretch is not used
 
 Held-out sentences come in blocks of up to 64 consecutive ones, from all parts of the corpus. For
-English a block has about 2,000 tokens. So nearly every row of 2,048 tokens, and about half of those
-of 1,024, hold passages that do not belong together. Rows also cross the borders of documents.
+English a block has about 2,000 tokens. So nearly every sequence of 2,048 tokens, and about half of
+those of 1,024, hold passages that do not belong together. Sequences also cross the borders of
+documents.
 
 What is compared. At every length the same tokens are masked, and the same ones are scored: those
-that are at least 8 places from both ends of their row at every length (scored_positions; a quarter
-of the shortest row if it has fewer than 32 tokens). Otherwise shorter rows, which cut more
-sentences at their ends, would be at a disadvantage. So the losses of one run at two lengths can be
-compared, and so can those of two runs at one length. The losses of two commands can be compared if
-their --corpus and --lengths are the same. The loss is not the held-out loss of pretrain.py, whose
-rows are pairs of sentences.
+that are at least 8 places from both ends of their sequence at every length (scored_positions; a
+quarter of the shortest sequence if it has fewer than 32 tokens). Otherwise shorter sequences, which
+cut more sentences at their ends, would be at a disadvantage. So the losses of one run at two
+lengths can be compared, and so can those of two runs at one length. The losses of two commands can
+be compared if their --corpus and --lengths are the same. The loss is not the held-out loss of
+pretrain.py, whose sequences are pairs of sentences.
 
-A model with a vector per position (absolute, convbert) cannot read rows that are longer than its
-table of vectors: these lengths are left out, and one line says so. All other models read every
+A model with a vector per position (absolute, convbert) cannot read sequences that are longer than
+its table of vectors: these lengths are left out, and one line says so. All other models read every
 length.
 
-End weights. The end weights of a fixed kernel (--beyond clip) hold for all tokens at k positions
-and farther. A token of a row of N has (N - k)(N - k + 1) / N such tokens on average: with k = 8,
-113 in a row of 128, and 2,033 in a row of 2,048. So, before the softmax divides by the sum, these
-tokens together count 18 times as much. In rows of N > S tokens, where S is the --seq_len of the
-training (here 128), --divide_end_weights divides the end weights by N / S. This cancels nearly all
-of it:
+End weights. The end weights of a fixed kernel (--beyond clip), exp(beta) at its two ends, hold
+for all tokens at k positions and farther. A token of a sequence of N has (N - k)(N - k + 1) / N
+such tokens on average: with k = 8, 113 in a sequence of 128, and 2,033 in a sequence of 2,048. So,
+before the softmax divides by the sum, these tokens together count 18 times as much. In sequences of
+N > S tokens, where S is the --seq_len of the training (here 128), --divide_end_weights divides the
+end weights by N / S. This cancels nearly all of it:
 
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --divide_end_weights
 
@@ -74,14 +75,14 @@ from support.glue_table import Run, group_runs
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096
-MARGIN = 8  # tokens between a scored token and the ends of its row: the window of K = 17
+MARGIN = 8  # tokens between a scored token and the ends of its sequence: the window of K = 17
 
 
 # --- The text -------------------------------------------------------------------------------------
 
 
 class HeldOutText(NamedTuple):
-    """Stretches of held-out text with masks; a tensor has a row per stretch."""
+    """Stretches of held-out text with masks; a line of a tensor is a stretch."""
 
     masked_ids: torch.Tensor  # (stretches, longest - 1), what the model gets
     labels: torch.Tensor  # the masked tokens that are scored, -100 elsewhere
@@ -102,14 +103,14 @@ def held_out_stretches(corpus, longest):
     stretches = len(tokens) // width
     if stretches == 0:
         raise UserError(
-            f"the held-out text has {len(tokens):,} tokens, too few for a row of {longest:,}: "
+            f"the held-out text has {len(tokens):,} tokens, too few for a sequence of {longest:,}: "
             "give smaller --lengths"
         )
     return tokens[: stretches * width].view(stretches, width)
 
 
 def held_out_text(corpus, lengths):
-    """The HeldOutText of a data.Corpus for rows of these lengths."""
+    """The HeldOutText of a data.Corpus for sequences of these lengths."""
     text = held_out_stretches(corpus, max(lengths))
 
     # the masks: the same for every length and every run
@@ -119,58 +120,61 @@ def held_out_text(corpus, lengths):
     # the masked tokens that are scored: the same, too
     labels = labels.masked_fill(~scored_positions(text.shape[1], lengths), IGNORED)
     if (labels == IGNORED).all():
-        raise UserError("no token is far enough from the ends of its rows: give longer --lengths")
+        raise UserError(
+            "no token is far enough from the ends of its sequences: give longer --lengths"
+        )
     return HeldOutText(masked_ids, labels)
 
 
 def scored_positions(width, lengths, margin=MARGIN):
     """Which tokens of a stretch are scored: (width,) bool.
 
-    Those that have at least `margin` tokens of the text on both sides in their row, at every
-    length. If the shortest rows have fewer than 4 * margin tokens, the margin is a quarter of them.
-    A row that is not full, at the end of a stretch, is not scored.
+    Those that have at least `margin` tokens of the text on both sides in their sequence, at every
+    length. If the shortest sequences have fewer than 4 * margin tokens, the margin is a quarter of
+    them. A sequence that is not full, at the end of a stretch, is not scored.
 
     Example: a stretch of 12 tokens, lengths 5 and 7 ([CLS] is one of the tokens), margin 1.
 
         token of the stretch     0  1  2  3  4  5  6  7  8  9 10 11
-        rows of 5                .  x  x  . |.  x  x  . |.  x  x  .
-        rows of 7                .  x  x  x  x  . |.  x  x  x  x  .
+        sequences of 5           .  x  x  . |.  x  x  . |.  x  x  .
+        sequences of 7           .  x  x  x  x  . |.  x  x  x  x  .
         scored                   .  x  x  .  .  .  .  .  .  x  x  .
     """
     margin = min(margin, min(lengths) // 4)
     token = torch.arange(width)  # the tokens of the stretch, numbered
     scored = torch.ones(width, dtype=torch.bool)
     for N in lengths:
-        row_width = N - 1  # tokens of the text in a row, without [CLS]
+        text_width = N - 1  # tokens of the text in a sequence, without [CLS]
 
-        # far enough from both ends of its row
-        place = token % row_width  # in the row
-        is_inside = (place >= margin) & (place < row_width - margin)
+        # far enough from both ends of its sequence
+        place = token % text_width  # in the sequence
+        is_inside = (place >= margin) & (place < text_width - margin)
 
-        # not in the last row, if that is not full
-        full_rows = width // row_width
-        is_in_full_row = token < full_rows * row_width
+        # not in the last sequence, if that is not full
+        full_sequences = width // text_width
+        is_in_full_sequence = token < full_sequences * text_width
 
-        scored &= is_inside & is_in_full_row
+        scored &= is_inside & is_in_full_sequence
     return scored
 
 
-def rows_of_length(text, N):
-    """The text in rows of N tokens: (masked_ids, labels), (rows, N) each.
+def sequences_of_length(text, N):
+    """The text in sequences of N tokens: (masked_ids, labels), (sequences, N) each.
 
-    Example: a stretch of 8 tokens in rows of N = 4. The last two tokens do not fill a row.
+    Example: a stretch of 8 tokens in sequences of N = 4. The last two tokens do not fill a
+    sequence.
 
         t0 t1 t2 t3 t4 t5 t6 t7   ->   [CLS] t0 t1 t2
                                        [CLS] t3 t4 t5
     """
-    # the tokens that fill rows: no other token is scored
-    row_width = N - 1  # tokens of the text in a row, without [CLS]
+    # the tokens that fill sequences: no other token is scored
+    text_width = N - 1  # tokens of the text in a sequence, without [CLS]
     width = text.labels.shape[1]
-    used = width - width % row_width
-    masked_ids = text.masked_ids[:, :used].reshape(-1, row_width)  # (rows, N - 1)
-    labels = text.labels[:, :used].reshape(-1, row_width)  # (rows, N - 1)
+    used = width - width % text_width
+    masked_ids = text.masked_ids[:, :used].reshape(-1, text_width)  # (sequences, N - 1)
+    labels = text.labels[:, :used].reshape(-1, text_width)  # (sequences, N - 1)
 
-    # [CLS] in front of every row
+    # [CLS] in front of every sequence
     return F.pad(masked_ids, (1, 0), value=CLS), F.pad(labels, (1, 0), value=IGNORED)
 
 
@@ -179,8 +183,8 @@ def rows_of_length(text, N):
 
 @torch.inference_mode()
 def loss_at(model, text, N, device, dtype):
-    """The mean loss in nats over all scored tokens, in rows of N tokens."""
-    masked_ids, labels = rows_of_length(text, N)
+    """The mean loss in nats over all scored tokens, in sequences of N tokens."""
+    masked_ids, labels = sequences_of_length(text, N)
     batch_size = max(1, TOKENS_PER_BATCH // N)
     total = 0.0
     count = 0
@@ -256,7 +260,7 @@ def check_run(run, corpus, lengths, divide):
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(
-        description="Held-out loss by length: how well does a model predict in longer rows?"
+        description="Held-out loss by length: how well does a model predict in longer sequences?"
     )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
@@ -264,7 +268,7 @@ def parse_arguments(arguments=None):
     add("--vocab_size", type=positive_int, default=VOCABULARY_SIZE, help="as for pretrain.py")
     add("--cache_dir", type=Path, default="cache", help="downloads and token ids (%(default)s)")
     add("--lengths", nargs="+", type=number(int, 2), default=LENGTHS, help="64 to 2,048")
-    add("--divide_end_weights", action="store_true", help="of fixed kernels, in longer rows")
+    add("--divide_end_weights", action="store_true", help="of fixed kernels, in longer sequences")
     add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
     add("--out", type=Path, metavar="FILE.jsonl", help="also write the losses to a new file")
@@ -295,7 +299,9 @@ def main(arguments=None):
         "divide_end_weights": args.divide_end_weights,
         "dtype": str(dtype).removeprefix("torch."),
     }
-    print(f"the loss of the same {measured['scored']:,} tokens in rows of N tokens, as [N, loss]")
+    print(
+        f"the loss of the same {measured['scored']:,} tokens in sequences of N tokens, as [N, loss]"
+    )
 
     records = []
     for run in runs:

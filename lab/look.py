@@ -68,7 +68,7 @@ def attention_map(model, ids, layer, with_content=True):
             "self-attention in all heads; python -m lab.explore shows every layer"
         )
 
-    # the queries, the keys and their rows of weights, as the mixer computes them
+    # the queries, the keys and their rows, as the mixer computes them
     x, attention_mask = input_of_mixer(model, ids, layer)
     query, key, _ = mixer.project(x, attention_mask)  # (1, N, C) each
     q = split_heads(query, mixer.heads)  # (1, H, N, d)
@@ -93,12 +93,12 @@ def attention_map(model, ids, layer, with_content=True):
 
 @torch.no_grad()
 def fixed_kernels(model):
-    """{layer: (H, K)}: softmax over r of the kernels that do not depend on the text."""
+    """{layer: (H, K)}: the kernels that do not depend on the text, softmax over r of the rows."""
     found = {}
     for layer, block in enumerate(model.bert.layers, 1):
-        kernels = block.mixer.kernels()
-        if "fixed" in kernels:
-            found[layer] = kernels["fixed"].softmax(dim=-1).numpy()  # (H, K)
+        rows = block.mixer.fixed_rows()  # (H, K)
+        if rows is not None:
+            found[layer] = rows.softmax(dim=-1).numpy()
     if not found:
         raise UserError(f"{model.config.variant} has no fixed kernels of K weights")
     return found
@@ -106,16 +106,16 @@ def fixed_kernels(model):
 
 @torch.no_grad()
 def dynamic_kernels(model, ids, layer):
-    """(H, N, K): softmax over r of the kernel that each token makes."""
+    """(H, N, K): the kernel that each token makes, softmax over r of its row."""
     mixer = mixer_of(model, layer)
     x, attention_mask = input_of_mixer(model, ids, layer)
-    logits = mixer.token_kernels(x, attention_mask)  # (1, H, N, K)
-    if logits is None:
+    rows = mixer.token_rows(x, attention_mask)  # (1, H, N, K)
+    if rows is None:
         raise UserError(
             f"layer {layer} of {model.config.variant} has no dynamic kernels of K weights; "
             "python -m lab.explore shows all terms of the score"
         )
-    return logits.softmax(dim=-1)[0].numpy()
+    return rows.softmax(dim=-1)[0].numpy()
 
 
 @torch.no_grad()
@@ -127,10 +127,9 @@ def depthwise_kernels(model, layer):
     section 5).
     """
     found = {}
-    for name, weight in mixer_of(model, layer).kernels().items():
-        if name.startswith("depthwise"):
-            weight = weight.numpy()  # (C, K)
-            found[name.removeprefix("depthwise, ")] = weight[channel_order(weight)]
+    for name, weight in mixer_of(model, layer).depthwise_kernels().items():
+        weight = weight.numpy()  # (C, K)
+        found[name] = weight[channel_order(weight)]
     if not found:
         raise UserError(f"layer {layer} of {model.config.variant} has no depthwise convolution")
     return found
@@ -150,7 +149,7 @@ def channel_order(weight):
 
 
 def is_clipped(model):
-    """Whether the end weights of the kernels also hold for all tokens farther away.
+    """Whether the end numbers of the rows also hold for all tokens farther away.
 
     This is so for position terms with --beyond clip. A convolution ends with its kernel, and some
     terms have no end.

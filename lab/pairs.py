@@ -11,10 +11,10 @@ tie counts one half. The score is the pseudo-log-likelihood (pll, Salazar et al.
 log p(piece) over all pieces of the sentence, where p is what the model predicts for this piece from
 all others, with this piece masked.
 
-A sentence without a context is read as [CLS] sentence [SEP]. Pre-training never saw such a row: its
-rows have two sentences. All variants have this disadvantage; how much it costs is not measured. If
-a pair has a context, the model reads it as the first sentence, before the good or the bad one, and
-only the pieces of the second sentence are scored.
+A sentence without a context is read as [CLS] sentence [SEP]. Pre-training never saw such a
+sequence: its sequences have two sentences. All variants have this disadvantage; how much it costs
+is not measured. If a pair has a context, the model reads it as the first sentence, before the good
+or the bad one, and only the pieces of the second sentence are scored.
 
 The scores are computed in float32 on every device. bf16 has only 8 bits of precision: it would turn
 some small differences into ties, and some ties into differences.
@@ -138,8 +138,8 @@ def data_name(data):
 # --- Scores ---------------------------------------------------------------------------------------
 
 
-class MaskedRow(NamedTuple):
-    """A row of token ids in which one piece is masked."""
+class MaskedSequence(NamedTuple):
+    """A sequence of token ids in which one piece is masked."""
 
     ids: list
     position: int  # of the masked piece
@@ -147,11 +147,11 @@ class MaskedRow(NamedTuple):
     sentence: int  # the number of the sentence
 
 
-def masked_rows(tokenizer, context, sentence, number):
-    """A list of MaskedRow: for each piece of a sentence, the row in which it is masked.
+def masked_sequences(tokenizer, context, sentence, number):
+    """A list of MaskedSequence: for each piece of a sentence, the sequence in which it is masked.
 
-    A row is [CLS] sentence [SEP], or with a context [CLS] context [SEP] sentence [SEP]. Example
-    with the pieces "the dog slept", and M for [MASK]:
+    A sequence is [CLS] sentence [SEP], or with a context [CLS] context [SEP] sentence [SEP].
+    Example with the pieces "the dog slept", and M for [MASK]:
 
         [CLS] M   dog slept [SEP]      position 1, target "the"
         [CLS] the M   slept [SEP]      position 2, target "dog"
@@ -161,32 +161,32 @@ def masked_rows(tokenizer, context, sentence, number):
     """
     cls, sep, mask = (tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
 
-    # the row
+    # the sequence
     before = [cls]
     if context:
         before += [*tokenizer.encode(context, add_special_tokens=False).ids, sep]
     pieces = tokenizer.encode(sentence, add_special_tokens=False).ids
-    row = [*before, *pieces, sep]
+    sequence = [*before, *pieces, sep]
 
     # a copy for each piece of the sentence
-    rows = []
+    sequences = []
     for position, target in enumerate(pieces, len(before)):
-        ids = row.copy()
+        ids = sequence.copy()
         ids[position] = mask
-        rows.append(MaskedRow(ids, position, target, number))
-    return rows
+        sequences.append(MaskedSequence(ids, position, target, number))
+    return sequences
 
 
-def length_of(row):
-    return len(row.ids)
+def length_of(sequence):
+    return len(sequence.ids)
 
 
-def batches_of(rows, tokens_per_batch):
-    """Yield the rows in batches (lists) of equal length, so there is no padding.
+def batches_of(sequences, tokens_per_batch):
+    """Yield the sequences in batches (lists) of equal length, so there is no padding.
 
-    A batch has at most tokens_per_batch tokens, but at least one row.
+    A batch has at most tokens_per_batch tokens, but at least one sequence.
     """
-    for length, group in itertools.groupby(sorted(rows, key=length_of), length_of):
+    for length, group in itertools.groupby(sorted(sequences, key=length_of), length_of):
         group = list(group)
         size = max(tokens_per_batch // length, 1)
         for start in range(0, len(group), size):
@@ -203,30 +203,30 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
         pairs: list of (context, good, bad).
         tokens_per_batch: the largest number of tokens in a batch.
     """
-    # the rows of all sentences; those of pair i have the numbers 2 i and 2 i + 1
-    rows = []
+    # the sequences of all sentences; those of pair i have the numbers 2 i and 2 i + 1
+    sequences = []
     for number, (context, good, bad) in enumerate(pairs):
-        rows += masked_rows(tokenizer, context, good, 2 * number)
-        rows += masked_rows(tokenizer, context, bad, 2 * number + 1)
-    longest = max(rows, key=length_of)
+        sequences += masked_sequences(tokenizer, context, good, 2 * number)
+        sequences += masked_sequences(tokenizer, context, bad, 2 * number + 1)
+    longest = max(sequences, key=length_of)
     if length_of(longest) > model.config.max_length:
         _, good, _ = pairs[longest.sentence // 2]
         raise UserError(f"the pair {good!r} is longer than {model.config.max_length} tokens")
 
     device = model.bias.device
     sums = torch.zeros(2 * len(pairs), dtype=torch.float64)
-    for batch in batches_of(rows, tokens_per_batch):
-        ids = torch.tensor([row.ids for row in batch], device=device)  # (M, N)
-        positions = torch.tensor([row.position for row in batch], device=device)  # (M,)
-        targets = torch.tensor([row.target for row in batch], device=device)  # (M,)
+    for batch in batches_of(sequences, tokens_per_batch):
+        ids = torch.tensor([sequence.ids for sequence in batch], device=device)  # (M, N)
+        positions = torch.tensor([sequence.position for sequence in batch], device=device)  # (M,)
+        targets = torch.tensor([sequence.target for sequence in batch], device=device)  # (M,)
 
         # log p of each masked piece; the head is needed at its position only
-        own_row = torch.arange(len(batch), device=device)
-        hidden = model.bert(ids)[own_row, positions]  # (M, N, C) -> (M, C)
+        own_sequence = torch.arange(len(batch), device=device)
+        hidden = model.bert(ids)[own_sequence, positions]  # (M, N, C) -> (M, C)
         loss = F.cross_entropy(model.head(hidden), targets, reduction="none")  # (M,)
 
         # Add it to its sentence, in float64, which Apple's GPU does not have.
-        sentences = torch.tensor([row.sentence for row in batch])  # (M,)
+        sentences = torch.tensor([sequence.sentence for sequence in batch])  # (M,)
         sums.index_add_(0, sentences, -loss.cpu().double())
     return sums.view(-1, 2).numpy()  # (2 * pairs,) -> (pairs, 2)
 

@@ -181,12 +181,12 @@ def pairs_accuracy(record, data, name):
 
 
 def length_measures(lengths):
-    """The loss in rows of N tokens, which lab.lengths measures, for each N."""
+    """The loss in sequences of N tokens, which lab.lengths measures, for each N."""
     return [Measure(f"{N:,} tokens", 3, partial(loss_at, N=N)) for N in lengths]
 
 
 def loss_at(record, N):
-    """The loss in rows of N tokens; None if the model cannot read so many."""
+    """The loss in sequences of N tokens; None if the model cannot read so many."""
     return dict(record["losses"]).get(N)
 
 
@@ -390,7 +390,7 @@ def steps_table(record):
         cells = [row["variant"], f"{row['full_ms']:,.0f} ms", f"{row['full_ratio']:.2f}"]
         cells += [f"{row['corpus_tokens_per_second']:,.0f} tok/s", f"{row['corpus_ratio']:.2f}"]
         rows.append([*cells, f"{mib(row)} MiB"])
-    header = ["variant", "full rows", "x absolute", "text", "x absolute", "peak memory"]
+    header = ["variant", "full sequences", "x absolute", "text", "x absolute", "peak memory"]
     return markdown(header, rows)
 
 

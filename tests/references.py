@@ -395,14 +395,14 @@ def projection(x, attention_mask, weights, name, variant):
     return linear(x, weights, name)
 
 
-def convolve_at(kernel, values, i):
-    """z_i = sum_r softmax(kernel)_r v_(i+r), for one query of one head of one sentence.
+def convolve_at(row, values, i):
+    """z_i = sum_r softmax(row)_r v_(i+r), for one query of one head of one sentence.
 
-    kernel (K,), values (N, d). Beyond the ends v is 0, but the weight keeps its share of the
+    row (K,), values (N, d). Beyond the ends v is 0, but the weight keeps its share of the
     softmax.
     """
-    k = len(kernel) // 2
-    p = softmax(list(kernel))
+    k = len(row) // 2
+    p = softmax(list(row))
     z_i = torch.zeros_like(values[0])
     for r in range(-k, k + 1):
         if 0 <= i + r < len(values):
@@ -484,7 +484,7 @@ def primer(x, attention_mask, weights, variant, config, layer):
     return attend(q, k, v, attention_mask, weights, variant, config)
 
 
-def convbert_kernels(x, attention_mask, weights):
+def convbert_rows(x, attention_mask, weights):
     """kernel(c_i * q_i), c = pointwise(depthwise(x)): (B, N, H/2 * K). Jiang et al. 2020"""
     x = zero_padding(x, attention_mask)
     q = linear(x, weights, "query")  # (B, N, C/2)
@@ -493,28 +493,28 @@ def convbert_kernels(x, attention_mask, weights):
     return linear(c * q, weights, "kernel")
 
 
-def kernels_at_queries(kernels, values, real):
+def kernels_at_queries(rows, values, real):
     """z_i of all queries of a head, with the kernel that is read at the query. Jiang et al. 2020
 
-    kernels (N, K), values (N, d), real (N,). `real` is not needed: padding keeps its share of the
+    rows (N, K), values (N, d), real (N,). `real` is not needed: padding keeps its share of the
     softmax. It is here because `kernels_at_keys` needs it.
     """
-    return torch.stack([convolve_at(kernels[i], values, i) for i in range(len(values))])
+    return torch.stack([convolve_at(rows[i], values, i) for i in range(len(values))])
 
 
-def kernels_at_keys(kernels, values, real):
+def kernels_at_keys(rows, values, real):
     """z_i of all queries of a head: weight number r + k of key i + r. [C]'s released code
 
     The softmax is over the keys that exist. Arguments as in `kernels_at_queries`.
     """
-    k = kernels.shape[-1] // 2
+    k = rows.shape[-1] // 2
     z = torch.zeros_like(values)
     for i in range(len(values)):
         if not real[i]:
             continue
         near = range(max(i - k, 0), min(i + k, len(values) - 1) + 1)
         keys = [j for j in near if real[j]]
-        p = softmax([kernels[j, j - i + k] for j in keys])
+        p = softmax([rows[j, j - i + k] for j in keys])
         for p_j, j in zip(p, keys, strict=True):
             z[i] = z[i] + p_j * values[j]
     return z
@@ -530,7 +530,7 @@ def convbert(
     q = linear(x, weights, "query")  # (B, N, C/2)
     k = linear(x, weights, "key")  # (B, N, C/2)
     v = zero_padding(linear(x, weights, "value"), attention_mask)  # (B, N, C)
-    kernels = convbert_kernels(x, attention_mask, weights)  # (B, N, H/2 * K)
+    rows = convbert_rows(x, attention_mask, weights)  # (B, N, H/2 * K)
 
     sentences = []
     for b in range(len(x)):
@@ -546,8 +546,8 @@ def convbert(
         # convolution heads: the second half of the values
         for h in range(half):
             v_h = v[b, :, (half + h) * d : (half + h + 1) * d]  # (N, d)
-            kernel_h = kernels[b, :, h * K : (h + 1) * K]  # (N, K)
-            heads.append(convolution_head(kernel_h, v_h, attention_mask[b]))
+            rows_h = rows[b, :, h * K : (h + 1) * K]  # (N, K)
+            heads.append(convolution_head(rows_h, v_h, attention_mask[b]))
         sentences.append(torch.cat(heads, dim=-1))  # (N, C)
     return zero_padding(linear(torch.stack(sentences), weights, "output"), attention_mask)
 
@@ -596,14 +596,14 @@ def dynamic_convolution(x, attention_mask, weights, variant, config, layer):
     g = gate(x, attention_mask, weights)  # (B, N, C)
     d = g.shape[-1] // config.heads
     K = config.kernel_size
-    kernels = linear(g, weights, "kernel")  # (B, N, H * K)
+    rows = linear(g, weights, "kernel")  # (B, N, H * K)
 
     z = []
     for b in range(len(g)):
         for i in range(g.shape[1]):
             for h in range(config.heads):
-                kernel = kernels[b, i, h * K : (h + 1) * K]  # (K,)
-                z.append(convolve_at(kernel, g[b, :, h * d : (h + 1) * d], i))  # (d,)
+                row = rows[b, i, h * K : (h + 1) * K]  # (K,)
+                z.append(convolve_at(row, g[b, :, h * d : (h + 1) * d], i))  # (d,)
     z = torch.stack(z).reshape(g.shape)  # (B * N * H, d) -> (B, N, C)
     return zero_padding(linear(z, weights, "output"), attention_mask)
 

@@ -71,9 +71,9 @@ def text_of_many_words():
     return "\n".join(lines)
 
 
-def sentences_of(corpus, row):
-    """The two sentences of a row of token ids, as text."""
-    ids = row[row != PAD].tolist()
+def sentences_of(corpus, sequence):
+    """The two sentences of a sequence of token ids, as text."""
+    ids = sequence[sequence != PAD].tolist()
     text = corpus.tokenizer.decode(ids, skip_special_tokens=False)
     first, second, end = text.split("[SEP]")
     assert first.startswith("[CLS]")
@@ -288,7 +288,7 @@ def test_a_text_that_cannot_be_used_is_refused_in_one_line_and_leaves_no_corpus(
 
 
 def test_pairs_are_neighbours_within_a_document_and_share_no_sentence(small):
-    pairs = [sentences_of(small, row) for row in small.rows(np.arange(420))]
+    pairs = [sentences_of(small, sequence) for sequence in small.sequences(np.arange(420))]
     expected = []
     for document, count in enumerate(SMALL_COUNTS):
         for sentence in range(0, count - 1, 2):
@@ -313,9 +313,9 @@ def test_kept_lengths_are_those_of_cutting_token_by_token_from_the_longer_senten
 def test_rows_hold_both_sentences_marks_and_padding_and_are_cut_to_the_length():
     a = [10, 11, 12, 13, 14, 15]
     b = [20, 21, 22]
-    rows = data.pad_pairs([(a, b), (b, None), (a + b + b, a)], 14)
-    assert rows.dtype == np.int64
-    assert rows.tolist() == [
+    sequences = data.pad_pairs([(a, b), (b, None), (a + b + b, a)], 14)
+    assert sequences.dtype == np.int64
+    assert sequences.tolist() == [
         [CLS, *a, SEP, *b, SEP, PAD, PAD],
         [CLS, *b, SEP] + [PAD] * 9,
         [CLS, *a, SEP, *a[:5], SEP],
@@ -344,12 +344,12 @@ def test_held_out_and_training_pairs_share_none_and_leave_none_out(count):
 
 def test_no_sentence_of_a_held_out_pair_is_in_a_training_pair(small):
     trained_on = set()
-    for row in small.rows(small.train):
-        trained_on.update(sentences_of(small, row))
+    for sequence in small.sequences(small.train):
+        trained_on.update(sentences_of(small, sequence))
 
     assert len(trained_on) == 2 * len(small.train)
-    for row in small.rows(small.held_out):
-        assert trained_on.isdisjoint(sentences_of(small, row))
+    for sequence in small.sequences(small.held_out):
+        assert trained_on.isdisjoint(sentences_of(small, sequence))
 
 
 def test_the_choice_of_held_out_pairs_has_not_changed():
@@ -364,10 +364,10 @@ def test_the_choice_of_held_out_pairs_has_not_changed():
 def test_the_masks_of_the_held_out_pairs_have_not_changed(tmp_path):
     """For the same reason. The pairs of 18, 14, 14 and 16 tokens are sorted before the masks."""
     corpus = corpus_of(tmp_path, numbered_text([400]))
-    masked_ids, labels = corpus.held_out_rows  # (4, N) each
+    masked_ids, labels = corpus.held_out_sequences  # (4, N) each
     assert (masked_ids != PAD).sum(dim=1).tolist() == [14, 14, 16, 18]
-    hidden = (labels != -100).nonzero().tolist()  # [pair, token]
-    assert hidden == [[0, 2], [0, 3], [0, 12], [1, 3], [1, 11], [2, 9], [3, 5], [3, 11]]
+    masked = (labels != -100).nonzero().tolist()  # [pair, token]
+    assert masked == [[0, 2], [0, 3], [0, 12], [1, 3], [1, 11], [2, 9], [3, 5], [3, 11]]
 
 
 # --- Held-out pairs that are also training pairs --------------------------------------------------
@@ -378,8 +378,8 @@ def test_held_out_pairs_that_are_also_training_pairs_are_counted(tmp_path):
     repeated = "one two\nthree four\n\n" * 400
     corpus = corpus_of(tmp_path, repeated + numbered_text([2] * 600))
 
-    training = {sentences_of(corpus, row) for row in corpus.rows(corpus.train)}
-    held_out = [sentences_of(corpus, row) for row in corpus.rows(corpus.held_out)]
+    training = {sentences_of(corpus, sequence) for sequence in corpus.sequences(corpus.train)}
+    held_out = [sentences_of(corpus, sequence) for sequence in corpus.sequences(corpus.held_out)]
     known = sum(1 for pair in held_out if pair in training)
     assert corpus.counts["known"] == known
     assert 0 < known < len(held_out)
@@ -410,12 +410,12 @@ def test_a_batch_is_the_same_in_any_order_of_asking_and_from_a_fresh_corpus(tmp_
 def test_an_epoch_holds_every_training_pair_once_except_a_remainder_that_changes(small):
     count = len(small.train)
     batches = count // 16
-    training = {sentences_of(small, row) for row in small.rows(small.train)}
+    training = {sentences_of(small, sequence) for sequence in small.sequences(small.train)}
     left_out = []
     for epoch in range(2):
         seen = []
         for step in range(epoch * batches, (epoch + 1) * batches):
-            seen += [sentences_of(small, row) for row in small.batch(3, step, 16)]
+            seen += [sentences_of(small, sequence) for sequence in small.batch(3, step, 16)]
         assert len(seen) == len(set(seen)) == batches * 16
         assert set(seen) <= training
         assert count - len(seen) < 16
@@ -426,21 +426,21 @@ def test_an_epoch_holds_every_training_pair_once_except_a_remainder_that_changes
 
 
 def test_the_batches_of_a_corpus_have_equally_many_tokens_that_can_be_masked(small):
-    """[CLS] and two [SEP] of each row cannot be masked."""
-    rows = small.rows(np.arange(len(small.lengths)))  # (pairs, N)
-    token_counts = ((rows != PAD) & (rows != CLS) & (rows != SEP)).sum(axis=1)  # (pairs,)
+    """[CLS] and two [SEP] of each sequence cannot be masked."""
+    ids = small.sequences(np.arange(len(small.lengths)))  # (pairs, N)
+    token_counts = ((ids != PAD) & (ids != CLS) & (ids != SEP)).sum(axis=1)  # (pairs,)
     random_batches = small.train[data.draw_epoch(len(small.train), 4, 2, 16)]
     expected = data.regroup_by_length(random_batches, token_counts, 4, 2)
 
     for index, indices in enumerate(expected):
         step = 2 * len(expected) + index
-        assert small.batch(4, step, 16).tolist() == small.rows(indices).tolist()
+        assert small.batch(4, step, 16).tolist() == small.sequences(indices).tolist()
 
 
 def lengths_like_english(count):
     """Row lengths from 8 to 128 tokens, spread like those of English sentence pairs."""
     random = np.random.default_rng(0)
-    return np.clip(random.gamma(4, 14, count), 8, 128).astype(int)  # (rows,)
+    return np.clip(random.gamma(4, 14, count), 8, 128).astype(int)  # (sequences,)
 
 
 @pytest.mark.parametrize("batch_size", [16, 32, 128])
@@ -455,8 +455,8 @@ def test_a_token_of_a_short_pair_weighs_as_much_as_one_of_a_long_pair(batch_size
     weights = np.zeros(len(tokens))
     for epoch in range(4):
         random_batches = data.draw_epoch(len(tokens), 0, epoch, batch_size)
-        for rows in data.regroup_by_length(random_batches, tokens, 0, epoch):
-            weights[rows] += 1 / tokens[rows].sum()
+        for indices in data.regroup_by_length(random_batches, tokens, 0, epoch):
+            weights[indices] += 1 / tokens[indices].sum()
     average = (weights * tokens).sum() / tokens.sum()
 
     borders = [0, 15, 20, 30, 45, 60, 80, 100, 125, 126]
@@ -470,9 +470,9 @@ def test_a_token_of_a_short_pair_weighs_as_much_as_one_of_a_long_pair(batch_size
 
 def test_fewer_pairs_than_a_batch_are_repeated_to_fill_it(tmp_path):
     corpus = corpus_of(tmp_path, numbered_text([2] * 4))
-    rows = [sentences_of(corpus, row) for row in corpus.batch(0, 5, 8)]
-    assert len(rows) == 8
-    assert len(set(rows)) == len(corpus.train) == 3
+    sequences = [sentences_of(corpus, sequence) for sequence in corpus.batch(0, 5, 8)]
+    assert len(sequences) == 8
+    assert len(set(sequences)) == len(corpus.train) == 3
 
 
 # --- Held-out batches -----------------------------------------------------------------------------
@@ -491,7 +491,9 @@ def test_held_out_batches_hold_every_held_out_pair_with_masks_that_no_setting_ch
                 pair = sentences_of(corpus, original)
                 masks[pair] = (masked[is_token].tolist(), label[is_token].tolist())
 
-        held_out = {sentences_of(corpus, row) for row in corpus.rows(corpus.held_out)}
+        held_out = {
+            sentences_of(corpus, sequence) for sequence in corpus.sequences(corpus.held_out)
+        }
         assert set(masks) == held_out
         return masks
 

@@ -126,7 +126,7 @@ def randomise(model, data):
     """Draw the weights again, so that a classifier gives answers of every kind."""
     for weight in model.parameters():
         torch.nn.init.normal_(weight)
-    rows = torch.from_numpy(data.rows(range(20)))
+    rows = torch.from_numpy(data.sequences(range(20)))
     model.classifier.bias -= classify(model, rows).mean(dim=0)  # the mean of the scores becomes 0
 
 
@@ -149,7 +149,7 @@ def test_batches_are_random_although_length_tells_the_label(tokenizer):
 def test_a_row_is_cls_a_sep_b_sep_and_the_longer_sentence_is_cut(tokenizer):
     anna, tom = (tokenizer.token_to_id(word) for word in ("▁anna", "▁tom"))
     pairs = labelled(tokenizer, ["anna", "anna " * 9, "[SEP]"], ["tom"] * 3, [0, 1, 0], seq_len=8)
-    short, cut, marked = pairs.rows([0, 1, 2]).tolist()
+    short, cut, marked = pairs.sequences([0, 1, 2]).tolist()
     assert short == [CLS, anna, SEP, tom, SEP, PAD, PAD, PAD]
     assert cut == [CLS, anna, anna, anna, anna, SEP, tom, SEP]
     assert marked.count(SEP) == 2  # "[SEP]" in a text is text
@@ -172,7 +172,7 @@ def test_predictions_are_those_of_each_row_alone(tokenizer, num_labels):
     predicted = predict(model, data, CPU, torch.float32, batch_size=4)
     expected = []
     for row in range(21):
-        alone = classify(model.eval(), torch.from_numpy(data.rows([row])))[0]
+        alone = classify(model.eval(), torch.from_numpy(data.sequences([row])))[0]
         expected.append(alone.argmax().item() if num_labels > 1 else alone[0].item())
     assert len(set(expected)) > 1
     np.testing.assert_allclose(predicted, expected, atol=1e-5, rtol=0)

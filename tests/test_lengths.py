@@ -1,4 +1,4 @@
-"""lab/lengths.py: the same hidden tokens at every length, and the loss of the model."""
+"""lab/lengths.py: the same masked tokens at every length, and the loss of the model."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def corpus(small_text):
 
 @pytest.fixture(scope="module")
 def runs(small_text, tmp_path_factory):
-    """Two steps of alibi, absolute and fixed with rows of 16 tokens: {variant: folder}."""
+    """Two steps of alibi, absolute and fixed with sequences of 16 tokens: {variant: folder}."""
     folder = tmp_path_factory.mktemp("lengths")
     options = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
     options += ["--steps", 2, "--batch_size", 4, "--seq_len", 16, "--dtype", "fp32"]
@@ -46,11 +46,11 @@ def test_the_text_is_the_held_out_sentences_in_order_with_a_sep_after_each(corpu
     assert len(text) > len(tokens) - (LONGEST - 1)
 
 
-def test_at_every_length_the_same_tokens_are_hidden(corpus):
+def test_at_every_length_the_same_tokens_are_masked(corpus):
     text = lengths.held_out_text(corpus, LENGTHS)
     expected = text.labels[text.labels != -100].tolist()
     for N in LENGTHS:
-        ids, labels = lengths.rows_of_length(text, N)
+        ids, labels = lengths.sequences_of_length(text, N)
         assert ids.shape[1] == N
         assert (ids[:, 0] == CLS).all()
         assert labels[labels != -100].tolist() == expected
@@ -59,8 +59,8 @@ def test_at_every_length_the_same_tokens_are_hidden(corpus):
 # --- The loss -------------------------------------------------------------------------------------
 
 
-def rows_cut_one_by_one(text, N):
-    """Yield (ids, labels) of each row, two lists. The last row of a stretch may be shorter."""
+def sequences_cut_one_by_one(text, N):
+    """Yield (ids, labels) of each sequence, two lists. The last of a stretch may be shorter."""
     for ids, labels in zip(text.masked_ids.tolist(), text.labels.tolist(), strict=True):
         while ids:
             yield [CLS, *ids[: N - 1]], [-100, *labels[: N - 1]]
@@ -68,14 +68,14 @@ def rows_cut_one_by_one(text, N):
             labels = labels[N - 1 :]
 
 
-def test_the_loss_is_the_mean_of_minus_log_p_over_all_hidden_tokens(corpus, runs):
-    """Row by row, cut from the stretches one after the other; the program has batches."""
+def test_the_loss_is_the_mean_of_minus_log_p_over_all_masked_tokens(corpus, runs):
+    """One by one, cut from the stretches one after the other; the program has batches."""
     text = lengths.held_out_text(corpus, (20, LONGEST))
     model, _ = load_run(runs["alibi"])
     got = lengths.loss_at(model, text, 20, torch.device("cpu"), torch.float32)
 
     losses = []
-    for ids, labels in rows_cut_one_by_one(text, 20):
+    for ids, labels in sequences_cut_one_by_one(text, 20):
         log_p = F.log_softmax(model(torch.tensor([ids]))[0].double(), dim=-1)  # (n, V)
         for place, label in enumerate(labels):
             if label != -100:
@@ -85,7 +85,7 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_all_hidden_tokens(corpus, runs
 
 
 def test_the_end_weights_are_divided_by_the_ratio_of_the_lengths_and_the_others_stay():
-    """Rows of 256 tokens are 32 times as long as those of the training. The model itself stays."""
+    """256 tokens are 32 times as many as in the training. The model itself stays."""
     model = small_model("composite", max_length=8)
     changed = lengths.with_divided_end_weights(model, 256)
     same = lengths.with_divided_end_weights(model, 4)

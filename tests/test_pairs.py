@@ -51,21 +51,21 @@ def random_model(tokenizer, variant="composite", seed=0):
 
 
 def score_by_definition(model, tokenizer, context, sentence):
-    """The pll of a sentence: one mask at a time, the model called on one row."""
+    """The pll of a sentence: one mask at a time, the model called on one sequence."""
     cls, sep, mask = 2, 3, 4
-    row = [cls]
+    ids = [cls]
     if context:
-        row += tokenizer.encode(context, add_special_tokens=False).ids + [sep]
-    start = len(row)
-    row += tokenizer.encode(sentence, add_special_tokens=False).ids + [sep]
+        ids += tokenizer.encode(context, add_special_tokens=False).ids + [sep]
+    start = len(ids)
+    ids += tokenizer.encode(sentence, add_special_tokens=False).ids + [sep]
 
     pll = 0.0
-    for position in range(start, len(row) - 1):
-        masked = list(row)
+    for position in range(start, len(ids) - 1):
+        masked = list(ids)
         masked[position] = mask
         with torch.inference_mode():
             logits = model(torch.tensor([masked]))[0, position]
-        pll += logits.double().log_softmax(0)[row[position]].item()
+        pll += logits.double().log_softmax(0)[ids[position]].item()
     return pll
 
 

@@ -1013,53 +1013,54 @@ def test_the_kernel_of_lightconv_starts_with_xaviers_range():
     assert_uniform(weight, math.sqrt(6 / (17 + 16 * 17)))
 
 
-# --- Kernels, for figures -------------------------------------------------------------------------
+# --- Rows and kernels, for figures ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variant", ["canon", "convbert"])
 def test_the_kernel_of_canon_and_convbert_is_the_weight_of_their_convolution_of_the_input(variant):
     mixer = random_mixer(variant)
     convolution = mixer.canon if variant == "canon" else mixer.depthwise
-    assert set(mixer.kernels()) == {"depthwise, of the input"}
-    assert torch.equal(mixer.kernels()["depthwise, of the input"], convolution.weight[:, 0])
+    kernels = mixer.depthwise_kernels()
+    assert set(kernels) == {"of the input"}
+    assert torch.equal(kernels["of the input"], convolution.weight[:, 0])
 
 
 def test_the_fixed_kernel_of_lightconv_is_the_softmax_of_its_weight():
     """The mixer equals the loops of references.py, in which this is the kernel."""
     mixer = random_mixer("lightconv")
-    assert set(mixer.kernels()) == {"fixed"}
-    assert torch.equal(mixer.kernels()["fixed"], mixer.weight)
+    assert mixer.depthwise_kernels() == {}
+    assert torch.equal(mixer.fixed_rows(), mixer.weight)
 
 
 @pytest.mark.parametrize("variant", ["none", "fixed", "t5", "conv-qk", "lightconv"])
-def test_without_a_dynamic_term_or_convolution_tokens_make_no_kernels(variant):
-    assert random_mixer(variant).token_kernels(*padded_batch(3)) is None
+def test_without_a_dynamic_term_or_convolution_tokens_make_no_rows(variant):
+    assert random_mixer(variant).token_rows(*padded_batch(3)) is None
 
 
-def assert_token_kernels(variant, expected_at):
-    """expected_at(x, mask, weights) gives the kernels (B, heads, N, K) at all real tokens."""
+def assert_token_rows(variant, expected_at):
+    """expected_at(x, mask, weights) gives the rows (B, heads, N, K) at all real tokens."""
     mixer = random_mixer(variant)
     x, mask = padded_batch(7)
-    got = mixer.token_kernels(x, mask).transpose(1, 2)  # (B, N, heads, K)
+    got = mixer.token_rows(x, mask).transpose(1, 2)  # (B, N, heads, K)
     expected = expected_at(x, mask, mixer.state_dict()).transpose(1, 2)
     assert_near(got[mask], expected[mask], 1e-12)
 
 
-def test_token_kernels_of_convbert_are_its_linear_layer():
+def test_token_rows_of_convbert_are_its_linear_layer():
     def expected_at(x, mask, weights):
-        rows = references.convbert_kernels(x, mask, weights)  # (B, N, H/2 * K)
+        rows = references.convbert_rows(x, mask, weights)  # (B, N, H/2 * K)
         return rows.view(B, -1, H // 2, K).transpose(1, 2)
 
-    assert_token_kernels("convbert", expected_at)
+    assert_token_rows("convbert", expected_at)
 
 
-def test_token_kernels_of_dynamicconv_are_its_linear_layer():
+def test_token_rows_of_dynamicconv_are_its_linear_layer():
     def expected_at(x, mask, weights):
         g = references.gate(x, mask, weights)
         rows = references.linear(g, weights, "kernel")  # (B, N, H * K)
         return rows.view(B, -1, H, K).transpose(1, 2)
 
-    assert_token_kernels("dynamicconv", expected_at)
+    assert_token_rows("dynamicconv", expected_at)
 
 
 # --- The table of variants ------------------------------------------------------------------------
@@ -1086,12 +1087,12 @@ HOLDS = {
     "composite-conv-qkv": (COMPOSITE, QK | V),
 }
 
-# What `kernels()` calls these convolutions.
+# What `depthwise_kernels()` calls these convolutions.
 NAMES_IN_KERNELS = {
-    "depthwise": "depthwise, of the values",
-    "query.depthwise": "depthwise, for the query",
-    "key.depthwise": "depthwise, for the key",
-    "value.depthwise": "depthwise, for the value",
+    "depthwise": "of the values",
+    "query.depthwise": "for the query",
+    "key.depthwise": "for the key",
+    "value.depthwise": "for the value",
 }
 
 # Parameters of BERT-small: C = 256, d = 64, H = 4, E = 128, 12 layers, a vocabulary of
@@ -1193,26 +1194,25 @@ def count(size, variant):
 
 @pytest.mark.parametrize("variant", HOLDS)
 def test_a_variant_has_the_terms_and_convolutions_of_the_paper_and_no_others(variant):
-    """And kernels() returns beta, and the weights of these convolutions."""
+    """And fixed_rows() returns beta, depthwise_kernels() the weights of these convolutions."""
     terms, convolutions = HOLDS[variant]
     mixer = random_mixer(variant)
     weights = mixer.state_dict()
-    kernels_of_mixer = {}
+    kernels = {}
 
     # tables: beta has one row per head, the others have d
     tables = {name.split(".")[1]: x for name, x in weights.items() if name.startswith("terms.")}
     assert set(tables) == terms
     for name, table in tables.items():
         assert table.shape == ((H, K) if name == "fixed" else (d, K))
-        if name == "fixed":
-            kernels_of_mixer["fixed"] = table
 
     # convolutions
     found = {name.removesuffix(".weight") for name in weights if "depthwise.weight" in name}
     assert found == convolutions
     for name in found:
-        kernels_of_mixer[NAMES_IN_KERNELS[name]] = weights[f"{name}.weight"][:, 0]  # (C, K)
-    assert_near(mixer.kernels(), kernels_of_mixer, 0)
+        kernels[NAMES_IN_KERNELS[name]] = weights[f"{name}.weight"][:, 0]  # (C, K)
+    assert_near(mixer.depthwise_kernels(), kernels, 0)
+    assert mixer.fixed_rows() is (mixer.terms["fixed"].beta if "fixed" in terms else None)
 
 
 @pytest.mark.parametrize("variant", SMALL)

@@ -9,20 +9,20 @@ import references
 from data import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, mask_tokens
 
 VOCABULARY_SIZE = 1000
-TOKENS = 100_000  # ordinary tokens in the rows below
+TOKENS = 100_000  # ordinary tokens in the sequences below
 
 
 @pytest.fixture(scope="module")
 def masked():
-    """(rows, masked rows, labels): 1,000 rows of 15 special tokens and 100 ordinary ones each."""
+    """(ids, masked ids, labels): 1,000 sequences of 15 special and 100 ordinary tokens each."""
     generator = torch.Generator().manual_seed(0)
     special = torch.tensor([[CLS, SEP, SEP, MASK, UNK] + [PAD] * 10]).repeat(1000, 1)  # (1000, 15)
     first = len(SPECIAL_TOKENS)
     words = torch.randint(first, VOCABULARY_SIZE, (1000, 100), generator=generator)  # (1000, 100)
-    rows = torch.cat([special, words], dim=1)  # (1000, 115)
+    sequences = torch.cat([special, words], dim=1)  # (1000, 115)
 
-    masked_ids, labels = mask_tokens(rows, VOCABULARY_SIZE, generator)
-    return rows, masked_ids, labels
+    masked_ids, labels = mask_tokens(sequences, VOCABULARY_SIZE, generator)
+    return sequences, masked_ids, labels
 
 
 def within_5_sigmas(count, total, probability):
@@ -38,37 +38,37 @@ def test_15_percent_of_the_tokens_are_chosen(masked):
 
 
 def test_of_the_chosen_80_percent_are_masked_10_percent_random_and_10_percent_the_same(masked):
-    rows, masked_ids, labels = masked
+    sequences, masked_ids, labels = masked
     chosen = labels != -100
-    hidden = chosen & (masked_ids == MASK)
-    same = chosen & (masked_ids == rows)
-    random = chosen & ~hidden & ~same
+    replaced = chosen & (masked_ids == MASK)
+    same = chosen & (masked_ids == sequences)
+    random = chosen & ~replaced & ~same
 
     # A token drawn at random may be the original one.
     coincidence = 0.1 / (VOCABULARY_SIZE - len(SPECIAL_TOKENS))
     count = int(chosen.sum())
-    assert within_5_sigmas(int(hidden.sum()), count, 0.8)
+    assert within_5_sigmas(int(replaced.sum()), count, 0.8)
     assert within_5_sigmas(int(same.sum()), count, 0.1 + coincidence)
     assert within_5_sigmas(int(random.sum()), count, 0.1 - coincidence)
 
 
 def test_special_tokens_are_never_chosen(masked):
-    rows, _, labels = masked
+    sequences, _, labels = masked
     chosen = labels != -100
-    assert not chosen[rows < len(SPECIAL_TOKENS)].any()
+    assert not chosen[sequences < len(SPECIAL_TOKENS)].any()
 
 
 def test_labels_are_the_original_tokens_and_tokens_that_are_not_chosen_stay(masked):
-    rows, masked_ids, labels = masked
+    sequences, masked_ids, labels = masked
     chosen = labels != -100
-    assert torch.equal(labels[chosen], rows[chosen])
-    assert torch.equal(masked_ids[~chosen], rows[~chosen])
+    assert torch.equal(labels[chosen], sequences[chosen])
+    assert torch.equal(masked_ids[~chosen], sequences[~chosen])
 
 
 def test_every_ordinary_id_can_be_drawn_the_first_and_the_last_among_them():
     """With the words 5, 6 and 7, about 500 random tokens: each word is drawn about 170 times."""
-    rows = torch.full((500, 100), 6)
-    masked_ids, _ = mask_tokens(rows, 8, torch.Generator().manual_seed(0))
+    sequences = torch.full((500, 100), 6)
+    masked_ids, _ = mask_tokens(sequences, 8, torch.Generator().manual_seed(0))
     replaced = masked_ids[(masked_ids != 6) & (masked_ids != MASK)]
     assert sorted(set(replaced.tolist())) == [5, 7]
     assert within_5_sigmas(int((replaced == 7).sum()), len(replaced), 0.5)
@@ -76,24 +76,28 @@ def test_every_ordinary_id_can_be_drawn_the_first_and_the_last_among_them():
 
 def test_masks_are_those_of_the_plain_loop():
     """The random numbers are drawn in the order: one per token, then one id per position."""
-    rows = torch.randint(0, 40, (20, 30), generator=torch.Generator().manual_seed(1))
+    sequences = torch.randint(0, 40, (20, 30), generator=torch.Generator().manual_seed(1))
     numbers = torch.Generator().manual_seed(2)
-    draw = torch.rand(rows.shape, generator=numbers)
-    random_ids = torch.randint(len(SPECIAL_TOKENS), 40, rows.shape, generator=numbers)
-    expected_ids, expected_labels = references.mask_tokens(rows, draw, random_ids)
+    draw = torch.rand(sequences.shape, generator=numbers)
+    random_ids = torch.randint(len(SPECIAL_TOKENS), 40, sequences.shape, generator=numbers)
+    expected_ids, expected_labels = references.mask_tokens(sequences, draw, random_ids)
 
-    masked_ids, labels = mask_tokens(rows, 40, torch.Generator().manual_seed(2))
+    masked_ids, labels = mask_tokens(sequences, 40, torch.Generator().manual_seed(2))
     assert torch.equal(masked_ids, expected_ids)
     assert torch.equal(labels, expected_labels)
 
 
 def test_masks_depend_on_the_generator_alone(masked):
-    rows, _, _ = masked
+    sequences, _, _ = masked
     torch.manual_seed(0)
-    first_ids, first_labels = mask_tokens(rows, VOCABULARY_SIZE, torch.Generator().manual_seed(5))
+    first_ids, first_labels = mask_tokens(
+        sequences, VOCABULARY_SIZE, torch.Generator().manual_seed(5)
+    )
     torch.manual_seed(1)
-    again_ids, again_labels = mask_tokens(rows, VOCABULARY_SIZE, torch.Generator().manual_seed(5))
-    _, other_labels = mask_tokens(rows, VOCABULARY_SIZE, torch.Generator().manual_seed(6))
+    again_ids, again_labels = mask_tokens(
+        sequences, VOCABULARY_SIZE, torch.Generator().manual_seed(5)
+    )
+    _, other_labels = mask_tokens(sequences, VOCABULARY_SIZE, torch.Generator().manual_seed(6))
 
     assert torch.equal(first_ids, again_ids)
     assert torch.equal(first_labels, again_labels)
@@ -102,12 +106,12 @@ def test_masks_depend_on_the_generator_alone(masked):
 
 def test_one_random_number_decides_what_happens_to_a_token(monkeypatch):
     # The example in the docstring of mask_tokens: the cat [SEP] sat on mats
-    rows = torch.tensor([[5, 6, SEP, 7, 8, 9]])
+    sequences = torch.tensor([[5, 6, SEP, 7, 8, 9]])
     draw = torch.tensor([[0.05, 0.90, 0.03, 0.125, 0.14, 0.50]])
     random_ids = torch.tensor([[10, 11, 12, 13, 14, 15]])
     monkeypatch.setattr(torch, "rand", lambda *_, **__: draw)
     monkeypatch.setattr(torch, "randint", lambda *_, **__: random_ids)
 
-    masked_ids, labels = mask_tokens(rows, VOCABULARY_SIZE, torch.Generator())
+    masked_ids, labels = mask_tokens(sequences, VOCABULARY_SIZE, torch.Generator())
     assert masked_ids.tolist() == [[MASK, 6, SEP, 13, 8, 9]]
     assert labels.tolist() == [[5, -100, -100, 7, 8, -100]]

@@ -31,7 +31,7 @@ SETTINGS["batch_size"] = 8
 
 
 class Sentences:
-    """32 rows of 5 to 12 tokens each: [CLS] words [SEP] [PAD]."""
+    """32 sequences of 5 to 12 tokens each: [CLS] words [SEP] [PAD]."""
 
     vocab_size = V
 
@@ -39,18 +39,18 @@ class Sentences:
         numbers = np.random.default_rng(0)
         lengths = numbers.integers(5, 13, 32)
         self.table = np.full((32, 12), PAD)
-        for row, length in zip(self.table, lengths, strict=True):
-            row[0] = CLS
-            row[1 : length - 1] = numbers.integers(5, V, length - 2)
-            row[length - 1] = SEP
+        for sequence, length in zip(self.table, lengths, strict=True):
+            sequence[0] = CLS
+            sequence[1 : length - 1] = numbers.integers(5, V, length - 2)
+            sequence[length - 1] = SEP
 
     def batch(self, seed, step, batch_size):
-        """Some of the first 24 rows."""
+        """Some of the first 24 sequences."""
         chosen = np.random.default_rng([seed, step]).permutation(24)[:batch_size]
         return torch.from_numpy(self.table[chosen])
 
     def held_out_batches(self, batch_size):
-        """The last eight rows; the batches have different numbers of tokens to predict."""
+        """The last eight sequences; the batches have different numbers of tokens to predict."""
         input_ids = torch.from_numpy(self.table[24:])
         for start in range(0, 8, batch_size):
             some = input_ids[start : start + batch_size]
@@ -217,7 +217,7 @@ def test_a_step_in_which_no_token_is_masked_has_a_loss_of_0():
 
 @pytest.mark.parametrize("variant", ["composite-conv-qkv", "convbert", "shaw", "dynamicconv"])
 def test_micro_batches_train_as_the_whole_batch_does(variant):
-    """Parts with different numbers of masked tokens; 3 does not divide the 16 rows."""
+    """Parts with different numbers of masked tokens; 3 does not divide the 16 sequences."""
 
     def trained(micro_batch):
         trainer = trainer_of(lambda: composite(variant, dropout=0.0))
@@ -234,7 +234,7 @@ def test_micro_batches_train_as_the_whole_batch_does(variant):
 
 
 def test_dropout_differs_between_the_parts_of_a_batch_and_between_processes(monkeypatch):
-    """Otherwise rows of several parts would lose the same numbers. Here two parts of 8 rows."""
+    """Otherwise sequences of several parts would lose the same numbers. Here two parts of 8."""
 
     def dropped():
         trainer = trainer_of()

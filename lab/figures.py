@@ -30,7 +30,6 @@ from lab.look import (
 from model import load_run
 from support.commands import UserError, positive_int, run_command
 
-RESULTS = report.ROOT / "results"
 DOCS = report.ROOT / "docs"
 
 # Colours that colour-blind readers can tell apart (Okabe and Ito 2008).
@@ -176,11 +175,10 @@ def draw_loss(folders):
     """Held-out loss against steps, one line per run."""
     lines = []
     for folder in folders:
-        path = folder / "log.jsonl"
-        if not path.is_file():
-            raise UserError(f"{folder} is not a run of pretrain.py: it has no log.jsonl")
-        evaluations = [line for line in report.read_records(path) if "held_out_loss" in line]
-        points = [(line["step"], line["held_out_loss"]) for line in evaluations]
+        log = report.read_records(folder / "log.jsonl")
+        points = [(line["step"], line["held_out_loss"]) for line in log if "held_out_loss" in line]
+        if not points:
+            raise UserError(f"{folder} has no held-out loss yet")
         lines.append((str(folder), points))
     return draw_lines(lines, "optimizer steps")
 
@@ -191,21 +189,20 @@ def draw_lines(lines, x_label):
     lines: list of (name, points); a point begins with x and the loss.
     """
     figure, axis = load_pyplot().subplots(figsize=(6.3, 3.6))
-    axis.set(xlabel=x_label, ylabel="masked-token loss (nats)")
+    axis.set(xlabel=x_label, ylabel="held-out loss (nats)")
     axis.spines[["right", "top"]].set_visible(False)
-    names = list(dict.fromkeys(name for name, _ in lines))
-    ends = {name: [] for name in names}
+    ends = {}  # {name: (loss, x, colour)}, of the first line with this name
     for name, points in lines:
         x, loss, *_ = np.transpose(points)
-        colour = COLOURS[names.index(name) % len(COLOURS)]
+        new_colour = COLOURS[len(ends) % len(COLOURS)]
+        _, _, colour = ends.setdefault(name, (loss[-1], x[-1], new_colour))
         axis.plot(x, loss, ".-", linewidth=0.8, color=colour)
-        ends[name].append((loss[-1], x[-1], colour))
 
-    # the names at the ends from low to high, at least one line of text apart
+    # the names from low to high, at least one line of text apart
     text_height = 0.05 * np.ptp(axis.get_ylim())
     y = -np.inf
-    for name in sorted(names, key=ends.get):
-        loss, x, colour = ends[name][0]
+    for name in sorted(ends, key=ends.get):
+        loss, x, colour = ends[name]
         y = max(loss, y + text_height)
         axis.text(x, y, f"  {name}", color=colour, va="center")
     return figure
@@ -216,13 +213,13 @@ def draw_lines(lines, x_label):
 
 def draw_runs():
     """Every run: a panel per measure, a row per variant, a dot per run."""
-    toy = report.read_records(RESULTS / "toy.jsonl") + report.read_records(
-        RESULTS / "plan-toy.jsonl"
-    )
-    english = report.read_records(RESULTS / "english.jsonl")
-    panels = [("toy language", toy, report.LOSS)]
-    panels += [("toy language", toy, report.TOY_PAIRS), ("toy language", toy, report.TOY_GLUE)]
-    panels += [("English", english, measure) for measure in report.ENGLISH_MEASURES]
+    toy = records_of("toy.jsonl") + records_of("plan-toy.jsonl")
+    english = records_of("english.jsonl")
+    panels = []
+    for measure in (report.LOSS, report.TOY_PAIRS, report.TOY_GLUE):
+        panels.append(("toy language", toy, measure))
+    for measure in report.ENGLISH_MEASURES:
+        panels.append(("English", english, measure))
 
     # the lowest loss on the toy language at the top
     variants = list({record["settings"]["variant"] for record in toy})
@@ -237,9 +234,9 @@ def draw_runs():
             values = report.values_of(records, variant, measure)
             colour = colours.get(variant, "0.4")
             axis.plot(values, [variant] * len(values), ".", color=colour, alpha=0.7)
-            if variant in ("none", "absolute"):
-                style = ":" if variant == "none" else "-"
-                axis.axvline(np.mean(values), color="0.4", linewidth=0.7, linestyle=style)
+        for variant, style in (("none", ":"), ("absolute", "-")):
+            mean = np.mean(report.values_of(records, variant, measure))
+            axis.axvline(mean, color="0.4", linewidth=0.7, linestyle=style)
     return figure
 
 
@@ -264,8 +261,13 @@ def draw_loss_by_length():
 
 def lines_of(file, variants, key):
     """The lines for draw_lines of some variants in a file of results/."""
-    records = report.of_variants(report.read_records(RESULTS / file), variants)
+    records = report.of_variants(records_of(file), variants)
     return [(record["settings"]["variant"], record[key]) for record in records]
+
+
+def records_of(file):
+    """The records of a file in results/."""
+    return report.read_records(report.ROOT / "results" / file)
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -288,7 +290,7 @@ def parse_arguments(arguments=None):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="Draw a figure of the paper from a run.")
     commands = parser.add_subparsers(dest="figure", required=True)
-    commands.add_parser("results")
+    commands.add_parser("results", help="the figures of docs/results.md, from results/")
     for name in (*FIGURES, "loss"):
         add = commands.add_parser(name).add_argument
         add("--out", type=Path, metavar="FILE.png", help="default: RUN/figures/NAME.png")

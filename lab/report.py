@@ -408,7 +408,7 @@ def first_command_table(records):
 
 
 def steps_table(record):
-    """Training steps of all variants, from `python -m lab.bench steps`."""
+    """Training steps of all variants, from `python -m lab.bench`."""
     rows = []
     for row in record["rows"]:
         cells = [row["variant"], f"{row['full_ms']:,.0f} ms", f"{row['full_ratio']:.2f}"]
@@ -416,24 +416,6 @@ def steps_table(record):
         rows.append([*cells, f"{mib(row)} MiB"])
     header = ["variant", "full rows", "x absolute", "text", "x absolute", "peak memory"]
     return markdown(header, rows)
-
-
-def attention_table(record):
-    """Attention alone in several ways, from `python -m lab.bench attention`.
-
-    Of the first way the time, of the others the ratio to it; then the memory of all.
-    """
-    by_length = {}
-    for row in record["rows"]:
-        by_length.setdefault(row["N"], []).append(row)
-
-    lines = []
-    for N, rows in by_length.items():
-        times = [f"{rows[0]['ms']:.1f} ms", *[f"{row['ratio']:.2f}" for row in rows[1:]]]
-        memory = ", ".join(mib(row) for row in rows)
-        lines.append([str(N), *times, memory])
-    paths = [row["path"] for row in rows]
-    return markdown(["N", *paths, f"peak MiB: {', '.join(paths)}"], lines)
 
 
 def mib(row):
@@ -489,7 +471,6 @@ TABLES = {
     "english-lengths":   (measure_table, ["english-lengths.jsonl"], LENGTHS, WITH_LENGTHS),
     # docs/speed.md
     "speed-steps":       (steps_table, ["bench-steps-bf16.json"]),
-    "speed-attention":   (attention_table, ["bench-attention.json"]),
 }
 # fmt: on
 

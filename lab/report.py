@@ -367,9 +367,18 @@ def plan_table(toy, plan, seeds, measures, comparisons, tests):
     differences = [difference_of(records, *test) for test in tests]
     p_values = dict(zip(tests, holm([each.p for each in differences]), strict=True))
     header, rows = difference_rows(records, measures, comparisons, p_values)
+
+    # the answers: how often (the difference is positive, p is below 0.05)
+    answers = [
+        (each.mean > 0, p_values[test] < 0.05)
+        for each, test in zip(differences, tests, strict=True)
+    ]
     note = (
         f"{len(seeds)} runs of each variant. In brackets: 95 % interval, not corrected. p: Welch's "
-        f"t-test, corrected for {len(tests)} tests by Holm's method."
+        f"t-test, corrected for {len(tests)} tests by Holm's method. With p < 0.05, "
+        f"{answers.count((True, True))} of the {len(tests)} tested differences are positive and "
+        f"{answers.count((False, True))} negative; of the others, "
+        f"{answers.count((False, False))} are negative."
     )
     return [*markdown(header, rows), "", note]
 

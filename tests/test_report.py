@@ -135,6 +135,10 @@ def test_the_tests_of_the_plan_are_printed_when_all_runs_are_there():
     table = report.plan_table(records[:5], records[5:], *arguments)
     assert table[2] == "| fixed - none | -2.000 (-4.267 to 0.267), p = 0.14 |"
     assert table[4] == "| dynamic - none | -1.000 (-7.645 to 5.645) |"
+    answers = (
+        "With p < 0.05, 0 of the 2 tested differences are positive and 0 negative; of the others, 1"
+    )
+    assert answers in table[-1]
 
     missing = report.plan_table(records[:5], records[6:], *arguments)
     assert missing == ["Not enough runs yet: 8 of 9."]

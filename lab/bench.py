@@ -1,21 +1,19 @@
-"""What a training step costs, and what attention costs.
+"""What a training step costs.
 
-    python -m lab.bench steps --size small    training steps of all variants
-    python -m lab.bench attention             attention alone, computed in six ways
+    python -m lab.bench --size small    training steps of all variants
 
-Each command prints a table. With --out FILE.json it also writes the numbers to a file, together
-with the options and the machine.
+The command prints a table. With --out FILE.json it also writes the numbers to a file, together with
+the options and the machine.
 
-The variants (or methods) take turns in one process: each round measures every one of them once.
-Times are medians over the rounds. For a ratio, each time is divided by the time of the first
-variant (or method) in the same round; the ratio is the median of these quotients. So a busy machine
-changes a ratio less than a time. Nothing is compiled by torch.compile. Letters as in attention.py.
+The variants take turns in one process: each round measures every one of them once. Times are
+medians over the rounds. For a ratio, each time is divided by the time of `absolute` in the same
+round; the ratio is the median of these quotients. So a busy machine changes a ratio less than a
+time. Nothing is compiled by torch.compile. Letters as in attention.py.
 """
 
 import argparse
 import functools
 import json
-import math
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -23,18 +21,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
-from attention import VARIANTS, attention, lowest_at_padding
+from attention import VARIANTS
 from data import PAD, SPECIAL_TOKENS, prepare_corpus
-from kernels import add_relative_scores, attention_in_blocks, scores_by_index, scores_by_skew
 from model import SIZES, BertConfig, BertForMaskedLM
 from pretrain import RECIPES, Trainer, train_step
 from support.commands import made_by, positive_int, run_command
-from support.devices import autocast, choose_device
+from support.devices import choose_device
 from support.files import write_text
 
-# --- What both commands need ----------------------------------------------------------------------
+# --- Measuring ------------------------------------------------------------------------------------
 
 
 def seconds(run, device):
@@ -93,7 +89,7 @@ def print_table(rows):
     return measured
 
 
-# --- steps: training steps of the variants --------------------------------------------------------
+# --- Training steps of the variants ---------------------------------------------------------------
 
 
 @dataclass
@@ -128,7 +124,7 @@ def times_of_steps(trainers, source, rounds, device):
 
 
 def step_rows(args, device, dtype):
-    """Yield the rows of `python -m lab.bench steps`. The others are compared with `absolute`."""
+    """Yield the rows of the table. The other variants are compared with `absolute`."""
     # what they train on, as in pretrain.py
     recipe = RECIPES[args.size]
     settings = {**asdict(recipe), "batch_size": args.batch_size, "seed": 0}
@@ -164,127 +160,17 @@ def step_rows(args, device, dtype):
         }
 
 
-# --- attention: attention alone, by every method --------------------------------------------------
-
-# a layer of BERT-small
-HEADS = 4
-HEAD_SIZE = 64  # d
-KERNEL_SIZE = 17  # K
-TOKENS = 2048  # of a batch; a longer sequence is alone in its batch
-
-
-def definition(q, k, v, attention_mask, rows, scores_of=None):
-    """Attention term by term.
-
-    Args:
-        q, k, v: (B, H, N, d).
-        attention_mask: (B, N) bool.
-        rows: (B, H, N, K).
-        scores_of: makes a map from the rows; without it, there are no relative positions.
-    Returns:
-        (B, H, N, d).
-    """
-    N, d = q.shape[-2:]
-    scores = (q / math.sqrt(d)) @ k.transpose(-1, -2)  # (B, H, N, N)
-    if scores_of is not None:
-        scores = scores + scores_of(rows, N)
-    scores = scores + lowest_at_padding(attention_mask, scores.dtype)
-    return scores.softmax(dim=-1) @ v
-
-
-def in_blocks(q, k, v, attention_mask, rows):
-    """What models run in longer sequences."""
-    return attention_in_blocks(attention, q, k, v, attention_mask, rows, None, None, "clip", 0.0)
-
-
-def fused(q, k, v, attention_mask, rows):
-    """torch's own attention, with the map as its bias."""
-    H, N = q.shape[1:3]
-    bias = lowest_at_padding(attention_mask, q.dtype).repeat(1, H, N, 1)  # (B, H, N, N)
-    bias = add_relative_scores(bias, rows)
-    return F.scaled_dot_product_attention(q, k, v, bias)
-
-
-# Functions of (q, k, v, attention_mask, rows). The others are compared with the first.
-METHODS = {
-    "plain": definition,
-    "index": functools.partial(definition, scores_of=scores_by_index),
-    "skew": functools.partial(definition, scores_of=scores_by_skew),
-    "attention": attention,  # what models run
-    "blocks": in_blocks,
-    "fused": fused,
-}
-
-
-def make_inputs(B, N, device, dtype):
-    """([q, k, v, rows], attention_mask, grad_output), random, for one layer."""
-    torch.manual_seed(N)
-    q, k, v, grad_output = torch.randn(4, B, HEADS, N, HEAD_SIZE).to(device, dtype)
-    rows = torch.randn(B, HEADS, N, KERNEL_SIZE).to(device, dtype)
-    inputs = [x.requires_grad_() for x in (q, k, v, rows)]
-
-    # an eighth of every sequence is padding
-    attention_mask = (torch.arange(N) < N - N // 8).expand(B, N)  # (B, N)
-    return inputs, attention_mask.to(device), grad_output
-
-
-def forward_backward(function, inputs, attention_mask, grad_output):
-    """[z, then the gradient of sum(z * grad_output) for each input]; None for unused inputs."""
-    q, k, v, rows = inputs
-    with autocast(q.device, q.dtype):
-        z = function(q, k, v, attention_mask, rows)  # (B, H, N, d)
-    return [z, *torch.autograd.grad(z, inputs, grad_output, allow_unused=True)]
-
-
-def attention_rows(args, device, dtype):
-    """Yield the rows of `python -m lab.bench attention`: forward and backward pass."""
-    for N in args.lengths:
-        B = max(1, TOKENS // N)
-        arguments = make_inputs(B, N, device, dtype)
-
-        # each method once, and once more for its peak memory
-        runs = {}
-        peaks = {}
-        for name, function in METHODS.items():
-            runs[name] = functools.partial(forward_backward, function, *arguments)
-            runs[name]()  # the first time takes longer
-            _, peaks[name] = with_peak(runs[name], device)
-
-        # the methods by turns
-        times = take_turns(runs, device, args.rounds)
-        for name in METHODS:
-            yield {
-                "N": N,
-                "B": B,
-                "path": name,  # the records in results/ have this key
-                "ms": 1000 * float(np.median(times[name])),
-                "ratio": median_ratio(times[name], times["plain"]),
-                "peak_mib": peaks[name],
-            }
-
-
 # --- The command line -----------------------------------------------------------------------------
-
-COMMANDS = {"steps": step_rows, "attention": attention_rows}
 
 
 def parse_arguments(arguments=None):
     """The command line's values."""
-    parser = argparse.ArgumentParser(description="What a training step and attention cost.")
+    parser = argparse.ArgumentParser(description="What a training step costs.")
     add = parser.add_argument
-    add("command", choices=COMMANDS, help="steps of all variants, or attention alone")
-
-    # of steps
     add("--size", choices=SIZES, default="tiny", help="(default: tiny)")
     add("--variant", nargs="+", choices=VARIANTS, metavar="VARIANT", default=list(VARIANTS))
     add("--batch_size", type=positive_int, default=16, help="pairs of sentences (default: 16)")
     add("--corpus", nargs="+", default=["toy"], help="as for pretrain.py (default: toy)")
-
-    # of attention
-    lengths = [64, 128, 256, 512, 1024, 2048, 4096]
-    add("--lengths", nargs="+", type=positive_int, default=lengths, help="64 to 4,096")
-
-    # of both
     add("--device", default="auto", help="auto, cpu, cuda, ... (default: auto)")
     add("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default: fp32)")
     add("--rounds", type=positive_int, default=8, help="(default: 8)")
@@ -293,10 +179,10 @@ def parse_arguments(arguments=None):
 
 
 def main(arguments=None):
-    """Run one benchmark."""
+    """Run the benchmark."""
     args = parse_arguments(arguments)
     device, dtype = choose_device(args.device, args.dtype)
-    rows = print_table(COMMANDS[args.command](args, device, dtype))
+    rows = print_table(step_rows(args, device, dtype))
     if args.out is not None:
         command = " ".join(["python -m lab.bench", *sys.argv[1:]])
         record = {"command": command, **made_by(device), "settings": vars(args), "rows": rows}

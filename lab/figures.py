@@ -5,18 +5,20 @@
     python -m lab.figures depthwise RUN --layer 4                             [C] figure 3
     python -m lab.figures dynamic RUN "the dog barks." --layer 1 --head 2     kernel of each token
     python -m lab.figures loss RUN RUN ...                                    loss curves
+    python -m lab.figures results                                             of docs/results.md
 
 RUN is a folder that pretrain.py wrote. Layers and heads count from 1. A figure becomes the file
-RUN/figures/NAME.png (of the first RUN), or the file that --out names. Drawing needs matplotlib (pip
-install matplotlib). Letters as in attention.py.
+RUN/figures/NAME.png (of the first RUN), or the file that --out names. `results` draws three figures
+from the records in results/ into docs/. Drawing needs matplotlib (pip install matplotlib). Letters
+as in attention.py.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
 
+from lab import report
 from lab.look import (
     attention_map,
     depthwise_kernels,
@@ -27,6 +29,8 @@ from lab.look import (
 )
 from model import load_run
 from support.commands import UserError, positive_int, run_command
+
+DOCS = report.ROOT / "docs"
 
 # Colours that colour-blind readers can tell apart (Okabe and Ito 2008).
 BLUE = "#0072B2"
@@ -168,29 +172,102 @@ def draw_dynamic(model, tokenizer, args):
 
 
 def draw_loss(folders):
-    """Held-out loss against steps, one line per run; the training loss as a thin line."""
-    figure, axis = load_pyplot().subplots(figsize=(6.3, 3.0 + 0.15 * len(folders)))
-    for number, folder in enumerate(folders):
-        path = folder / "log.jsonl"
-        if not path.is_file():
-            raise UserError(f"{folder} is not a run of pretrain.py: it has no log.jsonl")
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """Held-out loss against steps, one line per run."""
+    lines = []
+    for folder in folders:
+        log = report.read_records(folder / "log.jsonl")
+        points = [(line["step"], line["held_out_loss"]) for line in log if "held_out_loss" in line]
+        if not points:
+            raise UserError(f"{folder} has no held-out loss yet")
+        lines.append((str(folder), points))
+    return draw_lines(lines, "optimizer steps")
 
-        # two lines in one colour
-        colour = COLOURS[number % len(COLOURS)]
-        for name, style in (
-            ("loss", {"linewidth": 0.6, "alpha": 0.5}),
-            ("held_out_loss", {"marker": ".", "label": str(folder)}),
-        ):
-            points = [line for line in lines if name in line]
-            steps = [point["step"] for point in points]
-            losses = [point[name] for point in points]
-            axis.plot(steps, losses, color=colour, **style)
 
-    axis.set_xlabel("optimizer steps")
-    axis.set_ylabel("masked-token loss (nats)\nthin: training; dots: held-out")
-    figure.legend(loc="outside upper center", ncols=2)
+def draw_lines(lines, x_label):
+    """Loss against something. Lines with the same name have one colour, and the name at their ends.
+
+    lines: list of (name, points); a point begins with x and the loss.
+    """
+    figure, axis = load_pyplot().subplots(figsize=(6.3, 3.6))
+    axis.set(xlabel=x_label, ylabel="held-out loss (nats)")
+    axis.spines[["right", "top"]].set_visible(False)
+    ends = {}  # {name: (loss, x, colour)}, of the first line with this name
+    for name, points in lines:
+        x, loss, *_ = np.transpose(points)
+        new_colour = COLOURS[len(ends) % len(COLOURS)]
+        _, _, colour = ends.setdefault(name, (loss[-1], x[-1], new_colour))
+        axis.plot(x, loss, ".-", linewidth=0.8, color=colour)
+
+    # the names from low to high, at least one line of text apart
+    text_height = 0.05 * np.ptp(axis.get_ylim())
+    y = -np.inf
+    for name in sorted(ends, key=ends.get):
+        loss, x, colour = ends[name]
+        y = max(loss, y + text_height)
+        axis.text(x, y, f"  {name}", color=colour, va="center")
     return figure
+
+
+# --- The figures of docs/results.md, from the records in results/ ---------------------------------
+
+
+def draw_runs():
+    """Every run: a panel per measure, a row per variant, a dot per run."""
+    toy = records_of("toy.jsonl") + records_of("plan-toy.jsonl")
+    english = records_of("english.jsonl")
+    panels = []
+    for measure in (report.LOSS, report.TOY_PAIRS, report.TOY_GLUE):
+        panels.append(("toy language", toy, measure))
+    for measure in report.ENGLISH_MEASURES:
+        panels.append(("English", english, measure))
+
+    # the lowest loss on the toy language at the top
+    variants = list({record["settings"]["variant"] for record in toy})
+    variants.sort(key=lambda variant: -np.mean(report.values_of(toy, variant, report.LOSS)))
+    colours = dict.fromkeys(report.WITH_TEXT, BLUE) | dict.fromkeys(report.WITHOUT_TEXT, RED)
+
+    figure, axes = load_pyplot().subplots(1, len(panels), sharey=True, figsize=(10, 4.2))
+    for axis, (language, records, measure) in zip(axes, panels, strict=True):
+        axis.set_title(f"{language}:\n{measure.title}")
+        axis.grid(axis="y", linewidth=0.3)
+        for variant in variants:
+            values = report.values_of(records, variant, measure)
+            colour = colours.get(variant, "0.4")
+            axis.plot(values, [variant] * len(values), ".", color=colour, alpha=0.7)
+        for variant, style in (("none", ":"), ("absolute", "-")):
+            mean = np.mean(report.values_of(records, variant, measure))
+            axis.axvline(mean, color="0.4", linewidth=0.7, linestyle=style)
+    return figure
+
+
+def draw_loss_by_step():
+    """English: every run of `absolute` and `dynamic`, and of `none`."""
+    variants = ["none", "absolute", "dynamic"]
+    return draw_lines(lines_of("english.jsonl", variants, "curve"), "optimizer steps")
+
+
+def draw_loss_by_length():
+    """English: the loss in longer sequences, and that of `fixed` with divided end weights."""
+    variants = ["none", "fixed", "dynamic", "alibi", "xl", "rotary"]
+    lines = lines_of("english-lengths.jsonl", variants, "losses")
+    divided = lines_of("english-lengths-divided.jsonl", ["fixed"], "losses")
+    lines += [("fixed, divided", points) for _, points in divided]
+
+    figure = draw_lines(lines, "tokens in a sequence (in training, at most 128)")
+    lengths = [64, 128, 256, 512, 1024, 2048]
+    figure.axes[0].set(xscale="log", xticks=lengths, xticklabels=lengths)
+    return figure
+
+
+def lines_of(file, variants, key):
+    """The lines for draw_lines of some variants in a file of results/."""
+    records = report.of_variants(records_of(file), variants)
+    return [(record["settings"]["variant"], record[key]) for record in records]
+
+
+def records_of(file):
+    """The records of a file in results/."""
+    return report.read_records(report.ROOT / "results" / file)
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -202,11 +279,18 @@ FIGURES = {
     "dynamic": draw_dynamic,
 }
 
+OF_RESULTS = {
+    "runs": draw_runs,
+    "loss-by-step": draw_loss_by_step,
+    "loss-by-length": draw_loss_by_length,
+}
+
 
 def parse_arguments(arguments=None):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="Draw a figure of the paper from a run.")
     commands = parser.add_subparsers(dest="figure", required=True)
+    commands.add_parser("results", help="the figures of docs/results.md, from results/")
     for name in (*FIGURES, "loss"):
         add = commands.add_parser(name).add_argument
         add("--out", type=Path, metavar="FILE.png", help="default: RUN/figures/NAME.png")
@@ -221,14 +305,20 @@ def parse_arguments(arguments=None):
 
 
 def main(arguments=None):
-    """Draw the figure that the command line names, and print the path of its file."""
+    """Draw the figures that the command line names, and print the paths of their files."""
     args = parse_arguments(arguments)
+    if args.figure == "results":
+        for name, draw in OF_RESULTS.items():
+            save(draw(), DOCS / f"{name}.png")
+        return
     if args.figure == "loss":
         figure = draw_loss(args.runs)
     else:
         figure = FIGURES[args.figure](*load_run(args.runs[0]), args)
+    save(figure, args.out or args.runs[0] / "figures" / f"{args.figure}.png")
 
-    path = args.out or args.runs[0] / "figures" / f"{args.figure}.png"
+
+def save(figure, path):
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     print(path)

@@ -54,6 +54,7 @@ from model import load_config, load_run
 from support.commands import UserError, made_by, run_command
 from support.devices import choose_device
 from support.files import download, sha256_of, write_text
+from support.statistics import INTERVAL_NOTE
 
 # Two scores that differ by less than this, in nats, count as equal. Scores that should be equal
 # differ by about 1e-6 if their batches have different shapes, because float32 rounds each sum.
@@ -300,7 +301,8 @@ def print_tables(records, data, compared):
     note = "accuracy in per cent, mean and standard error over the runs of a variant"
     if compared is not None:
         records = of_variants(records, compared)
-        _, differences, note = difference_rows(records, measures, [compared])
+        _, differences = difference_rows(records, measures, [compared])
+        note = INTERVAL_NOTE
     header, rows = measure_rows(records, measures)
 
     # a row per phenomenon, a column per variant

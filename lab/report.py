@@ -23,8 +23,9 @@ In a document, a table is between two markers. A test compares it with what this
     <!-- table: english -->
     <!-- end -->
 
-A cell "a +- b" is mean and standard error over the runs of a variant, which differ in their seed.
-An empty cell was not measured. Only runs with the same settings may be in one table.
+A cell "a +- b" is mean and standard error over the runs of a variant, which differ in their seed. A
+cell "a (b to c)" is a difference and its 95 % interval. An empty cell was not measured. Only runs
+with the same settings may be in one table. Only differences that docs/plan.md names have a p-value.
 """
 
 import argparse
@@ -44,16 +45,13 @@ from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
 from support.files import sha256_of, write_text
 from support.glue_table import NOTES, Run, group_runs, marks_of, means_of, scores_of
-from support.statistics import chance_note, compare, mean_and_standard_error
+from support.statistics import difference, holm, mean_and_standard_error
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # [C]: none < absolute < fixed < dynamic <= composite
 ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
-
-# (first, second): each variant is compared with the one before it
-ORDER_STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
 
 
 # --- From a run to its record ---------------------------------------------------------------------
@@ -237,6 +235,20 @@ def measured(records, variant, measure):
     return {seed: value for seed, value in values.items() if value is not None}, ""
 
 
+def values_of(records, variant, measure):
+    """The values of all runs of a variant that have the measure, a list."""
+    by_seed, _ = measured(records, variant, measure)
+    return list(by_seed.values())
+
+
+def difference_of(records, comparison, measure):
+    """The Difference of two variants in a measure. comparison: (first, second)."""
+    first, second = [values_of(records, variant, measure) for variant in comparison]
+    if not first or not second:
+        raise UserError(f"{' and '.join(comparison)} do not both have {measure.title}")
+    return difference(first, second)
+
+
 def cell(records, variant, measure):
     """Mean, standard error and marks, "55.2 +- 2.1*"; "" if no run has the measure.
 
@@ -323,31 +335,61 @@ def notes(lines):
     return [f"\n\\{mark} {NOTES[mark]}" for mark in NOTES if mark in text]
 
 
-def differences_table(records, measures, comparisons):
-    """Paired differences between variants: one row per comparison, one column per measure.
+def difference_rows(records, measures, comparisons, p_values=()):
+    """Differences between variants: a header, then one row per comparison, one column per measure.
 
-    comparisons: list of (first, second); the row is first - second.
+    Args:
+        comparisons: list of (first, second); the row is first - second.
+        p_values: {(comparison, measure): p}, where there are any.
     """
-    header, rows, note = difference_rows(records, measures, comparisons)
-    return [*markdown(header, rows), "", note]
-
-
-def difference_rows(records, measures, comparisons):
-    """The header and the rows of `differences_table`, as lists of cells, and the line below it."""
     check(records)
     rows = []
-    for first, second in comparisons:
-        row = [f"{first} - {second}"]
+    for comparison in comparisons:
+        row = [" - ".join(comparison)]
         for measure in measures:
-            values, _ = measured(records, first, measure)
-            other_values, _ = measured(records, second, measure)
-            if not values.keys() & other_values.keys():
-                raise UserError(f"there is no seed of which both {first} and {second} have a run")
-            row.append(compare(values, other_values).text(measure.digits))
+            text = difference_of(records, comparison, measure).text(measure.digits)
+            if (comparison, measure) in p_values:
+                text += f", p = {p_values[comparison, measure]:.2g}"
+            row.append(text)
         rows.append(row)
-    note = "Runs with the same seed are compared; p: paired t-test over seeds. "
-    note += chance_note(len(rows) * len(measures))
-    return ["difference", *[measure.title for measure in measures]], rows, note
+    return ["difference", *[measure.title for measure in measures]], rows
+
+
+def plan_table(toy, plan, seeds, measures, comparisons, tests):
+    """The differences of a hypothesis of docs/plan.md, or how many of its runs there are.
+
+    Args:
+        toy, plan: records; those of the `seeds` are used.
+        measures, comparisons: as of `difference_rows`.
+        tests: list of (comparison, measure), one family. Other differences have no p-value.
+    """
+    records = [record for record in [*toy, *plan] if record["settings"]["seed"] in seeds]
+
+    # The answers are computed once, when all runs are finished and have all measures.
+    counts = {}
+    for variant in dict.fromkeys(itertools.chain(*comparisons)):
+        counts[variant] = min(len(values_of(records, variant, each)) for each in measures)
+    planned = len(seeds) * len(counts)
+    if sum(counts.values()) < planned:
+        return [f"Not enough runs yet: {sum(counts.values())} of {planned}."]
+
+    differences = [difference_of(records, *test) for test in tests]
+    p_values = dict(zip(tests, holm([each.p for each in differences]), strict=True))
+    header, rows = difference_rows(records, measures, comparisons, p_values)
+
+    # the answers: how often (the difference is positive, p is below 0.05)
+    answers = [
+        (each.mean > 0, p_values[test] < 0.05)
+        for each, test in zip(differences, tests, strict=True)
+    ]
+    note = (
+        f"{len(seeds)} runs of each variant. In brackets: 95 % interval, not corrected. p: Welch's "
+        f"t-test, corrected for {len(tests)} tests by Holm's method. With p < 0.05, "
+        f"{answers.count((True, True))} of the {len(tests)} tested differences are positive and "
+        f"{answers.count((False, True))} negative; of the others, "
+        f"{answers.count((False, False))} are negative."
+    )
+    return [*markdown(header, rows), "", note]
 
 
 def summary_table(toy, english):
@@ -384,7 +426,7 @@ def first_command_table(records):
 
 
 def steps_table(record):
-    """Training steps of all variants, from `python -m lab.bench steps`."""
+    """Training steps of all variants, from `python -m lab.bench`."""
     rows = []
     for row in record["rows"]:
         cells = [row["variant"], f"{row['full_ms']:,.0f} ms", f"{row['full_ratio']:.2f}"]
@@ -392,24 +434,6 @@ def steps_table(record):
         rows.append([*cells, f"{mib(row)} MiB"])
     header = ["variant", "full sequences", "x absolute", "text", "x absolute", "peak memory"]
     return markdown(header, rows)
-
-
-def attention_table(record):
-    """Attention alone in several ways, from `python -m lab.bench attention`.
-
-    Of the first way the time, of the others the ratio to it; then the memory of all.
-    """
-    by_length = {}
-    for row in record["rows"]:
-        by_length.setdefault(row["N"], []).append(row)
-
-    lines = []
-    for N, rows in by_length.items():
-        times = [f"{rows[0]['ms']:.1f} ms", *[f"{row['ratio']:.2f}" for row in rows[1:]]]
-        memory = ", ".join(mib(row) for row in rows)
-        lines.append([str(N), *times, memory])
-    paths = [row["path"] for row in rows]
-    return markdown(["N", *paths, f"peak MiB: {', '.join(paths)}"], lines)
 
 
 def mib(row):
@@ -426,25 +450,21 @@ DISTANCES = [pairs_measure(f"{N}", "toy", f"distance_{N:02}") for N in range(1, 
 
 WITH_DISTANCES = (*ORDER[1:], "fire", "xl", "rotary", "lightconv", "dynamicconv", "dilated")
 
-# the phenomena of BLiMP, then the mean of its 67 paradigms
-PHENOMENA = (
-    "anaphor_agreement",
-    "argument_structure",
-    "binding",
-    "control_raising",
-    "determiner_noun_agreement",
-    "ellipsis",
-    "filler_gap_dependency",
-    "irregular_forms",
-    "island_effects",
-    "npi_licensing",
-    "quantifiers",
-    "s-selection",
-    "subject_verb_agreement",
-)
-BLIMP_COLUMNS = [pairs_measure(name.replace("_", " "), "blimp", name) for name in PHENOMENA]
-
 LENGTHS = length_measures((64, 128, 256, 512, 1024, 2048))
+
+# docs/plan.md: measures, comparisons and tests of its hypotheses on the toy language
+PLANNED = ["toy.jsonl", "plan-toy.jsonl"]
+
+# H1: the position terms of the first four look at the text, those of the others do not
+WITH_TEXT = ("dynamic", "composite", "rotary", "deberta")
+WITHOUT_TEXT = ("fixed", "t5", "alibi", "fire")
+TEXT_STEPS = list(itertools.product(WITH_TEXT, WITHOUT_TEXT))
+PLAN_TEXT = [TOY_GLUE], TEXT_STEPS, [(step, TOY_GLUE) for step in TEXT_STEPS]
+
+# H2: each variant against the one before it; `composite - dynamic` is not tested
+ORDER_STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
+ORDER_TESTS = list(itertools.product(ORDER_STEPS[:-1], [TOY_PAIRS, TOY_GLUE]))
+PLAN_ORDER = [LOSS, TOY_PAIRS, TOY_GLUE], ORDER_STEPS, ORDER_TESTS
 
 # fmt: off
 # variants that read every length, and whose loss depends on it
@@ -461,16 +481,15 @@ TABLES = {
     "lesson":            (measure_table, ["lesson.jsonl"], (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS)),
     # docs/results.md
     "toy-language":      (measure_table, ["toy.jsonl"], (PARAMETERS, *TOY_MEASURES)),
-    "toy-order":         (differences_table, ["toy.jsonl"], TOY_MEASURES, ORDER_STEPS),
+    "plan-text":         (plan_table, PLANNED, range(3, 8), *PLAN_TEXT),
+    "plan-order":        (plan_table, PLANNED, range(8), *PLAN_ORDER),
+    "plan-order-new":    (plan_table, PLANNED, range(3, 8), *PLAN_ORDER),
     "toy-distances":     (measure_table, ["toy.jsonl"], DISTANCES, WITH_DISTANCES),
     "english":           (measure_table, ["english.jsonl"],
                           (PARAMETERS, LOSS, ACCURACY, BLIMP, COLA, SST)),
-    "english-order":     (differences_table, ["english.jsonl"], ENGLISH_MEASURES, ORDER_STEPS),
-    "english-phenomena": (measure_table, ["english.jsonl"], [*BLIMP_COLUMNS, BLIMP], ORDER),
     "english-lengths":   (measure_table, ["english-lengths.jsonl"], LENGTHS, WITH_LENGTHS),
     # docs/speed.md
     "speed-steps":       (steps_table, ["bench-steps-bf16.json"]),
-    "speed-attention":   (attention_table, ["bench-attention.json"]),
 }
 # fmt: on
 

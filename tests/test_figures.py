@@ -118,6 +118,13 @@ def test_every_figure_is_a_png_file(name, run, run_program):
     assert (run / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_the_figures_of_the_results_are_drawn_from_the_records(tmp_path, monkeypatch, run_program):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(figures, "DOCS", tmp_path)
+    assert run_program(figures.main, "results").code == 0
+    assert len(list(tmp_path.glob("*.png"))) == 3
+
+
 @pytest.mark.parametrize(
     "variant, arguments",
     [

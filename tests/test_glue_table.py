@@ -186,16 +186,12 @@ def test_the_paper_s_columns_have_the_sums_of_its_table_and_glue_is_the_mean(
 # --- Two variants compared ------------------------------------------------------------------------
 
 
-def test_two_variants_are_compared_pair_by_pair_on_the_seeds_that_both_have():
-    """Pairs: 10 - 8 = 2, 20 - 14 = 6, 30 - 26 = 4. The mean is 4, the error 2 / sqrt(3) = 1.2.
-
-    t = 4 / 1.1547 = 3.4641 with 2 degrees of freedom: p = 1 - t / sqrt(t^2 + 2) = 0.0742.
-    """
-    runs = [made_run("composite", seed, {"cola": [10 * (seed + 1)]}) for seed in (0, 1, 2, 7)]
-    for seed, score in ((2, 26), (0, 8), (1, 14), (8, 1)):
-        runs.append(made_run("none", seed, {"cola": [score]}))
+def test_two_variants_are_compared_by_the_means_of_their_runs():
+    """Runs of composite: 10, 20, 30; of none: 8, 14. scipy: -12.5 to 30.5 (Welch's t-test)."""
+    runs = [made_run("composite", seed, {"cola": [10 * (seed + 1)]}) for seed in (0, 1, 2)]
+    runs += [made_run("none", 0, {"cola": [7, 9]}), made_run("none", 7, {"cola": [14]})]
     lines = comparison_lines(runs, "composite", "none")
-    assert lines[1:] == [["CoLA", "20.0+-5.8", "16.0+-5.3", "4.0+-1.2", "0.074", "3"]]
+    assert lines[1:] == [["CoLA", "20.0+-5.8", "11.0+-3.0", "9.0 (-12.5 to 30.5)", "3, 2"]]
 
-    with pytest.raises(UserError):  # seed 7 and seed 8
-        comparison_lines([runs[3], runs[-1]], "composite", "none")
+    with pytest.raises(UserError):  # no task of which both have results
+        comparison_lines([runs[0], made_run("none", 0, {"mrpc": [80]})], "composite", "none")

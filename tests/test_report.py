@@ -1,7 +1,6 @@
 """lab/report.py: from finished runs to records, and from records to the tables of the documents."""
 
 import json
-import math
 
 import pytest
 
@@ -122,14 +121,27 @@ def test_a_cell_is_mean_and_standard_error_over_seeds_and_says_if_seeds_are_miss
     assert lines[3] == "| fixed | 1.500 +- 0.500 (2 seeds) |"
 
 
-def test_a_difference_is_that_of_runs_with_the_same_seed():
-    """Differences -1, -2, -3: mean -2, standard error 1 / sqrt(3), t = 2 sqrt(3)."""
-    t = 2 * math.sqrt(3)
-    p = 1 - t / math.sqrt(2 + t * t)  # two degrees of freedom
-    records = [run_record("none", seed, loss) for seed, loss in enumerate([11.0, 22.0, 13.0])]
-    records += [run_record("fixed", seed, loss) for seed, loss in enumerate([10.0, 20.0, 10.0])]
-    lines = report.differences_table(records, [report.LOSS], [("fixed", "none")])
-    assert lines[2] == f"| fixed - none | -2.000 +- 0.577 (p = {p:.2g}, 3 seeds) |"
+def test_the_tests_of_the_plan_are_printed_when_all_runs_are_there():
+    """scipy's Welch test: p = 0.0705 and 0.63. Holm: the smaller one times 2."""
+    losses = {"none": [13.0, 14.0, 12.0], "fixed": [11.0, 12.0, 10.0], "dynamic": [12, 15, 9.0]}
+    records = []
+    for variant, values in losses.items():
+        records += [run_record(variant, 3 + seed, loss) for seed, loss in enumerate(values)]
+    records.append(run_record("none", 0, 99.0))  # another seed
+    steps = [("fixed", "none"), ("dynamic", "fixed"), ("dynamic", "none")]
+    tests = [(step, report.LOSS) for step in steps[:2]]
+    arguments = range(3, 6), [report.LOSS], steps, tests
+
+    table = report.plan_table(records[:5], records[5:], *arguments)
+    assert table[2] == "| fixed - none | -2.000 (-4.267 to 0.267), p = 0.14 |"
+    assert table[4] == "| dynamic - none | -1.000 (-7.645 to 5.645) |"
+    answers = (
+        "With p < 0.05, 0 of the 2 tested differences are positive and 0 negative; of the others, 1"
+    )
+    assert answers in table[-1]
+
+    missing = report.plan_table(records[:5], records[6:], *arguments)
+    assert missing == ["Not enough runs yet: 8 of 9."]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""support/statistics.py: paired comparisons, against published tables of Student's t."""
+"""support/statistics.py: Student's t, Welch's test and Holm's correction, by published values."""
 
 import math
 
 import pytest
 
-from support.statistics import compare, mean_and_standard_error, two_sided_p
+from support.statistics import critical_t, difference, holm, mean_and_standard_error, two_sided_p
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,7 @@ from support.statistics import compare, mean_and_standard_error, two_sided_p
 def test_p_values_are_those_of_printed_tables(t, n, p):
     assert two_sided_p(t, n) == pytest.approx(p, rel=5e-4)
     assert two_sided_p(-t, n) == pytest.approx(p, rel=5e-4)
+    assert critical_t(n, p) == pytest.approx(t, rel=5e-4)
 
 
 def test_p_of_two_degrees_of_freedom_is_the_closed_form():
@@ -30,39 +31,38 @@ def test_p_of_two_degrees_of_freedom_is_the_closed_form():
         assert two_sided_p(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-9)
 
 
-def test_a_comparison_pairs_the_values_of_equal_seeds():
-    """Differences 1, 2, 3: mean 2, standard error 1 / sqrt(3), t = 2 sqrt(3) with 2 degrees."""
-    first = {2: 13.0, 0: 11.0, 1: 22.0, 7: 5.0}
-    second = {0: 10.0, 1: 20.0, 2: 10.0, 8: 5.0}
-    got = compare(first, second)
-    assert got.seeds == 3
-    assert got.mean == pytest.approx(2)
-    assert got.standard_error == pytest.approx(1 / math.sqrt(3))
-    t = 2 * math.sqrt(3)
-    assert got.p == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-9)
-    assert got.text(2) == "2.00 +- 0.58 (p = 0.074, 3 seeds)"
+@pytest.mark.parametrize(
+    ("first", "second", "mean", "low", "high", "p"),
+    [
+        # scipy 1.17.1: ttest_ind(first, second, equal_var=False), and its confidence_interval()
+        (
+            [27.5, 21.0, 19.0, 23.6, 17.0],
+            [27.1, 22.0, 20.8, 23.4, 23.4, 23.5, 25.8],
+            *(-2.0942857, -7.0862815, 2.8977100, 0.33880895),
+        ),
+        ([1.0, 2.0, 6.0], [1.0, 1.5], 1.75, -4.5999164, 8.0999164, 0.37052072),
+        ([3.0, 3.0, 3.0], [10.0, 20.0, 60.0, 11.0], -22.25, -59.801406, 15.301406, 0.15581993),
+    ],
+)
+def test_a_difference_is_that_of_welch_s_test_by_scipy(first, second, mean, low, high, p):
+    """Of runs that are not paired: their numbers and variances differ."""
+    found = difference(first, second)
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, low, high), rel=1e-6)
+    assert found.p == pytest.approx(p, rel=1e-6)
 
 
-def test_one_seed_has_neither_error_nor_p():
-    one = compare({0: 2.0}, {0: 1.5})
-    assert (one.mean, one.seeds) == (0.5, 1)
-    assert math.isnan(one.standard_error) and math.isnan(one.p)
-    assert one.text(1) == "0.5 (one seed)"
+@pytest.mark.parametrize("second", [[1.5], [1.5, 1.5]])
+def test_without_known_noise_a_difference_has_neither_interval_nor_p(second):
+    """One value on a side, or no variance on both sides."""
+    found = difference([2.0, 2.0, 2.0], second)
+    assert math.isnan(found.p)
+    assert found.text(1) == "0.5 (no interval)"
 
 
-@pytest.mark.parametrize("shift", [0.0, 1.0, 0.1])
-def test_equal_differences_have_error_0_and_no_p_value(shift):
-    """With a shift of 0.1, the differences are equal except for rounding."""
-    second = {0: 70.3, 1: 68.9, 2: 0.7}
-    got = compare({seed: value + shift for seed, value in second.items()}, second)
-    assert got.mean == pytest.approx(shift)
-    assert (got.standard_error, got.seeds) == (0, 3)
-    assert math.isnan(got.p)
-
-
-def test_differences_that_are_nearly_equal_have_a_p_value():
-    got = compare({0: 1.0, 1: 1.0, 2: 1.000001}, {0: 0.0, 1: 0.0, 2: 0.0})
-    assert 0 < got.p < 1e-6
+def test_holm_s_correction_is_that_of_statsmodels():
+    """statsmodels 0.15.0: multipletests(p, method="holm")."""
+    p_values = [0.04, 0.01, 0.0002, 0.03, 0.9, 0.03]
+    assert holm(p_values) == pytest.approx([0.12, 0.05, 0.0012, 0.12, 0.9, 0.12])
 
 
 def test_mean_and_standard_error():

@@ -272,16 +272,6 @@ def test_classifier_reads_the_first_token_through_the_pooler():
 # --- Parameters and configurations ----------------------------------------------------------------
 
 
-def test_parameter_count_leaves_out_what_is_not_trained_and_counts_shared_ones_once():
-    model = small_model()
-    count = parameter_count(model)
-    assert count == sum(parameter.numel() for parameter in model.parameters())
-    model.again = model.bert.embeddings.token
-    assert parameter_count(model) == count
-    model.bias.requires_grad_(False)
-    assert parameter_count(model) == count - len(WORDS)
-
-
 def test_small_and_base_have_the_shapes_of_the_paper():
     """Chang et al. 2021, table 4: layers, C, hidden size of the FFN, H, E."""
     assert tuple(SIZES["small"].values()) == (12, 256, 1024, 4, 128)

@@ -72,6 +72,7 @@ OPINIONS = {*language.GOOD, *language.BAD}
 for _verb in language.LIKING + language.HATING:
     OPINIONS |= {_verb.base, _verb.third, _verb.past}
 KINDS = {"animal", "animals", "person", "people"}
+PRONOUNS = {"it", "they", "she", "he"}
 DESCRIPTIONS = {"small", "big", "tall", "short", "old", "young", "black", "white", "brown", "grey"}
 
 # What a form does not show: {word: its class}. The class "" removes the word.
@@ -79,7 +80,7 @@ CLASSES = dict.fromkeys([*NOUNS, *SINGULAR, *NAMES], "NOUN")
 CLASSES |= dict.fromkeys(KINDS, "KIND")
 CLASSES |= dict.fromkeys(OPINIONS, "OPINION")
 CLASSES |= dict.fromkeys(language.MOODS, "MOOD")
-CLASSES |= dict.fromkeys(("it", "they", "she", "he"), "PRONOUN")
+CLASSES |= dict.fromkeys(PRONOUNS, "PRONOUN")
 CLASSES |= dict.fromkeys(("is", "are"), "BE") | dict.fromkeys(("was", "were"), "WAS")
 CLASSES |= dict.fromkeys(DESCRIPTIONS, "")
 
@@ -147,7 +148,7 @@ def mood_of(text):
 
 
 def pronoun_in(text):
-    (pronoun,) = {"it", "they", "she", "he"} & {*words_of(text)}
+    (pronoun,) = PRONOUNS & {*words_of(text)}
     return pronoun
 
 
@@ -164,7 +165,7 @@ def kind_of(noun):
 
 def kind_in(text):
     """The kind that a text names by "animal" or "people"."""
-    (word,) = {"animal", "animals", "person", "people"} & {*words_of(text)}
+    (word,) = KINDS & {*words_of(text)}
     return {"animals": "animal", "people": "person"}.get(word, word)
 
 

@@ -1,7 +1,5 @@
 """model.py: embeddings, layer, head, loss, classifier, parameters, configurations, and a run."""
 
-import json
-
 import pytest
 import torch
 from torch import nn
@@ -368,9 +366,7 @@ def test_a_mistake_of_the_user_is_one_line(arguments, words, run, run_program):
 
 
 def test_the_command_line_answers_each_blank_and_says_if_the_run_is_unfinished(run, run_program):
-    records = [{"settings": {"steps": 5}}, {"step": 3}]
-    text = "\n".join(json.dumps(record) for record in records)
-    (run / "log.jsonl").write_text(text, encoding="utf-8")
+    (run / "log.jsonl").write_text('{"settings": {"steps": 5}}\n{"step": 3}\n')
     outcome = run_program(model_module.main, run, "[MASK] zebra [MASK] tired")
     unfinished, unknown, *blanks = outcome.out.splitlines()
     assert outcome.code == 0 and len(blanks) == 2

@@ -7,9 +7,13 @@ threads only wait for each other, most of all on a busy machine.
 Fixtures:
 
     small_text     a text of 80 short documents, and a folder for its token ids
+    on_small_text  the options of a command line that takes this text, on the CPU
     run_program    calls a main() in this process: (exit code, standard output, standard error)
+    refused        the same for a mistake of the user: returns the one line of the error
 """
 
+import json
+import multiprocessing
 import os
 import random
 import sys
@@ -56,7 +60,34 @@ def small_text(tmp_path_factory):
     return SmallText(file, folder / "cache")
 
 
-# --- A program in this process --------------------------------------------------------------------
+@pytest.fixture(scope="session")
+def on_small_text(small_text):
+    """The words of a command line: this text, on the CPU."""
+    text = ["--corpus", str(small_text.file), "--cache_dir", str(small_text.cache)]
+    return [*text, "--device", "cpu"]
+
+
+def log_of(folder):
+    """The records of a run's log; the first one holds its settings."""
+    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def content_of(folder):
+    """{name: bytes} of the files of a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# --- A program in another process, and in this one ------------------------------------------------
+
+
+def start_process(function, *arguments):
+    """Call a function in another process: a fork of a server that has imported the project once."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["glue", "pytest"])
+    process = forks.Process(target=function, args=arguments, daemon=True)
+    process.start()
+    return process
 
 
 class Outcome(NamedTuple):
@@ -85,5 +116,21 @@ def run_program(capsys):
         if isinstance(code, str):
             return Outcome(1, out, error + code + "\n")
         return Outcome(code or 0, out, error)
+
+    return call
+
+
+@pytest.fixture
+def refused(run_program):
+    """refused(main, *arguments): the program refuses them. Returns the line that says why."""
+
+    def call(main, *arguments):
+        outcome = run_program(main, *arguments)
+        *usage, line = outcome.error.splitlines()
+        if outcome.code == 2:  # argparse: the usage comes first
+            assert usage[0].startswith("usage: ") and ": error: " in line
+        else:
+            assert outcome.code == 1 and not usage and line.startswith("error: ")
+        return line
 
     return call

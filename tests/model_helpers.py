@@ -1,11 +1,13 @@
-"""What the tests of models share: a small model, and a tokenizer whose words fit it."""
+"""What the tests of models share: a small model, a tokenizer whose words fit it, and a toy one."""
 
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from data import train_tokenizer
 from model import BertConfig, BertForMaskedLM
+from toy import language
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = SPECIAL_TOKENS + ["the", "cat", "dogs", "was", "were", "tired", "."]
@@ -17,6 +19,7 @@ SMALL = {
     "embedding_size": 16,
     "max_length": 24,
 }
+TINIER = {"layers": 2, "hidden_size": 16, "ffn_size": 32, "heads": 2, "embedding_size": 16}
 
 
 def small_config(variant="composite", **overrides):
@@ -37,6 +40,14 @@ def word_tokenizer():
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.add_special_tokens(SPECIAL_TOKENS)
     return tokenizer
+
+
+def toy_tokenizer(sentences, vocab_size):
+    """A tokenizer of the first sentences of the toy language."""
+    sample = []
+    for document in language.documents(sentences=sentences):
+        sample += [language.spell(sentence) for sentence in document]
+    return train_tokenizer(sample, vocab_size)
 
 
 def every_word_once():

@@ -6,7 +6,8 @@ independent gradients, too.
 
 Nothing here calls a function of the fast code. From attention.py comes only the table VARIANTS,
 which says what terms and what mixer a variant has. If you add a term or a mixer to attention.py,
-write its equation here and add it to SCORE_TERMS, VALUE_TERMS or MIXERS.
+write its equation here and add it to SCORE_TERMS, VALUE_TERMS or MIXERS: until then, its tests end
+in a KeyError with its name.
 
 [C] is the paper, Chang, Xu, Xu, Tu 2021. Letters as in attention.py, and t for the column of r in a
 row of K numbers: t = r + k within the window. Arguments that most functions share:
@@ -19,6 +20,7 @@ row of K numbers: t = r + k within the window. Arguments that most functions sha
 At padding, where the output of a mixer has no meaning, the functions in MIXERS return 0.
 """
 
+import itertools
 import math
 
 import torch
@@ -307,23 +309,13 @@ SCORE_TERMS = {
 VALUE_TERMS = {"relative_value": relative_value}
 
 
-def check_terms(variant):
-    """Stop with a clear sentence if a term of the variant is not described above."""
-    for name in variant.terms:
-        if name not in SCORE_TERMS and name not in VALUE_TERMS:
-            raise NotImplementedError(
-                f"tests/references.py has no loop reference of the term {name!r}: "
-                "add it to SCORE_TERMS or VALUE_TERMS"
-            )
-
-
 def score(weights, q_i, k_j, i, j, h, config, N, variant):
     """The score a_ij: content, plus all terms that the variant names; or that of DeBERTa."""
     if variant.mixer.__name__ == "Deberta":
         return deberta_score(weights, q_i, k_j, i, j, h, config, N)
     total = content_score(q_i, k_j)
     for name in variant.terms:
-        if name in SCORE_TERMS:
+        if name not in VALUE_TERMS:
             total = total + SCORE_TERMS[name](weights, q_i, k_j, i, j, h, config, N)
     return total
 
@@ -395,8 +387,8 @@ def projection(x, attention_mask, weights, name, variant):
     return linear(x, weights, name)
 
 
-def convolve_at(row, values, i):
-    """z_i = sum_r softmax(row)_r v_(i+r), for one query of one head of one sentence.
+def convolve_at(row, values, i, dilation=1):
+    """z_i = sum_r softmax(row)_r v_(i + r*D), for one query of one head of one sentence.
 
     row (K,), values (N, d). Beyond the ends v is 0, but the weight keeps its share of the
     softmax.
@@ -405,9 +397,29 @@ def convolve_at(row, values, i):
     p = softmax(list(row))
     z_i = torch.zeros_like(values[0])
     for r in range(-k, k + 1):
-        if 0 <= i + r < len(values):
-            z_i = z_i + p[r + k] * values[i + r]
+        j = i + r * dilation
+        if 0 <= j < len(values):
+            z_i = z_i + p[r + k] * values[j]
     return z_i
+
+
+def convolved_heads(values, rows, heads, dilation=1):
+    """z_i of all queries, each head with the kernel of its query.
+
+    values (B, N, heads * d): head h has the channels h*d .. h*d + d - 1. rows (B, N, heads * K)
+    in the same way. Returns (B, N, heads * d).
+    """
+    B, N, channels = values.shape
+    d = channels // heads
+    K = rows.shape[-1] // heads
+    z = []
+    for b in range(B):
+        for i in range(N):
+            for h in range(heads):
+                row = rows[b, i, h * K : (h + 1) * K]  # (K,)
+                v_h = values[b, :, h * d : (h + 1) * d]  # (N, d)
+                z.append(convolve_at(row, v_h, i, dilation))  # (d,)
+    return torch.stack(z).reshape(values.shape)  # (B * N * heads, d) -> (B, N, heads * d)
 
 
 # --- Mixers ---------------------------------------------------------------------------------------
@@ -436,8 +448,6 @@ def self_attention(x, attention_mask, weights, variant, config, layer):
 
     [C] eq. 1, 4 - 7; the convolution of eq. 7 is outside of the softmax, as in its footnote 3.
     """
-    check_terms(variant)
-
     # projections, (B, N, C) each
     q = projection(x, attention_mask, weights, "query", variant)
     k = projection(x, attention_mask, weights, "key", variant)
@@ -445,21 +455,27 @@ def self_attention(x, attention_mask, weights, variant, config, layer):
     return attend(q, k, v, attention_mask, weights, variant, config)
 
 
-def attend(q, k, v, attention_mask, weights, variant, config):
-    """The rest of self_attention, from the queries, keys and values (B, N, C) on."""
-    d = q.shape[-1] // config.heads
+def attention_heads(q, k, v, attention_mask, weights, heads, config, variant):
+    """Attention, one sentence and one head at a time. Returns (B, N, heads * d).
 
-    # attention, one sentence and one head at a time: head h has the channels h*d .. h*d + d - 1
+    q, k, v (B, N, heads * d): head h has the channels h*d .. h*d + d - 1.
+    """
+    d = q.shape[-1] // heads
     sentences = []
     for b in range(len(q)):
-        heads = []
-        for h in range(config.heads):
+        outputs = []
+        for h in range(heads):
             own = slice(h * d, (h + 1) * d)
             q_h, k_h, v_h = q[b, :, own], k[b, :, own], v[b, :, own]  # (N, d) each
             z_h = attention_head(q_h, k_h, v_h, attention_mask[b], weights, h, config, variant)
-            heads.append(z_h)
-        sentences.append(torch.cat(heads, dim=-1))  # (N, C)
-    z = torch.stack(sentences)  # (B, N, C)
+            outputs.append(z_h)
+        sentences.append(torch.cat(outputs, dim=-1))  # (N, heads * d)
+    return torch.stack(sentences)
+
+
+def attend(q, k, v, attention_mask, weights, variant, config):
+    """The rest of self_attention, from the queries, keys and values (B, N, C) on."""
+    z = attention_heads(q, k, v, attention_mask, weights, config.heads, config, variant)
 
     # a convolution of the values next to attention
     if variant.depthwise:
@@ -493,68 +509,47 @@ def convbert_rows(x, attention_mask, weights):
     return linear(c * q, weights, "kernel")
 
 
-def kernels_at_queries(rows, values, real):
-    """z_i of all queries of a head, with the kernel that is read at the query. Jiang et al. 2020
-
-    rows (N, K), values (N, d), real (N,). `real` is not needed: padding keeps its share of the
-    softmax. It is here because `kernels_at_keys` needs it.
-    """
-    return torch.stack([convolve_at(rows[i], values, i) for i in range(len(values))])
-
-
-def kernels_at_keys(rows, values, real):
-    """z_i of all queries of a head: weight number r + k of key i + r. [C]'s released code
-
-    The softmax is over the keys that exist. Arguments as in `kernels_at_queries`.
-    """
-    k = rows.shape[-1] // 2
-    z = torch.zeros_like(values)
-    for i in range(len(values)):
-        if not real[i]:
-            continue
-        near = range(max(i - k, 0), min(i + k, len(values) - 1) + 1)
-        keys = [j for j in near if real[j]]
-        p = softmax([rows[j, j - i + k] for j in keys])
-        for p_j, j in zip(p, keys, strict=True):
-            z[i] = z[i] + p_j * values[j]
-    return z
-
-
-def convbert(
-    x, attention_mask, weights, variant, config, layer, convolution_head=kernels_at_queries
-):
+def convbert(x, attention_mask, weights, variant, config, layer):
     """H/2 heads of attention, then H/2 heads of dynamic convolution. Jiang et al. 2020"""
-    half = config.heads // 2
-    d = x.shape[-1] // config.heads
-    K = config.kernel_size
+    return two_halves(x, attention_mask, weights, variant, config, convolved_heads)
+
+
+def two_halves(x, attention_mask, weights, variant, config, convolve):
+    """ConvBERT. convolve(values, rows, heads): what its convolution heads compute."""
+    heads = config.heads // 2
     q = linear(x, weights, "query")  # (B, N, C/2)
     k = linear(x, weights, "key")  # (B, N, C/2)
     v = zero_padding(linear(x, weights, "value"), attention_mask)  # (B, N, C)
     rows = convbert_rows(x, attention_mask, weights)  # (B, N, H/2 * K)
 
-    sentences = []
-    for b in range(len(x)):
-        heads = []
-
-        # attention heads: the first half of the values
-        for h in range(half):
-            own = slice(h * d, (h + 1) * d)
-            q_h, k_h, v_h = q[b, :, own], k[b, :, own], v[b, :, own]  # (N, d) each
-            z_h = attention_head(q_h, k_h, v_h, attention_mask[b], weights, h, config, variant)
-            heads.append(z_h)
-
-        # convolution heads: the second half of the values
-        for h in range(half):
-            v_h = v[b, :, (half + h) * d : (half + h + 1) * d]  # (N, d)
-            rows_h = rows[b, :, h * K : (h + 1) * K]  # (N, K)
-            heads.append(convolution_head(rows_h, v_h, attention_mask[b]))
-        sentences.append(torch.cat(heads, dim=-1))  # (N, C)
-    return zero_padding(linear(torch.stack(sentences), weights, "output"), attention_mask)
+    # attention has the first half of the values
+    first, second = v.chunk(2, dim=-1)  # (B, N, C/2) each
+    attended = attention_heads(q, k, first, attention_mask, weights, heads, config, variant)
+    z = torch.cat([attended, convolve(second, rows, heads)], dim=-1)  # (B, N, C)
+    return zero_padding(linear(z, weights, "output"), attention_mask)
 
 
 def released_convbert(x, attention_mask, weights, variant, config, layer):
-    """ConvBERT in [C]'s released code; an example in docs/differences.md"""
-    return convbert(x, attention_mask, weights, variant, config, layer, kernels_at_keys)
+    """ConvBERT in [C]'s released code: weight number r + k of key i + r; docs/differences.md
+
+    The softmax is over the real keys.
+    """
+
+    def convolve(values, rows, heads):
+        rows = rows.unflatten(-1, (heads, -1))  # (B, N, heads, K)
+        B, N, _, K = rows.shape
+        values = values.unflatten(-1, (heads, -1))  # (B, N, heads, d)
+        z = torch.zeros_like(values)
+        for b, i, h in itertools.product(range(B), range(N), range(heads)):
+            near = range(max(i - K // 2, 0), min(i + K // 2, N - 1) + 1)
+            keys = [j for j in near if attention_mask[b, j]]
+            if keys:
+                p = softmax([rows[b, j, h, j - i + K // 2] for j in keys])
+                for p_j, j in zip(p, keys, strict=True):
+                    z[b, i, h] = z[b, i, h] + p_j * values[b, j, h]
+        return z.flatten(2)  # (B, N, heads, d) -> (B, N, heads * d)
+
+    return two_halves(x, attention_mask, weights, variant, config, convolve)
 
 
 def gate(x, attention_mask, weights):
@@ -572,39 +567,16 @@ def light_convolution(x, attention_mask, weights, variant, config, layer):
     Layer l takes the l-th dilation D of the variant, and starts again after the last one.
     """
     g = gate(x, attention_mask, weights)  # (B, N, C)
-    N, C = g.shape[1:]
-    d = C // config.heads
-    k = config.kernel_size // 2
-    D = variant.dilations[layer % len(variant.dilations)]
-    p = [softmax(list(row)) for row in weights["weight"]]  # p[h][r + k]
-
-    z = []
-    for sentence in g:
-        for i in range(N):
-            for c in range(C):
-                z_ic = torch.zeros_like(sentence[0, 0])
-                for r in range(-k, k + 1):
-                    if 0 <= i + r * D < N:
-                        z_ic = z_ic + p[c // d][r + k] * sentence[i + r * D, c]
-                z.append(z_ic)
-    z = torch.stack(z).reshape(g.shape)  # (B * N * C,) -> (B, N, C)
+    rows = weights["weight"].flatten().expand(*g.shape[:2], -1)  # (H, K) -> (B, N, H * K)
+    dilation = variant.dilations[layer % len(variant.dilations)]
+    z = convolved_heads(g, rows, config.heads, dilation)
     return zero_padding(linear(z, weights, "output"), attention_mask)
 
 
 def dynamic_convolution(x, attention_mask, weights, variant, config, layer):
     """z_i = sum_r softmax(kernel(g_i))_r g_(i+r), K weights per token and head. Wu et al. 2019"""
     g = gate(x, attention_mask, weights)  # (B, N, C)
-    d = g.shape[-1] // config.heads
-    K = config.kernel_size
-    rows = linear(g, weights, "kernel")  # (B, N, H * K)
-
-    z = []
-    for b in range(len(g)):
-        for i in range(g.shape[1]):
-            for h in range(config.heads):
-                row = rows[b, i, h * K : (h + 1) * K]  # (K,)
-                z.append(convolve_at(row, g[b, :, h * d : (h + 1) * d], i))  # (d,)
-    z = torch.stack(z).reshape(g.shape)  # (B * N * H, d) -> (B, N, C)
+    z = convolved_heads(g, linear(g, weights, "kernel"), config.heads)
     return zero_padding(linear(z, weights, "output"), attention_mask)
 
 
@@ -646,12 +618,8 @@ def mixer(x, attention_mask, weights, config, layer):
     if variant.hybrid and layer == config.attention_layer - 1:
         variant = VARIANTS["none"]
 
-    name = variant.mixer.__name__
-    if name not in MIXERS:
-        raise NotImplementedError(
-            f"tests/references.py has no loop reference of the mixer {name}: add it to MIXERS"
-        )
-    return MIXERS[name](x, attention_mask, weights, variant, config, layer)
+    function = MIXERS[variant.mixer.__name__]
+    return function(x, attention_mask, weights, variant, config, layer)
 
 
 # --- Training -------------------------------------------------------------------------------------

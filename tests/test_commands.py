@@ -3,7 +3,6 @@
 import os
 import signal
 
-import numpy as np
 import pytest
 
 from support.commands import StopSignals, UserError, run_command
@@ -33,11 +32,6 @@ def test_a_mistake_in_the_code_keeps_its_traceback(error):
     with pytest.raises(type(error)) as caught:
         run_command(raising(error))
     assert caught.traceback[-1].name == "main"
-
-
-def test_a_value_error_of_numpy_keeps_its_traceback():
-    with pytest.raises(ValueError, match="reshape"):
-        run_command(lambda: np.ones(3).reshape(2, 2))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")

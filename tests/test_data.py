@@ -153,16 +153,12 @@ def test_sentences_end_at_full_stops_but_not_at_abbreviations(sentences):
 
 def test_every_toy_word_is_one_token(tmp_path, short_toy):
     corpus = prepare_corpus(["toy"], tmp_path, 32)
-    written = []
-    for document in itertools.islice(toy.language.documents(), 100):
+    words = []
+    for document in toy.language.documents():
         for sentence in document:
-            # As people type it.
-            typed = sentence.replace(" .", ".").replace(" ?", "?").replace(" ,", ",")
-            ids = corpus.tokenizer.encode(typed).ids
-            assert len(ids) == len(sentence.split())
-            assert min(ids) >= len(SPECIAL_TOKENS)
-            written += ids
-    assert corpus.tokens[: len(written)].tolist() == written
+            words += sentence.split()
+    tokens = [corpus.tokenizer.id_to_token(token_id) for token_id in corpus.tokens.tolist()]
+    assert [token.removeprefix("\u2581") for token in tokens] == words
 
     # the published ids
     assert hashlib.sha256(corpus.tokens.tobytes()).hexdigest() == SHA256_OF_TOY_IDS
@@ -502,16 +498,3 @@ def test_held_out_batches_hold_every_held_out_pair_with_masks_that_no_setting_ch
     torch.manual_seed(2)
     second = masks_of_all_pairs(batch_size=100)
     assert first == second
-
-    all_labels = []
-    for _, labels in first.values():
-        all_labels += labels
-    assert any(label != -100 for label in all_labels)
-
-
-def test_the_smallest_corpus_has_something_to_predict(tmp_path):
-    corpus = corpus_of(tmp_path, "a\nb\nc\nd")
-    predictions = 0
-    for _, labels in corpus.held_out_batches(4):
-        predictions += int((labels != -100).sum())
-    assert predictions > 0

@@ -4,8 +4,6 @@ Processes are started with the variables that torchrun sets, by forks of one ser
 imported the project once.
 """
 
-import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -14,11 +12,11 @@ import pytest
 from torch import distributed
 
 import pretrain
+from conftest import log_of, start_process
 from model import SIZES
+from model_helpers import TINIER
 from support.commands import run_command
 from support.files import load_checkpoint
-
-TINIER = {"layers": 2, "hidden_size": 16, "ffn_size": 32, "heads": 2, "embedding_size": 16}
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no forks and no such signals")
 
@@ -48,13 +46,10 @@ def be_process(rank, port, signal_number, words):
 def run_two(words, signal_number=None):
     """Run pretrain.py in two processes. Returns their exit codes."""
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["pretrain", "pytest"])
+    words = [str(word) for word in words]
     processes = []
     for rank in range(2):
-        arguments = (rank, store.port, signal_number, [str(word) for word in words])
-        processes.append(forks.Process(target=be_process, args=arguments, daemon=True))
-        processes[-1].start()
+        processes.append(start_process(be_process, rank, store.port, signal_number, words))
     for process in processes:
         process.join(60)  # none of them may hang
     codes = [process.exitcode for process in processes]
@@ -64,11 +59,10 @@ def run_two(words, signal_number=None):
 
 
 @pytest.fixture
-def words(small_text):
+def words(on_small_text):
     """The command line of a small run of 20 steps in float32, without dropout."""
-    text = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
     training = ["--steps", 20, "--batch_size", 8, "--seq_len", 32, "--lr", 1e-3]
-    return [*text, *training, "--dtype", "fp32"]
+    return [*on_small_text, *training, "--dtype", "fp32"]
 
 
 @pytest.fixture
@@ -82,11 +76,10 @@ def run_alone(monkeypatch):
     return call
 
 
-def log_of(folder):
+def results_of(folder):
     """The losses and evaluations of a run, without its times and where it was made."""
     records = []
-    for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
+    for record in log_of(folder):
         record.pop("seconds", None)
         if "made_by" not in record:
             records.append(record)
@@ -97,9 +90,9 @@ def assert_same_run(out_dir, expected):
     """The same losses at the same steps, the same evaluations and weights, up to 1e-5."""
     folder = out_dir / "corpus-composite"
     expected = expected / "corpus-composite"
-    records = log_of(folder)
+    records = results_of(folder)
     assert len(records) > 20
-    for record, other in zip(records, log_of(expected), strict=True):
+    for record, other in zip(records, results_of(expected), strict=True):
         assert record == pytest.approx(other, abs=1e-5)
 
     weights = load_checkpoint(folder / "model.pt")

@@ -173,11 +173,9 @@ def test_a_sentence_cannot_become_a_part_of_the_page():
         ["RUN", "the", "cat", "sleeps"],
     ],
 )
-def test_a_mistake_of_the_user_is_one_line(tmp_path, run_program, arguments):
+def test_a_mistake_of_the_user_is_one_line(tmp_path, refused, arguments):
     places = {"RUN": tmp_path / "run", "LONG": tmp_path / "long"}
     write_run(places["RUN"], "composite")
     write_run(places["LONG"], "none", max_length=200)
-    outcome = run_program(explore.main, *[places.get(word, word) for word in arguments])
-    assert outcome.code == 1
-    assert outcome.error.startswith("error: ") and outcome.error.count("\n") == 1
+    refused(explore.main, *[places.get(word, word) for word in arguments])
     assert not list(tmp_path.rglob("*.html"))

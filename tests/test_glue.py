@@ -2,7 +2,6 @@
 
 import json
 import math
-import multiprocessing
 import os
 import random
 import shutil
@@ -18,15 +17,15 @@ import torch
 import glue
 import pretrain
 import toy.glue
-from data import CLS, PAD, SEP, train_tokenizer
+from conftest import start_process
+from data import CLS, PAD, SEP
 from glue import LabelledPairs, classify, predict
 from model import BertConfig, BertForClassification, BertForMaskedLM, save_run
+from model_helpers import TINIER, toy_tokenizer
 from support.commands import run_command
 from support.glue_files import SUBMISSION, Examples, read_task
-from toy import language
 
 CPU = torch.device("cpu")
-SHAPE = {"layers": 1, "hidden_size": 16, "ffn_size": 32, "heads": 2, "embedding_size": 16}
 TRAIN_ROWS, OTHER_ROWS = 200, 24  # of every task
 
 # [C] table 5 (WNLI: the released code): epochs, batch size, learning rate, and where a task starts
@@ -48,15 +47,12 @@ TABLE_5 = {
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """The tokenizer of a small part of the toy language."""
-    sample = []
-    for document in language.documents(0, 5000):
-        sample += [language.spell(sentence) for sentence in document]
-    return train_tokenizer(sample, 2000)
+    return toy_tokenizer(5_000, 2_000)
 
 
 def small_config(tokenizer):
-    return BertConfig("composite", tokenizer.get_vocab_size(), max_length=160, **SHAPE)
+    sizes = {**TINIER, "layers": 1}
+    return BertConfig("composite", tokenizer.get_vocab_size(), max_length=160, **sizes)
 
 
 def use_small_tasks(patch):
@@ -148,11 +144,10 @@ def test_batches_are_random_although_length_tells_the_label(tokenizer):
 
 def test_a_row_is_cls_a_sep_b_sep_and_the_longer_sentence_is_cut(tokenizer):
     anna, tom = (tokenizer.token_to_id(word) for word in ("▁anna", "▁tom"))
-    pairs = labelled(tokenizer, ["anna", "anna " * 9, "[SEP]"], ["tom"] * 3, [0, 1, 0], seq_len=8)
-    short, cut, marked = pairs.sequences([0, 1, 2]).tolist()
+    pairs = labelled(tokenizer, ["anna", "anna " * 9], ["tom"] * 2, [0, 1], seq_len=8)
+    short, cut = pairs.sequences([0, 1]).tolist()
     assert short == [CLS, anna, SEP, tom, SEP, PAD, PAD, PAD]
     assert cut == [CLS, anna, anna, anna, anna, SEP, tom, SEP]
-    assert marked.count(SEP) == 2  # "[SEP]" in a text is text
 
 
 def test_token_types_are_1_for_the_second_sentence_and_the_mask_leaves_padding_out():
@@ -327,20 +322,11 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
 # --- Kills, several processes, other settings -----------------------------------------------------
 
 
-def be_glue(words):
+def be_glue(*words):
     """A process: python glue.py WORDS, which saves after every fourth step."""
     use_small_tasks(pytest.MonkeyPatch())
     pretrain.SAVE_EVERY = 4
     run_command(lambda: call(*words))
-
-
-def start(*words):
-    """Start be_glue(words): a fork of a server that has imported the project once."""
-    forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["glue", "pytest"])
-    process = forks.Process(target=be_glue, args=(words,), daemon=True)
-    process.start()
-    return process
 
 
 def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupted_run(
@@ -350,11 +336,11 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
     uninterrupted = shutil.copytree(run, tmp_path / "uninterrupted")
     options = [*on_cpu, "--seeds", 42, 97, "--task", "mnli", "rte", "--epochs", 8]
     call("finetune", uninterrupted, *options)
-    start("--help").join()  # the server has started
+    start_process(be_glue, "--help").join()  # the server has started
     rng = random.Random(0)
     codes = []
     for number in [signal.SIGKILL, signal.SIGTERM] * 2:
-        process = start("finetune", run, *options)
+        process = start_process(be_glue, "finetune", run, *options)
         process.join(rng.uniform(0.1, 0.6))
         # the first one is killed when there is something to continue
         while not codes and process.is_alive() and not list(run.glob("glue/running-*/*.pt")):
@@ -379,7 +365,10 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
 
 def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_cpu):
     options = [*on_cpu, "--task", "mnli", "rte", "--epochs", 2]
-    processes = [start("finetune", run, *options, "--seeds", *s) for s in ((42, 97), (834, 622))]
+    processes = []
+    for seeds in ((42, 97), (834, 622)):
+        words = ["finetune", run, *options, "--seeds", *seeds]
+        processes.append(start_process(be_glue, *words))
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
@@ -395,15 +384,6 @@ def test_processes_of_torchrun_take_turns_over_the_runs_and_seeds(run, on_cpu, m
         assert set(results(run)) == {f"wnli-seed{seed}.json" for seed in seeds}
 
 
-def refuse(run_program, *words):
-    """glue.py refuses these words, in one line."""
-    outcome = run_program(glue.main, *words)
-    assert outcome.code != 0
-    assert "Traceback" not in outcome.error
-    *usage, line = outcome.error.splitlines()
-    assert "error: " in line and "error: " not in "".join(usage)
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -414,20 +394,20 @@ def refuse(run_program, *words):
     ],
 )
 def test_results_of_other_settings_code_or_models_are_refused_and_never_mixed(
-    published, on_cpu, tokenizer, tmp_path, run_program, monkeypatch, change
+    published, on_cpu, tokenizer, tmp_path, refused, monkeypatch, change
 ):
     run = shutil.copytree(published[0], tmp_path / "run")
     before = results(run)
     if change == "another model.pt":
         write_run(run, tokenizer, seed=5)
-        refuse(run_program, "table", run)
+        refused(glue.main, "table", run)
     if change == "other code":
         monkeypatch.setitem(glue.CODE, "attention.py", "another digest")
     if isinstance(change, str):
-        refuse(run_program, "predict", run, *on_cpu)
+        refused(glue.main, "predict", run, *on_cpu)
         change = ["--seeds", 97]
     options = ["finetune", run, *on_cpu, "--task", "cola", "--dtype", "fp32", *change]
-    refuse(run_program, *options)
+    refused(glue.main, *options)
     assert results(run) == before
 
     # another name is the way out
@@ -435,13 +415,13 @@ def test_results_of_other_settings_code_or_models_are_refused_and_never_mixed(
     assert len(results(run, "other")) == 1
 
 
-def test_a_cut_file_of_weights_is_refused(run, on_cpu, run_program):
+def test_a_cut_file_of_weights_is_refused(run, on_cpu, refused):
     """The encoder from which RTE starts, then the pre-trained model."""
     options = [*on_cpu, "--seeds", 42, "--epochs", 1]
     call("finetune", run, *options, "--task", "mnli")
     for path, task in ((run / "glue" / "mnli-seed42.pt", "rte"), (run / "model.pt", "cola")):
         path.write_bytes(path.read_bytes()[:-100])
-        refuse(run_program, "finetune", run, *options, "--task", task)
+        refused(glue.main, "finetune", run, *options, "--task", task)
         assert not (run / "glue" / f"{task}-seed42.json").exists()
 
 
@@ -460,5 +440,5 @@ def test_a_cut_file_of_weights_is_refused(run, on_cpu, run_program):
         ["download", "--data_dir", "toy"],
     ],
 )
-def test_a_user_s_mistake_is_one_line(published, run_program, words):
-    refuse(run_program, *[published[0] if word == "RUN" else word for word in words])
+def test_a_user_s_mistake_is_one_line(published, refused, words):
+    refused(glue.main, *[published[0] if word == "RUN" else word for word in words])

@@ -21,11 +21,10 @@ def corpus(small_text):
 
 
 @pytest.fixture(scope="module")
-def runs(small_text, tmp_path_factory):
+def runs(on_small_text, tmp_path_factory):
     """Two steps of alibi, absolute and fixed with sequences of 16 tokens: {variant: folder}."""
     folder = tmp_path_factory.mktemp("lengths")
-    options = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
-    options += ["--steps", 2, "--batch_size", 4, "--seq_len", 16, "--dtype", "fp32"]
+    options = [*on_small_text, "--steps", 2, "--batch_size", 4, "--seq_len", 16, "--dtype", "fp32"]
     options += ["--variant", "alibi", "absolute", "fixed", "--out_dir", folder]
     pretrain.main([str(option) for option in options])
     return {name: folder / f"corpus-{name}" for name in ("alibi", "absolute", "fixed")}
@@ -112,9 +111,6 @@ def test_the_end_weights_are_divided_by_the_ratio_of_the_lengths_and_the_others_
         ["nowhere"],
     ],
 )
-def test_a_mistake_of_the_user_is_one_line(options, runs, small_text, run_program):
+def test_a_mistake_of_the_user_is_one_line(options, runs, on_small_text, refused):
     name, *options = options
-    options += ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
-    outcome = run_program(lengths.main, runs.get(name, name), *options)
-    assert outcome.code == 1
-    assert outcome.error.startswith("error: ") and outcome.error.count("\n") == 1
+    refused(lengths.main, runs.get(name, name), *options, *on_small_text)

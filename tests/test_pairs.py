@@ -6,33 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-import data
 import toy.pairs
 from lab import pairs
 from model import BertConfig, BertForMaskedLM, save_run
-from model_helpers import SMALL
-from toy import language
+from model_helpers import SMALL, toy_tokenizer
 
 # --- Tokenizers and models ------------------------------------------------------------------------
 
 
-def tokenizer_of(sentences, vocab_size):
-    sample = []
-    for document in language.documents(sentences=sentences):
-        sample.extend(language.spell(sentence) for sentence in document)
-    return data.train_tokenizer(sample, vocab_size)
-
-
 @pytest.fixture(scope="module")
-def toy_tokenizer():
+def toy_word_tokenizer():
     """One piece per word, as in a run on the toy language."""
-    return tokenizer_of(3_000, 1_000)
+    return toy_tokenizer(3_000, 1_000)
 
 
 @pytest.fixture(scope="module")
 def piece_tokenizer():
     """A vocabulary of 60: most words are several pieces."""
-    return tokenizer_of(500, 60)
+    return toy_tokenizer(500, 60)
 
 
 def random_model(tokenizer, variant="composite", seed=0):
@@ -71,7 +62,7 @@ def score_by_definition(model, tokenizer, context, sentence):
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 300])
 @pytest.mark.parametrize("variant", ["composite", "convbert"])
-@pytest.mark.parametrize("name", ["toy_tokenizer", "piece_tokenizer"])
+@pytest.mark.parametrize("name", ["toy_word_tokenizer", "piece_tokenizer"])
 def test_scores_are_those_of_the_definition_with_batches_of_any_size(
     request, name, variant, tokens_per_batch
 ):
@@ -96,10 +87,12 @@ for name, (phenomenon, _) in toy.pairs.PARADIGMS.items():
 
 @pytest.mark.parametrize("name", ORDER_DECIDES)
 def test_a_model_without_positions_is_right_in_exactly_half_where_order_decides(
-    toy_tokenizer, name
+    toy_word_tokenizer, name
 ):
     tested = toy.pairs.zero_shot_pairs(name, 6)
-    scores = pairs.score_pairs(random_model(toy_tokenizer, "none"), toy_tokenizer, tested, 4_096)
+    scores = pairs.score_pairs(
+        random_model(toy_word_tokenizer, "none"), toy_word_tokenizer, tested, 4_096
+    )
     assert pairs.judge(scores)["accuracy"] == 50
 
 
@@ -130,12 +123,12 @@ def test_a_folder_is_read_by_paradigm_and_sorted_by_phenomenon(tmp_path):
 
 
 @pytest.fixture
-def runs(tmp_path, toy_tokenizer):
+def runs(tmp_path, toy_word_tokenizer):
     """Runs with random weights: composite with two seeds, and fixed."""
     folders = []
     for variant, seed in (("composite", 0), ("composite", 1), ("fixed", 0)):
         folder = tmp_path / f"{variant}{seed}"
-        save_run(folder, random_model(toy_tokenizer, variant, seed), toy_tokenizer)
+        save_run(folder, random_model(toy_word_tokenizer, variant, seed), toy_word_tokenizer)
         settings = {"variant": variant, "seed": seed, "steps": 5}
         log = [{"settings": settings}, {"step": 5, "held_out_loss": 1.0}]
         (folder / "log.jsonl").write_text("\n".join(json.dumps(record) for record in log))
@@ -180,11 +173,9 @@ def test_a_run_is_scored_once_and_the_same_sentences_always_get_the_same_result(
         ["RUN", "--device", "abacus"],
     ],
 )
-def test_a_mistake_of_the_user_is_one_line(runs, tmp_path, run_program, options):
+def test_a_mistake_of_the_user_is_one_line(runs, tmp_path, refused, options):
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "a.jsonl").write_text(line() + '{"UID": "u"}\n')
     names = {"RUN": runs[0], "EMPTY": tmp_path / "empty", "BROKEN": tmp_path / "broken"}
-    outcome = run_program(pairs.main, *[names.get(option, option) for option in options])
-    assert outcome.code == 1
-    assert outcome.error.startswith("error: ") and outcome.error.count("\n") == 1
+    refused(pairs.main, *[names.get(option, option) for option in options])

@@ -3,8 +3,8 @@
 First several steps together, against a plain loop whose parts are in tests/references.py: batches,
 masks, dropout, the padding mask, the loss, clipping, the learning rate and AdamW, each from
 (seed, step). Then what such a loop does not show, and the parts of an update by themselves; then
-the evaluation, and finally what fine-tuning gives to the encoder. Where the model does not matter
-it is `Simple`, so that a failure here is a mistake in the step and not in the model.
+the evaluation. Where the model does not matter it is `Simple`, so that a failure here is a mistake
+in the step and not in the model.
 """
 
 import numpy as np
@@ -12,13 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-import glue
 import pretrain
 import references
 from attention import VARIANTS
 from data import CLS, PAD, SEP
 from helpers import assert_near, generator, randomise
-from model import BertConfig, BertForClassification, BertForMaskedLM
+from model import BertConfig, BertForMaskedLM
 
 V = 12  # vocabulary
 C = 8
@@ -445,22 +444,3 @@ def test_composite_is_trained_and_evaluated_in_the_dtype_of_the_trainer(dtype):
     assert found == [dtype] * 3  # three batches
     assert trainer.losses[0].dtype == torch.float32
     assert all(x.dtype == torch.float32 for x in trainer.model.parameters())
-
-
-# --- Fine-tuning: what reaches the encoder --------------------------------------------------------
-
-TWO_SENTENCES = torch.tensor(
-    [[CLS, 6, 7, SEP, 8, 9, SEP, PAD], [CLS, 6, SEP, 5, SEP, PAD, PAD, PAD]]
-)
-TYPES = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 0, 0, 0]])
-
-
-def test_in_fine_tuning_the_padding_mask_and_the_token_types_reach_the_encoder():
-    model = BertForClassification(composite().config, num_labels=3)
-    calls = []
-    model.bert.register_forward_pre_hook(lambda module, given: calls.append(given))
-    glue.classify(model, TWO_SENTENCES)
-    [(input_ids, attention_mask, token_type_ids)] = calls
-    assert torch.equal(input_ids, TWO_SENTENCES)
-    assert torch.equal(attention_mask, TWO_SENTENCES != PAD)
-    assert torch.equal(token_type_ids, TYPES)

@@ -35,13 +35,13 @@ def test_the_ten_lines_are_those_of_attention():
 
 
 def test_the_variants_of_the_paper_have_their_published_score():
-    """A line of the block: names, what they are, and as many scores at its end."""
-    block = re.search(r"```\n--variant .*?\n(.*?)```", README, flags=re.DOTALL)[1]
+    """A line of the table: names, what they are, and as many scores at its end."""
+    table = README.split("| `--variant` |")[1].split("\n\n")[0]
     found = {}
-    for line in block.splitlines():
-        names = re.match(r"[\w-]+(, [\w-]+)*", line)[0].split(", ")
-        scores = line.split()[-len(names) :]
-        found |= dict(zip(names, scores, strict=True))
+    for line in table.splitlines()[2:]:
+        _, first, *_, last, _ = line.split("|")
+        names = re.findall(r"`([\w-]+)`", first)
+        found |= dict(zip(names, last.strip().split(", "), strict=True))
     published = {name: means.split()[-1] for name, (means, _) in PUBLISHED["small"].items()}
     assert found == published
     assert set(found) <= set(VARIANTS)
@@ -51,13 +51,15 @@ def test_the_variants_of_the_paper_have_their_published_score():
 
 
 def test_every_output_of_the_tour_is_recorded():
-    """Each indented line that a program prints is a line of results/tour.txt."""
+    """Each line that a program prints, here and in README, is a line of results/tour.txt."""
     recorded = (ROOT / "results/tour.txt").read_text(encoding="utf-8").splitlines()
     tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
     outputs = re.findall(r"^    (\[MASK\].*|step .*|  [\d,]+ parameters.*|  if all.*)$", tour, re.M)
     assert len(outputs) == 10
     outputs += re.findall(r"^\| \w+(?: of 32 paradigms)? \| [\d.]+ \|$", tour, re.M)
     assert len(outputs) == 10 + 14
+    outputs += re.findall(r"^(?:\[MASK\]|step ).*$", README, re.M)
+    assert len(outputs) == 10 + 14 + 6
     for line in outputs:
         assert line in recorded
 

@@ -2,9 +2,11 @@
 
 python -m course blank FOLDER             a copy of the project with blanks, for students
 python -m course grade SUBMISSION ...     grade students' copies
+python -m course check                    do the tests notice known mistakes?
 """
 
 import argparse
+from pathlib import Path
 
 from course.blank import blank_command
 from course.grade import grade_command
@@ -13,7 +15,8 @@ from support.commands import run_command
 
 def main(arguments=None):
     """Read the command line and do what it asks for. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="course", description="The assignment: blanks, grades.")
+    description = "The assignment: blanks, grades, and a check of the tests."
+    parser = argparse.ArgumentParser(prog="course", description=description)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     # blank
@@ -29,6 +32,13 @@ def main(arguments=None):
         "--gradescope", metavar="FILE", help="also write Gradescope's results.json"
     )
     command.set_defaults(run=grade_command)
+
+    # check; students' copies do not have it, because the mistakes show what is right
+    if (Path(__file__).parent / "check.py").exists():
+        from course.check import check_command
+
+        command = commands.add_parser("check", help="do the tests notice known mistakes?")
+        command.set_defaults(run=check_command)
 
     args = parser.parse_args(arguments)
     return args.run(args)

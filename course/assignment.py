@@ -3,6 +3,9 @@
 A function is named by its file and its name there: "attention.Fixed.forward" is in attention.py.
 The tests of a function are those in `file` whose names contain one of the `words`; every one of
 them must fail while the function is blank. To move the course to other functions, change the table.
+
+A test whose name contains NO_LOOP is a condition: it says nothing about the numbers, so it earns no
+points, but if it fails, half of the points are lost.
 """
 
 from typing import NamedTuple
@@ -18,6 +21,8 @@ class Function(NamedTuple):
     file: str  # in tests/science
     words: tuple[str, ...]  # in the names of its tests
 
+
+NO_LOOP = "over_the_positions"  # no Python loop over the positions
 
 ATTENTION = "test_attention.py"
 KERNELS = "test_kernels.py"
@@ -77,7 +82,8 @@ GRADED = (
             "of_a_mixer[convbert")),
 
     Function(5, "data.mask_tokens", 6, "hide some tokens",
-        MASKING, ("_tokens_", "of_the_chosen", "ordinary_id", "masks_", "one_random_number")),
+        MASKING, ("_tokens_", "of_the_chosen", "ordinary_id", "masks_", "one_random_number",
+            "over_the_positions")),
     Function(5, "model.masked_lm_loss", 3, "the loss",
         MODEL, ("masked_lm_loss", "without_any_masked_token")),
     Function(5, "pretrain.learning_rate", 3, "the learning rate of a step",
@@ -85,7 +91,7 @@ GRADED = (
     Function(5, "pretrain.Trainer.update", 5, "one step of the optimizer",
         TRAINING, ("_gradients_", "rate_of_the_schedule", "step_counts", "loss_of_a_step")),
     Function(5, "pretrain.evaluate", 3, "the held-out loss",
-        TRAINING, ("evaluation",)),
+        TRAINING, ("evaluation", "evaluated_in")),
 )
 # fmt: on
 

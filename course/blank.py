@@ -11,6 +11,7 @@ The rest of a file is byte for byte the same.
 """
 
 import ast
+import re
 import shutil
 import textwrap
 from pathlib import Path
@@ -29,6 +30,10 @@ LEFT_OUT = shutil.ignore_patterns(
     "cache",
     "glue_data",
     "instructor.md",
+    "answers.md",
+    "mistakes.py",
+    "check.py",
+    "differences.md",  # it has a copy of most of ConvBert.forward
     "test_course.py",
     "test_handout.py",
 )
@@ -41,6 +46,13 @@ def blank_command(args):
         raise UserError(f"{folder} is inside the project; choose a folder outside")
     bodies = {function.name: blank_body(function) for function in GRADED}
     copy_project(folder, bodies)
+
+    # README prints one of the functions.
+    readme = folder / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    listing = r"```python\ndef composite_attention.*?```"
+    text = re.sub(listing, "(`composite_attention`: part 2 of the assignment)", text, flags=re.S)
+    readme.write_text(text, encoding="utf-8", newline="\n")
     print(f"{folder}: {len(bodies)} functions to write; course/handout.md explains them")
     return 0
 
@@ -82,6 +94,14 @@ def body_of(node):
     if ast.get_docstring(node) is None:
         return node.body
     return node.body[1:]
+
+
+def body_text(name):
+    """The body of a function of the project, as it is in its file, but without indentation."""
+    text = (ROOT / file_of(name)).read_text(encoding="utf-8")
+    node = find(ast.parse(text), name)
+    lines = text.split("\n")[body_of(node)[0].lineno - 1 : node.end_lineno]
+    return textwrap.dedent("\n".join(lines))
 
 
 def replace_body(text, name, body):

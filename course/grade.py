@@ -2,8 +2,8 @@
 
 Only the bodies of the graded functions are read from a submission. Each function is graded in a
 fresh copy of the project, in which its body is the student's and everything else is ours. There the
-tests of this function run; its points are multiplied by the share of its tests that pass. A wrong
-function costs only its own points.
+tests of this function run; its points are multiplied by the share of its tests that pass, and
+halved if it loops over the positions in Python. A wrong function costs only its own points.
 
 To save time, all bodies of a submission are first put into one copy, and all tests run once. Only
 the functions whose tests have failures there are graded alone.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from course.assignment import GRADED, pytest_command
+from course.assignment import GRADED, NO_LOOP, pytest_command
 from course.blank import body_of, copy_project, file_of, find
 from support.commands import UserError
 
@@ -172,9 +172,18 @@ def grade_of(function, own):
     if not own:
         return Grade(0.0, f"no test ended: Python crashed, or {TIMEOUT} seconds were not enough")
     failed = [f"{test}: {message}" for test, message in own.items() if message]
-    passed = len(own) - len(failed)
-    points = function.points * passed / len(own)
-    return Grade(points, "\n".join([f"{passed} of {len(own)} tests pass", *failed]))
+
+    # the share of the tests of its numbers
+    messages = [message for test, message in own.items() if NO_LOOP not in test]
+    passed = messages.count("")
+    points = function.points * passed / len(messages)
+    summary = f"{passed} of {len(messages)} tests pass"
+
+    # the condition
+    if any(NO_LOOP in test and message for test, message in own.items()):
+        points /= 2
+        summary += "; halved: it must not loop over the positions"
+    return Grade(points, "\n".join([summary, *failed]))
 
 
 # --- Tables ---------------------------------------------------------------------------------------

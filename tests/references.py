@@ -660,13 +660,6 @@ def masked_lm_loss(logits, labels):
     return sum(losses) / max(1, len(losses))
 
 
-def learning_rate(step, steps, warmup_steps, peak):
-    """Linearly up to the peak in the last step of the warm-up, then down to 0 after all steps."""
-    if step + 1 <= warmup_steps:
-        return peak * (step + 1) / warmup_steps
-    return peak * (1 - (step - warmup_steps) / (steps - warmup_steps))
-
-
 def clipped(gradients):
     """All gradients divided by their common length, if it is above 1. Returns (list, length)."""
     length = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))

@@ -9,8 +9,9 @@ import pytest
 from conftest import ROOT
 from course.__main__ import main
 from course.assignment import GRADED
-from course.blank import blank_body, copy_project, file_of, find
+from course.blank import blank_body, body_text, copy_project, file_of, find
 from course.grade import grade, results_of, run_tests
+from course.mistakes import MISTAKES, Mistake
 
 BLANKS = {function.name: blank_body(function) for function in GRADED}
 
@@ -33,7 +34,9 @@ def test_a_blank_copy_keeps_what_is_not_a_body_and_holds_no_answers(tmp_path):
         # with the original's body it is the original again: arguments, decorators, docstring
         blank.body = original.body
         assert ast.dump(blank) == ast.dump(original)
-    assert not (out / "course/instructor.md").exists()
+    assert "def composite_attention" not in (out / "README.md").read_text("utf-8")
+    for name in ("instructor.md", "answers.md", "mistakes.py"):
+        assert not (out / "course" / name).exists()
 
     # and it has no points
     assert sum(result.points for result in grade(out).values()) == 0
@@ -50,11 +53,15 @@ def test_all_tests_of_blank_functions_fail():
 
 
 def test_a_wrong_function_costs_only_its_own_points(tmp_path, capsys):
-    """Two are written; skew moves no row. In this submission convolve uses it."""
+    """skew moves no row. convolve uses it here, and is right, but has a loop."""
     anna, bert = tmp_path / "anna", tmp_path / "bert"
     names = ("kernels.skew", "kernels.convolve")
     bodies = {name: body for name, body in BLANKS.items() if name not in names}
     bodies["kernels.skew"] = "return x[..., :-1]"
+    bodies["kernels.convolve"] = (
+        'z = scores_by_skew(kernels, value.shape[-2], "zero") @ value\n'
+        "return torch.stack([z_i for z_i in z.unbind(-2)], dim=-2)"
+    )
     copy_project(anna, bodies)
 
     # in the second submission no function can be found
@@ -65,11 +72,30 @@ def test_a_wrong_function_costs_only_its_own_points(tmp_path, capsys):
     table = tmp_path / "table.csv"
     assert main(["grade", str(anna), str(bert), "--csv", str(table)]) == 0
     rows = list(csv.DictReader(table.open()))
-    assert [float(rows[0][name]) for name in names] == [2, 5]  # 1 of 2 tests passes
-    assert [float(row["total"]) for row in rows] == [7, 0]
+    assert [float(rows[0][name]) for name in names] == [0, 2.5]
+    assert [float(row["total"]) for row in rows] == [2.5, 0]
     printed = capsys.readouterr().out
     for reason in ("still blank", "attention.py is not valid Python", "there is no data.py"):
         assert reason in printed
+
+
+def test_every_mistake_changes_one_piece_of_a_graded_function():
+    assert {mistake.function for mistake in MISTAKES} == set(BLANKS)
+    for mistake in MISTAKES:
+        assert body_text(mistake.function).count(mistake.old) == 1, mistake
+        assert mistake.old != mistake.new
+
+
+def test_check_tells_a_mistake_that_is_noticed_from_one_that_is_not(monkeypatch, capsys):
+    wrong = Mistake("kernels.skew", "wrong", "[..., :-n]", "[..., n:]")
+    right = Mistake("kernels.skew", "right", "[..., :-n]", "[..., : -1 * n]")
+    monkeypatch.setattr("course.check.MISTAKES", (wrong, right))
+    assert main(["check"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-2:] == [
+        "1 of 2 mistakes are noticed",
+        "not noticed: kernels.skew: right",
+    ]
 
 
 def test_gradescope_gets_a_test_for_each_function(tmp_path):

@@ -1,4 +1,4 @@
-"""course/handout.md: its worked example, its points, its commands; the links of both documents."""
+"""course/: the worked example, the points and commands of the handout, and all links."""
 
 import importlib
 import re
@@ -13,13 +13,13 @@ from course.assignment import GRADED, pytest_command
 from kernels import convolve, scores_by_index
 
 HANDOUT = (ROOT / "course/handout.md").read_text("utf-8")
-INSTRUCTOR = (ROOT / "course/instructor.md").read_text("utf-8")
+EXAMPLE = (ROOT / "course/by_hand.md").read_text("utf-8")
 ROOT_OF_D = 2**0.5  # d = 2 in the worked example
 
 
-def rows_after(marker):
+def rows_after(marker, text=EXAMPLE):
     """The cells of the table between <!-- marker --> and <!-- end -->, without its header."""
-    table = HANDOUT.split(f"<!-- {marker} -->\n")[1].split("<!-- end -->")[0]
+    table = text.split(f"<!-- {marker} -->\n")[1].split("<!-- end -->")[0]
     return [line.strip("| ").split(" | ") for line in table.strip().splitlines()[2:]]
 
 
@@ -72,7 +72,7 @@ def test_each_part_prints_its_functions_with_points_and_test_commands(part):
     for function in functions:
         assert pytest_command([function]) in printed
 
-    row = rows_after("points")[part - 1]
+    row = rows_after("points", HANDOUT)[part - 1]
     assert (row[0], row[2], row[3]) == (str(part), str(len(functions)), "20")
 
 
@@ -87,7 +87,8 @@ def test_the_commands_of_the_handout_are_understood_by_their_programs(monkeypatc
         module.parse_arguments(shlex.split(arguments))
 
 
-@pytest.mark.parametrize("text", [HANDOUT, INSTRUCTOR], ids=["handout", "instructor"])
-def test_links_and_pictures_exist(text):
+@pytest.mark.parametrize("name", ["handout", "by_hand", "instructor", "answers"])
+def test_links_and_pictures_exist(name):
+    text = (ROOT / f"course/{name}.md").read_text("utf-8")
     for target in re.findall(r"\]\(([^)#]+)", text):
         assert target.startswith("https://") or (ROOT / "course" / target).is_file(), target

@@ -7,6 +7,7 @@ import torch
 
 import references
 from data import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, mask_tokens
+from helpers import lines_run
 
 VOCABULARY_SIZE = 1000
 TOKENS = 100_000  # ordinary tokens in the sequences below
@@ -115,3 +116,12 @@ def test_one_random_number_decides_what_happens_to_a_token(monkeypatch):
     masked_ids, labels = mask_tokens(sequences, VOCABULARY_SIZE, torch.Generator())
     assert masked_ids.tolist() == [[MASK, 6, SEP, 13, 8, 9]]
     assert labels.tolist() == [[5, -100, -100, 7, 8, -100]]
+
+
+def test_no_python_loop_over_the_positions():
+    """More tokens do not run more lines."""
+
+    def lines_for(N):
+        return lines_run(mask_tokens, torch.full((2, N), 6), 40, torch.Generator())
+
+    assert lines_for(34) == lines_for(60)

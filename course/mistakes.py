@@ -1,0 +1,255 @@
+"""Known mistakes, to check the tests: each must fail in the test command of its function.
+
+A mistake replaces one piece of text in the body of a graded function. The piece must occur there
+exactly once. After a change in a graded function, tests/test_course.py says which lines of this
+table have to follow it.
+"""
+
+from typing import NamedTuple
+
+from course.blank import body_text
+
+
+class Mistake(NamedTuple):
+    """What a student might write in place of a piece of a function."""
+
+    function: str  # its name in the table of the assignment
+    what: str
+    old: str
+    new: str
+
+    def body(self):
+        """The body of the function, with the mistake in it."""
+        return body_text(self.function).replace(self.old, self.new)
+
+
+# fmt: off
+MISTAKES = (
+    # part 1
+    Mistake("attention.split_heads", "reshape in place of transpose",
+        "x.unflatten(-1, (heads, -1)).transpose(1, 2)",
+        "x.reshape(x.shape[0], heads, x.shape[1], -1)"),
+    Mistake("attention.merge_heads", "reshape in place of transpose",
+        "x.transpose(1, 2).flatten(2)",
+        "x.reshape(x.shape[0], x.shape[2], -1)"),
+
+    Mistake("attention.lowest_at_padding", "the scores of padding get 0",
+        "torch.finfo(dtype).min / 2", "0"),
+    Mistake("attention.lowest_at_padding", "tiny is taken for the lowest number",
+        ".min / 2", ".tiny"),
+    Mistake("attention.lowest_at_padding", "-inf",
+        "torch.finfo(dtype).min / 2", "float('-inf')"),
+    Mistake("attention.lowest_at_padding", "no room for the score",
+        ".min / 2", ".min"),
+    Mistake("attention.lowest_at_padding", "the padding of the queries is masked",
+        "lowest[:, None, None, :]", "lowest[:, None, :, None]"),
+
+    Mistake("attention.attention", "q . k is not divided",
+        "(q / math.sqrt(d))", "q"),
+    Mistake("attention.attention", "the softmax runs over the queries",
+        "softmax(dim=-1)", "softmax(dim=-2)"),
+    Mistake("attention.attention", "padding gets attention",
+        "scores + lowest_at_padding(attention_mask, scores.dtype)", "scores"),
+    Mistake("attention.attention", "no rows of the keys",
+        "if key_rows is not None:", "if False:"),
+    Mistake("attention.attention", "the map is not transposed for the rows of the keys",
+        "add_relative_scores(scores, key_rows, beyond, -first)",
+        "add_relative_scores(scores.mT, key_rows, beyond, first).mT"),
+    Mistake("attention.attention", "first is lost",
+        "query_rows, beyond, first)", "query_rows, beyond)"),
+    Mistake("attention.attention", "first, not -first, for the keys",
+        "key_rows, beyond, -first)", "key_rows, beyond, first)"),
+    Mistake("attention.attention", "beyond is lost for the queries",
+        "query_rows, beyond, first)", "query_rows, first=first)"),
+    Mistake("attention.attention", "beyond is lost for the values",
+        "relative_values(p, value_table, beyond, first)",
+        "relative_values(p, value_table, first=first)"),
+    Mistake("attention.attention", "no dropout",
+        "F.dropout(p, dropout)", "p"),
+    Mistake("attention.attention", "dropout before the softmax",
+        "p = scores.softmax(dim=-1)  # (B, H, n, N)\np = F.dropout(p, dropout)",
+        "p = F.dropout(scores, dropout).softmax(dim=-1)"),
+    Mistake("attention.attention", "sums in float32",
+        "z = p @ v", "z = (p.float() @ v.float()).to(v.dtype)"),
+    Mistake("attention.attention", "blocks if there are many keys, not many queries",
+        "n > LONGEST_WHOLE", "k.shape[-2] > LONGEST_WHOLE"),
+
+    # part 2
+    Mistake("attention.Fixed.query_rows", "beta is divided by sqrt(d)",
+        "self.beta[:, None, :]", "self.beta[:, None, :] / math.sqrt(q.shape[-1])"),
+    Mistake("attention.Dynamic.query_rows", "q . w is not divided",
+        "(self.w / math.sqrt(d))", "self.w"),
+    Mistake("attention.Dynamic.query_rows", "a softmax over the row",
+        "q @ (self.w / math.sqrt(d))", "(q @ (self.w / math.sqrt(d))).softmax(dim=-1)"),
+    Mistake("attention.KeyDynamic.key_rows", "the row is read at j - i",
+        "self.u / math.sqrt(d)", "self.u.flip(-1) / math.sqrt(d)"),
+
+    Mistake("kernels.scores_by_index", "r = i - j",
+        "j[None, :] - i[:, None]", "i[:, None] - j[None, :]"),
+    Mistake("kernels.scores_by_index", "first has no influence",
+        "torch.arange(first, first + n,", "torch.arange(n,"),
+    Mistake("kernels.scores_by_index", "beyond has no influence",
+        'if beyond == "zero":', "if False:"),
+    Mistake("kernels.scores_by_index", "zero on one side only",
+        "r.abs() > k", "r > k"),
+    Mistake("kernels.scores_by_index", "left and right exchanged if one end only is passed",
+        "r = j[None, :] - i[:, None]",
+        "r = j[None, :] - i[:, None]\n"
+        "if first + n <= k < N - first:\n"
+        "    r = -r"),
+    Mistake("kernels.scores_by_index", "numbers in float32",
+        "rows.gather", "rows.float().gather"),
+
+    Mistake("attention.composite_attention", "r = i - j",
+        "i[None, :] - i[:, None]", "i[:, None] - i[None, :]"),
+    Mistake("attention.composite_attention", "beta is divided by sqrt(d)",
+        "(content + dynamic) / math.sqrt(d) + fixed", "(content + dynamic + fixed) / math.sqrt(d)"),
+    Mistake("attention.composite_attention", "q . w is not divided",
+        "(content + dynamic) / math.sqrt(d)", "content / math.sqrt(d) + dynamic"),
+    Mistake("attention.composite_attention", "the softmax runs over the queries",
+        "softmax(dim=-1)", "softmax(dim=-2)"),
+
+    # part 3
+    Mistake("kernels.skew", "the rows keep their places",
+        "numbers.unflatten(-1, (n, W - 1))", "x[..., :-1]"),
+    Mistake("kernels.skew", "the rows move to the left",
+        "numbers[..., :-n]", "numbers[..., n:]"),
+
+    Mistake("kernels.scores_by_skew", "left and right exchanged if one end only is passed",
+        "n, K = rows.shape[-2:]",
+        "n, K = rows.shape[-2:]\n"
+        "if first + n <= K // 2 < N - first:\n"
+        "    rows = rows.flip(-1)"),
+    Mistake("kernels.scores_by_skew", "the spare column is on the left",
+        "farthest_left - k, farthest_right - k + 1", "farthest_left - k + 1, farthest_right - k"),
+    Mistake("kernels.scores_by_skew", "beyond has no influence",
+        "- k + 1, beyond)", "- k + 1)"),
+    Mistake("kernels.scores_by_skew", "numbers in float32",
+        "extend(rows,", "extend(rows.float(),"),
+
+    Mistake("kernels.relative_values", "mirrored: the vector of i - j",
+        "table.t()", "table.flip(-1).t()"),
+    Mistake("kernels.relative_values", "left and right exchanged if one end only is passed",
+        "n, N = p.shape[-2:]",
+        "n, N = p.shape[-2:]\n"
+        "if first + n <= table.shape[-1] // 2 < N - first:\n"
+        "    table = table.flip(-1)"),
+    Mistake("kernels.relative_values", "beyond has no influence",
+        'if beyond == "zero":', "if False:"),
+    Mistake("kernels.relative_values", "a later weight replaces an earlier one",
+        "sums.scatter_add(", "sums.scatter("),
+    Mistake("kernels.relative_values", "sums in float32",
+        "sums @ table.t()", "(sums.float() @ table.t().float()).to(p.dtype)"),
+
+    Mistake("kernels.convolve", "mirrored: z_i takes v_(i-r)",
+        "kernels.to(value.dtype)", "kernels.flip(-1)"),
+    Mistake("kernels.convolve", "the values are k tokens late",
+        "(0, 0, k, k + spare)", "(0, 0, 0, 2 * k + spare)"),
+    Mistake("kernels.convolve", "sums in float32",
+        "matrices @ near.transpose(-1, -2)",
+        "(matrices.float() @ near.mT.float()).to(value.dtype)"),
+
+    # part 4
+    Mistake("attention.depthwise_convolution", "mirrored: y_i takes x_(i-r)",
+        "weight[:, None, :, None]", "weight.flip(-1)[:, None, :, None]"),
+    Mistake("attention.depthwise_convolution", "a softmax over the kernel",
+        "weight[:, None, :, None]", "weight.softmax(dim=-1)[:, None, :, None]"),
+    Mistake("attention.depthwise_convolution", "no dilation",
+        "D = dilation", "D = 1"),
+
+    Mistake("attention.HalfConvolution.forward", "an activation between the two",
+        "self.pointwise(self.depthwise(x))", "self.pointwise(F.gelu(self.depthwise(x)))"),
+
+    Mistake("attention.GatedConvolution.gate", "the halves are exchanged",
+        "g = F.glu(self.input(x))",
+        "b, a = self.input(x).chunk(2, dim=-1)\n"
+        "g = a * b.sigmoid()"),
+    Mistake("attention.GatedConvolution.gate", "padding is not 0",
+        "zero_padding(g, attention_mask)", "g"),
+    Mistake("attention.GatedConvolution.gate", "padding is 0 before the bias",
+        "g = F.glu(self.input(x))",
+        "return F.glu(self.input(zero_padding(x, attention_mask)))"),
+    Mistake("attention.GatedConvolution.gate", "dropout of the gate",
+        "zero_padding(g, attention_mask)", "zero_padding(self.dropout(g), attention_mask)"),
+
+    Mistake("attention.LightConv.convolution", "repeat in place of repeat_interleave",
+        "p.repeat_interleave(d, dim=0)", "p.repeat(d, 1)"),
+    Mistake("attention.LightConv.convolution", "the softmax runs over the heads",
+        "softmax(dim=-1)", "softmax(dim=0)"),
+    Mistake("attention.LightConv.convolution", "dropout before the softmax",
+        "self.dropout(self.weight.softmax(dim=-1))", "self.dropout(self.weight).softmax(dim=-1)"),
+    Mistake("attention.LightConv.convolution", "no dilation",
+        ", dilation=self.dilation", ""),
+
+    Mistake("attention.DynamicConv.convolution", "the softmax runs over the heads",
+        "softmax(dim=-1)", "softmax(dim=1)"),
+    Mistake("attention.DynamicConv.convolution", "dropout before the softmax",
+        "self.dropout(self.kernel_logits(g).softmax(dim=-1))",
+        "self.dropout(self.kernel_logits(g)).softmax(dim=-1)"),
+    Mistake("attention.DynamicConv.convolution", "dropout of the result",
+        "p = self.dropout(self.kernel_logits(g).softmax(dim=-1))",
+        "p = self.kernel_logits(self.dropout(g)).softmax(dim=-1)"),
+
+    Mistake("attention.ConvBert.forward", "the input is not 0 at padding",
+        "zero_padding(x, attention_mask)", "x"),
+    Mistake("attention.ConvBert.forward", "the values are not 0 at padding",
+        "zero_padding(self.value(x), attention_mask)", "self.value(x)"),
+    Mistake("attention.ConvBert.forward", "dropout also in evaluation",
+        "self.dropout if self.training else 0.0", "self.dropout"),
+    Mistake("attention.ConvBert.forward", "no dropout in the convolution heads",
+        "F.dropout(p, dropout)", "p"),
+
+    # part 5
+    Mistake("data.mask_tokens", "all chosen tokens become [MASK]",
+        "0.8 * MASK_PROBABILITY", "MASK_PROBABILITY"),
+    Mistake("data.mask_tokens", "the first ordinary token is never chosen",
+        "input_ids >= len(SPECIAL_TOKENS)", "input_ids > len(SPECIAL_TOKENS)"),
+    Mistake("data.mask_tokens", "special tokens are chosen",
+        "chosen = ordinary & (draw < MASK_PROBABILITY)", "chosen = draw < MASK_PROBABILITY"),
+    Mistake("data.mask_tokens", "special tokens replace others",
+        "len(SPECIAL_TOKENS), vocab_size, shape", "0, vocab_size, shape"),
+    Mistake("data.mask_tokens", "the last token of the vocabulary is never drawn",
+        "vocab_size, shape", "vocab_size - 1, shape"),
+    Mistake("data.mask_tokens", "a second random number",
+        "ordinary & (draw < 0.9 * MASK_PROBABILITY)", "chosen & (torch.rand(shape) < 0.9)"),
+    Mistake("data.mask_tokens", "the generator is not used",
+        "torch.rand(shape, generator=generator, device=device)", "torch.rand(shape)"),
+
+    Mistake("model.masked_lm_loss", "the mean, divided once more",
+        '"sum"', '"mean"'),
+    Mistake("model.masked_lm_loss", "divided by the masked tokens of this part",
+        "/ count", "/ (targets != IGNORED).sum()"),
+
+    Mistake("pretrain.learning_rate", "0 in the first step",
+        "(step + 1)", "step"),
+    Mistake("pretrain.learning_rate", "one step of warm-up too many",
+        "step < warmup_steps", "step <= warmup_steps"),
+
+    Mistake("pretrain.Trainer.update", "zero_grad between backward and step",
+        "self.optimizer.step()\nself.optimizer.zero_grad()",
+        "self.optimizer.zero_grad()\nself.optimizer.step()"),
+    Mistake("pretrain.Trainer.update", "no zero_grad",
+        "self.optimizer.zero_grad()", "pass"),
+    Mistake("pretrain.Trainer.update", "clipping after the step",
+        "nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)\n"
+        "self.optimizer.step()",
+        "self.optimizer.step()\n"
+        "nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)"),
+    Mistake("pretrain.Trainer.update", "the learning rate of the first group only",
+        "self.optimizer.param_groups:", "self.optimizer.param_groups[:1]:"),
+
+    Mistake("pretrain.evaluate", "the model stays in evaluation mode",
+        "model.train()", "pass"),
+    Mistake("pretrain.evaluate", "the batch means, divided by all tokens",
+        "count=1", "count=len(targets)"),
+    Mistake("pretrain.evaluate", "the mean of the batch means",
+        "masked += len(targets)",
+        "masked += 1\n"
+        "    loss += masked_lm_loss(logits, targets, count=len(targets)).item()\n"
+        "    loss -= masked_lm_loss(logits, targets, count=1).item()"),
+    Mistake("pretrain.evaluate", "padding is not masked",
+        "masked_ids != PAD", "None"),
+    Mistake("pretrain.evaluate", "no autocast",
+        "with autocast(device, dtype):", "if True:"),
+)
+# fmt: on

@@ -86,16 +86,11 @@ def test_every_mistake_changes_one_piece_of_a_graded_function():
         assert mistake.old != mistake.new
 
 
-def test_check_tells_a_mistake_that_is_noticed_from_one_that_is_not(monkeypatch, capsys):
-    wrong = Mistake("kernels.skew", "wrong", "[..., :-n]", "[..., n:]")
+def test_check_fails_if_a_mistake_is_not_noticed(monkeypatch, capsys):
     right = Mistake("kernels.skew", "right", "[..., :-n]", "[..., : -1 * n]")
-    monkeypatch.setattr("course.check.MISTAKES", (wrong, right))
+    monkeypatch.setattr("course.check.MISTAKES", (right,))
     assert main(["check"]) == 1
-    printed = capsys.readouterr().out
-    assert printed.splitlines()[-2:] == [
-        "1 of 2 mistakes are noticed",
-        "not noticed: kernels.skew: right",
-    ]
+    assert capsys.readouterr().out.endswith("not noticed: kernels.skew: right\n")
 
 
 def test_gradescope_gets_a_test_for_each_function(tmp_path):

@@ -12,8 +12,8 @@ Letters (the same in all files):
     beta, w, u, s   learned, for each r: beta_r is a scalar per head; w_r, u_r, s_r have d numbers
 
 The reach k is the number of tokens that a kernel covers on each side of the token itself. In code
-the letter k is used for the keys, so the reach has the name `reach`. Heads, layers and positions
-count from 0 in code; layers count from 1 for users.
+the letter k is used for the keys, so the reach has the name `reach`: it is K // 2. Heads, layers
+and positions count from 0 in code; for users, heads and layers count from 1.
 
 A row is K numbers, one for each r from -k to k, before a softmax; attention adds them to its
 scores. A kernel is what is left of a row after a softmax over r: K weights. (Depthwise kernels are
@@ -113,8 +113,8 @@ def composite_attention(q, k, v, w, beta):
     q, k, v = split_heads(q, H), split_heads(k, H), split_heads(v, H)  # (B, H, N, d) each
     N, d = q.shape[-2:]
 
-    # r = j - i, and the column of r in w and beta. A key farther away than K // 2 gets the first or
-    # the last column. In the example (N = 4, K = 3):
+    # r = j - i, and the column of r in w and beta. A key farther away than the reach gets the first
+    # or the last column. In the example (N = 4, K = 3):
     #
     #      r   0  1  2  3      column  1 2 2 2
     #         -1  0  1  2              0 1 2 2
@@ -173,7 +173,7 @@ def attention(
         z_i  = sum_j softmax_j(a_ij) (v_j  [+ value_table[j - i]])
 
     [+ ...] is a part that only some variants have. In these equations rows[i, r] is the number for
-    r; in the tensor it is column r + K // 2. Terms without a window have a number for every r from
+    r; in the tensor it is column r + reach. Terms without a window have a number for every r from
     -(N - 1) to N - 1, so their rows have 2N - 1 columns in place of K.
 
     kernels.py makes a map of scores of such rows. To read this function, you need one sentence
@@ -190,7 +190,8 @@ def attention(
         key_rows: (B, H, N, K), (H, N, K) or (H, 1, K), what key j adds to the scores of the queries
             around it.
         value_table: (d, K), what is added to a value at each relative position.
-        beyond: what a key farther away than K // 2 gets: the end of the row ("clip") or 0 ("zero").
+        beyond: what a key farther away than the reach gets: the number at the end of the row
+            ("clip") or 0 ("zero").
         dropout: probability of setting a weight of the softmax to 0.
         first: position of the first query, which is not 0 in a block of a long sequence.
     Returns:
@@ -632,7 +633,7 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
 
     Values beyond the ends of the sequence are 0. With D = dilation, the definition in PyTorch is
 
-        F.conv1d(x.mT, weight[:, None], bias, padding=D * (K // 2), dilation=D, groups=C).mT
+        F.conv1d(x.mT, weight[:, None], bias, padding=D * reach, dilation=D, groups=C).mT
 
     where x.mT is x with its last two dimensions exchanged: (B, C, N). The code computes the same
     with conv2d, for which libraries have special code if there is one kernel per channel. For this,
@@ -653,6 +654,7 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
     N = x.shape[1]
     D = dilation
     C, K = weight.shape
+    reach = K // 2
 
     # the image: N / D lines (rounded up) of D tokens, the last line filled up with zeros
     spare = -N % D  # tokens that the last line lacks: N = 8, D = 3 gives 1
@@ -661,7 +663,7 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
 
     # a kernel that is K lines high and 1 column wide, for each channel separately
     kernel = weight[:, None, :, None]  # (C, K) -> (C, 1, K, 1)
-    y = F.conv2d(image, kernel, bias, padding=(K // 2, 0), groups=C)  # (B, C, lines, D)
+    y = F.conv2d(image, kernel, bias, padding=(reach, 0), groups=C)  # (B, C, lines, D)
 
     # back to a sequence, without the spare tokens
     y = y.movedim(1, -1).flatten(1, 2)  # (B, lines, D, C) -> (B, N + spare, C)

@@ -1,4 +1,4 @@
-"""Every way of joining self-attention and convolution, one equation at a time.
+"""Self-attention and convolution, joined in the ways of [C] and of others: an equation for each.
 
 Letters (the same in all files):
 

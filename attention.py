@@ -1,4 +1,4 @@
-"""Every way of joining self-attention and convolution, one equation at a time.
+"""Self-attention and convolution, joined in the ways of [C] and of others: an equation for each.
 
 Letters (the same in all files):
 
@@ -11,10 +11,13 @@ Letters (the same in all files):
     z_i             sum_j p_ij v_j, the output of a head
     beta, w, u, s   learned, for each r: beta_r is a scalar per head; w_r, u_r, s_r have d numbers
 
-The reach k is the number of tokens that a kernel covers on each side of the token itself. In code,
-q, k and v are the queries, keys and values, so the reach is written K // 2. A row is K numbers, one
-for each r from -k to k, before a softmax; attention adds them to its scores. A kernel is what is
-left of a row after a softmax over r: K weights. (Depthwise kernels are learned without a softmax.)
+The reach k is the number of tokens that a kernel covers on each side of the token itself. In code
+the letter k is used for the keys, so the reach has the name `reach`: it is K // 2. Heads, layers
+and positions count from 0 in code; for users, heads and layers count from 1.
+
+A row is K numbers, one for each r from -k to k, before a softmax; attention adds them to its
+scores. A kernel is what is left of a row after a softmax over r: K weights. (Depthwise kernels are
+learned without a softmax.)
 
 The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
 
@@ -40,8 +43,8 @@ from torch.nn import functional as F
 from kernels import add_relative_scores, attention_in_blocks, convolve, extend, relative_values
 from support.commands import UserError
 
-# With more queries than this, attention is computed in blocks of queries. It must be at least
-# kernels.BLOCK; otherwise each block would itself be divided into blocks, without end.
+# With more queries than this, attention is computed in blocks of kernels.BLOCK = 128 queries. It
+# must not be smaller than BLOCK: each block calls `attention` again, and must not be divided again.
 LONGEST_WHOLE = 1024
 
 
@@ -59,12 +62,12 @@ def composite_attention(q, k, v, w, beta):
     in a sentence is not that a word is number 17, but that it is the word before the verb. A number
     for each r = j - i says this directly, and what is learned at one place holds at every place.
 
-    Why two position terms? With the fixed term beta_r alone, every query prefers the same side: if
-    a word stands on both sides of it, the ratio p_left / p_right of the two keys is
-    exp(beta_left - beta_right), whatever the query is. With the dynamic term the query decides: one
-    word can look to the left, and another one to the right. In this example (4 tokens, one head,
-    d = 1, K = 3) w says "to the right", so token 0 with q = 1 looks to the right, and token 1 with
-    q = -1 to the left, against beta:
+    Why two position terms? With the fixed term beta_r alone, every query prefers the same side.
+    Take a query between two equal keys (in layer 1, two equal words have equal keys): the ratio of
+    their weights, p_left / p_right, is exp(beta_left - beta_right), whatever the query is. With the
+    dynamic term the query decides: one word can look to the left, and another one to the right. In
+    this example (4 tokens, one head, d = 1, K = 3) w says "to the right", so token 0 with q = 1
+    looks to the right, and token 1 with q = -1 to the left, against beta:
 
         q = 1 -1 0 2    k = 0 1 0 1      r = -1, 0, 1:  w = -1 0 1    beta = 1 0 2
 
@@ -88,7 +91,8 @@ def composite_attention(q, k, v, w, beta):
             [0.0300, 0.2500, 0.0300, 0.6800]])
 
     Why one softmax over the sum? Because exp(content + beta_r) = exp(content) * exp(beta_r): the
-    two are multiplied, so attention goes where content AND position agree. Either can say no.
+    two are multiplied, so attention goes where content AND position agree. If one of the two is
+    very low, the other one cannot make up for it.
 
     Why is this a convolution? Take beta alone, and only the keys within k positions. Then
     z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values, and softmax(beta) is its
@@ -109,24 +113,26 @@ def composite_attention(q, k, v, w, beta):
     q, k, v = split_heads(q, H), split_heads(k, H), split_heads(v, H)  # (B, H, N, d) each
     N, d = q.shape[-2:]
 
-    # r = j - i, and the column of r in w and beta. A key farther away than K // 2 gets the first or
-    # the last column. In the example (N = 4, K = 3):
+    # r = j - i, and the column of r in w and beta. A key farther away than the reach gets the first
+    # or the last column. In the example (N = 4, K = 3):
     #
     #      r   0  1  2  3      column  1 2 2 2
     #         -1  0  1  2              0 1 2 2
     #         -2 -1  0  1              0 0 1 2
     #         -3 -2 -1  0              0 0 0 1
+    reach = K // 2
     i = torch.arange(N)
     r = i[None, :] - i[:, None]  # (N, N): j along the line, i down
-    column = r.clamp(-(K // 2), K // 2) + K // 2  # (N, N)
+    column = r.clamp(-reach, reach) + reach  # (N, N)
 
     # q_i . k_j
     content = q @ k.transpose(-1, -2)  # (B, H, N, N)
 
     # q_i . w_(j-i): a row of K numbers per query. Query 1 of the example has the row 1 0 -1, and
-    # reads it at the columns 0 1 2 2: 1 0 -1 -1.
+    # reads it at the columns 0 1 2 2: 1 0 -1 -1. `gather` does this for all queries: line i of its
+    # result lists row i at the columns column[i].
     rows = q @ w  # (B, H, N, d) (d, K) -> (B, H, N, K)
-    dynamic = rows[:, :, i[:, None], column]  # row i at column[i, j]: (B, H, N, N)
+    dynamic = rows.gather(-1, column.expand_as(content))  # (B, H, N, K) -> (B, H, N, N)
 
     # beta_(j-i): all queries read the same row, 1 0 2; query 1 at the columns 0 1 2 2: 1 0 2 2
     fixed = beta[:, column]  # (H, K) -> (H, N, N)
@@ -167,24 +173,25 @@ def attention(
         z_i  = sum_j softmax_j(a_ij) (v_j  [+ value_table[j - i]])
 
     [+ ...] is a part that only some variants have. In these equations rows[i, r] is the number for
-    r; in the tensor it is column r + K // 2. Terms without a window have a number for every r from
+    r; in the tensor it is column r + reach. Terms without a window have a number for every r from
     -(N - 1) to N - 1, so their rows have 2N - 1 columns in place of K.
 
-    kernels.py makes a map of scores of such rows. This is all of it that this file needs:
-    add_relative_scores(scores, rows) adds rows[i, j - i] to the score of query i and key j.
+    kernels.py makes a map of scores of such rows. To read this function, you need one sentence
+    of it: add_relative_scores(scores, rows) adds rows[i, j - i] to the score of query i and key j.
 
     Args:
         q: (B, H, n, d), for n queries; n = N except for a block of a long sequence.
         k, v: (B, H, N, d).
         attention_mask: (B, N) bool, True at real tokens, False at padding, which gets no attention.
-            Every sequence must have at least one real token.
+            (In a sequence of padding only, z has no meaning; but it is not NaN.)
         query_rows: (B, H, n, K), what query i adds to the scores of the keys around it; (H, n, K)
             if all sequences have the same rows; (H, 1, K) if all queries have the same row, too;
             None for no such term.
         key_rows: (B, H, N, K), (H, N, K) or (H, 1, K), what key j adds to the scores of the queries
             around it.
         value_table: (d, K), what is added to a value at each relative position.
-        beyond: what a key farther away than K // 2 gets: the end of the row ("clip") or 0 ("zero").
+        beyond: what a key farther away than the reach gets: the number at the end of the row
+            ("clip") or 0 ("zero").
         dropout: probability of setting a weight of the softmax to 0.
         first: position of the first query, which is not 0 in a block of a long sequence.
     Returns:
@@ -206,8 +213,17 @@ def attention(
     if query_rows is not None:
         scores = add_relative_scores(scores, query_rows, beyond, first)
 
-    # key_dynamic: + k_j . u_(i-j) / sqrt(d), from the rows of the keys. Queries and keys change
-    # places: the map is transposed, and seen from query `first`, key 0 is at position -first.
+    # key_dynamic: + k_j . u_(i-j) / sqrt(d), from the rows of the keys. The map is transposed, so
+    # that line j belongs to key j, and is read at i - j. Example: N = 4 keys, and a block of n = 2
+    # queries that starts at first = 1:
+    #
+    #                  i = 1   2
+    #      key j = 0       1   2
+    #              1       0   1      i - j: in column c, i is first + c,
+    #              2      -1   0      so i - j = first + c - j = c - (j - first)
+    #              3      -2  -1
+    #
+    # add_relative_scores computes c - (line + its argument `first`): it needs -first.
     if key_rows is not None:
         scores = scores.transpose(-1, -2)  # (B, H, n, N) -> (B, H, N, n)
         scores = add_relative_scores(scores, key_rows, beyond, -first)
@@ -218,7 +234,7 @@ def attention(
 
     # each query's weights over the keys, which sum to 1
     p = scores.softmax(dim=-1)  # (B, H, n, N)
-    p = F.dropout(p, dropout)
+    p = F.dropout(p, dropout)  # 0.0 in evaluation (see SelfAttention.forward)
 
     # values: sum_j p_ij (v_j + s_(j-i))
     z = p @ v  # (B, H, n, d)
@@ -230,15 +246,16 @@ def attention(
 def lowest_at_padding(attention_mask, dtype):
     """What is added to the scores, (B, 1, 1, N): 0 at real tokens, a very low number at padding.
 
-    It is not -inf: a query whose keys all had -inf would get NaN. Half of the lowest number of the
-    dtype leaves room for the score that it is added to.
+    It is not -inf: if a sequence is padding only, all its keys would have -inf. Their softmax is
+    NaN, and through it the gradients of the whole batch. Half of the lowest number of the dtype
+    leaves room for the score that it is added to.
     """
     zeros = torch.zeros_like(attention_mask, dtype=dtype)  # (B, N)
     lowest = zeros.masked_fill(~attention_mask, torch.finfo(dtype).min / 2)
     return lowest[:, None, None, :]  # (B, N) -> (B, 1, 1, N)
 
 
-# --- Terms: each overrides what it has ------------------------------------------------------------
+# --- Terms: what each of them adds to the scores or the values ------------------------------------
 
 
 class Term(nn.Module):
@@ -250,12 +267,12 @@ class Term(nn.Module):
     The constructor also initialises the parameters; initialise_linear does this as in BERT.
     """
 
-    # Whether its rows have K columns, so that it has its own number only for abs(r) <= k. Terms
-    # without a window have a number for every r: their rows have 2N - 1 columns (every_r).
+    # True: its rows (or its table) have K columns, a number for each r from -k to k. False: there
+    # is a number for every r, so the rows have 2N - 1 columns (every_r), or there are no rows.
     has_window = True
 
     def __init__(self, config=None):
-        super().__init__()
+        super().__init__()  # a term without parameters does not need the config
 
     def query_rows(self, q):
         """What each query adds at each r: (B, H, N, K), (H, N, K) or (H, 1, K)."""
@@ -265,8 +282,8 @@ class Term(nn.Module):
         """What each key adds at each i - j: (B, H, N, K), (H, N, K) or (H, 1, K)."""
         return None
 
-    def content(self, q, k):
-        """The queries and keys that the content term uses, (B, H, N, d) each."""
+    def queries_and_keys(self, q, k):
+        """The queries and keys that the content term q_i . k_j uses, (B, H, N, d) each."""
         return q, k
 
     def value_table(self):
@@ -277,7 +294,8 @@ class Term(nn.Module):
 class Fixed(Term):
     """fixed: + beta_r, one scalar per head and relative position, not scaled. [C] eq. 4
 
-    All queries have the same row. beta is initialised to 0.
+    All queries have the same row. Why not divided by sqrt(d)? beta_r is one learned number, and not
+    a sum of d products. It is initialised to 0: no position is preferred.
     """
 
     def __init__(self, config):
@@ -291,8 +309,9 @@ class Fixed(Term):
 class Dynamic(Term):
     """dynamic: + q_i . w_r / sqrt(d), a row made by each query. [C] eq. 5; Shaw et al. 2018
 
-    w is one table per layer, shared by all heads. It is divided by sqrt(d) for the same reason as
-    the content, and it is smaller than the rows.
+    w is one table per layer, shared by all heads. Like the content, q_i . w_r is a sum of d
+    products, so it is divided by sqrt(d). The code divides the table w and not the rows, because w
+    has fewer numbers.
     """
 
     def __init__(self, config):
@@ -345,19 +364,19 @@ class RelativeValue(Term):
 
 
 def relative_table(config):
-    """A table (d, K): one d-vector per relative position, uniform in +-1/sqrt(K)."""
+    """A table (d, K): one d-vector per relative position, uniform in +-1/sqrt(K), as [C]'s code."""
     d = config.hidden_size // config.heads
-    table = torch.empty(d, config.kernel_size)
-
-    # with a = sqrt(5), torch's range is sqrt(6 / ((1 + 5) K)) = 1 / sqrt(K)
-    return nn.Parameter(nn.init.kaiming_uniform_(table, a=math.sqrt(5)))
+    K = config.kernel_size
+    bound = 1 / math.sqrt(K)
+    return nn.Parameter(torch.empty(d, K).uniform_(-bound, bound))
 
 
 def add_rows(total, rows, beyond):
     """The sum of the rows of two terms. Each of them may be None: no such rows.
 
     With the fixed and the dynamic term it is beta_r + q_i . w_r / sqrt(d): composite attention. If
-    one of the terms has no window, the rows of the other one get as many columns.
+    one of the terms has no window, the rows of the other one get as many columns. A value table
+    (d, K) is d rows: it is added in the same way.
     """
     if total is None:
         return rows
@@ -421,6 +440,7 @@ class Alibi(Term):
     has_window = False
 
     def query_rows(self, q):
+        # of q, only the shape, the device and the dtype are used
         H = q.shape[1]
         h = torch.arange(H, device=q.device, dtype=exact_dtype(q))
         slopes = 2 ** (-8 * (h + 1) / H)  # m_h: (H,)
@@ -434,8 +454,10 @@ class Fire(Term):
         mlp = Linear 1 -> 32, ReLU, Linear 32 -> H
 
     The larger c is, the more of [-1, 1] is used for near tokens. The divisor maps the distance L to
-    1, or the distance N if N is larger than L; so a longer sequence meets no distance that training
-    has not seen. The sign lets one function serve both directions.
+    1, or the distance N if N is larger than L, so x_r is in [-1, 1] at every length. But the mlp
+    knows only values of x_r that training has shown it. With the first c and L, 128 tokens reach no
+    farther than abs(x_r) = 0.66. In longer sequences the loss rises: docs/family.md, "Length". The
+    sign lets one function serve both directions.
 
     c = 0.1 exp(log_c) and L = 512 exp(log_L): at first they are the paper's 0.1 and 512, and exp
     keeps them positive. Both linear layers have PyTorch's default initialisation.
@@ -494,7 +516,7 @@ class TransformerXL(Term):
         self.u = nn.Parameter(torch.zeros(H, C // H))  # (H, d)
         self.v = nn.Parameter(torch.zeros(H, C // H))  # (H, d)
 
-    def content(self, q, k):
+    def queries_and_keys(self, q, k):
         u = self.u[:, None, :]  # (H, d) -> (H, 1, d)
         return q + u.to(q.dtype), k
 
@@ -533,7 +555,7 @@ class Rotary(Term):
         d = config.hidden_size // config.heads
         require_even("the channels of a head", d, "rotary rotates pairs of channels")
 
-    def content(self, q, k):
+    def queries_and_keys(self, q, k):
         N, d = q.shape[-2:]
         i = torch.arange(N, device=q.device)
         angles = i[:, None] * frequencies(d, q.device, exact_dtype(q))  # (N, d/2)
@@ -609,15 +631,20 @@ TERMS = {
 def depthwise_convolution(x, weight, bias=None, dilation=1):
     """y_i,c = sum_r weight_c,r x_(i + r*dilation),c  [+ bias_c]: one kernel per channel. [C] eq. 2
 
-    Values beyond the ends of the sequence are 0.
+    Values beyond the ends of the sequence are 0. With D = dilation, the definition in PyTorch is
 
-    The sequence is treated as an image that is D = dilation tokens wide, because libraries have a
-    fast two-dimensional depthwise convolution. One step down in the image is a step of D tokens in
-    the sequence. Example: N = 8 tokens, D = 3, padded to 9:
+        F.conv1d(x.mT, weight[:, None], bias, padding=D * reach, dilation=D, groups=C).mT
+
+    where x.mT is x with its last two dimensions exchanged: (B, C, N). The code computes the same
+    with conv2d, for which libraries have special code if there is one kernel per channel. For this,
+    the sequence is written as an image that is D tokens wide: one step down in the image is a step
+    of D tokens in the sequence. Example: N = 8 tokens, D = 3, padded to 9:
 
         0 1 2
         3 4 5        the column 0 3 6 holds the tokens that a kernel of 3 weights
         6 7 -        with dilation 3 sees from token 3
+
+    Without dilation (D = 1), the image is one column: the sequence itself.
 
     Args:
         x: (B, N, C). weight: (C, K), K odd. bias: (C,) or None.
@@ -627,6 +654,7 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
     N = x.shape[1]
     D = dilation
     C, K = weight.shape
+    reach = K // 2
 
     # the image: N / D lines (rounded up) of D tokens, the last line filled up with zeros
     spare = -N % D  # tokens that the last line lacks: N = 8, D = 3 gives 1
@@ -635,7 +663,7 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
 
     # a kernel that is K lines high and 1 column wide, for each channel separately
     kernel = weight[:, None, :, None]  # (C, K) -> (C, 1, K, 1)
-    y = F.conv2d(image, kernel, bias, padding=(K // 2, 0), groups=C)  # (B, C, lines, D)
+    y = F.conv2d(image, kernel, bias, padding=(reach, 0), groups=C)  # (B, C, lines, D)
 
     # back to a sequence, without the spare tokens
     y = y.movedim(1, -1).flatten(1, 2)  # (B, lines, D, C) -> (B, N + spare, C)
@@ -643,7 +671,11 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
 
 
 class DepthwiseConvolution(nn.Conv1d):
-    """`depthwise_convolution` with its own weight (C, 1, K) and bias (C)."""
+    """`depthwise_convolution` with its own weight (C, 1, K) and bias (C).
+
+    It is an nn.Conv1d only for these two parameters and their default initialisation: `forward` is
+    replaced.
+    """
 
     def __init__(self, channels, kernel_size):
         super().__init__(channels, channels, kernel_size, groups=channels)
@@ -694,12 +726,16 @@ class Mixer(nn.Module):
     constructor takes the model's config, the Variant and the number of the layer, counted from 0.
     """
 
-    # Whether it adds rows of K numbers to the scores itself, so that the config's `beyond` means
-    # something. (SelfAttention leaves this to its terms: Variant.uses_beyond.)
-    has_window = False
+    # Whether the config's `beyond` changes what it computes, whatever its terms are. Deberta adds
+    # rows of its own; in the others only terms add rows, and Variant.uses_beyond asks these.
+    uses_beyond = False
 
     def initialise(self):
-        """Called once, when the model is complete. By default, linear layers start as in BERT."""
+        """Called once, when the model is complete.
+
+        The default is usually right, also for a mixer of your own: linear layers start as in BERT,
+        and everything else stays as the constructor has made it.
+        """
         initialise_linear(self)
 
     def share(self, earlier):
@@ -773,8 +809,9 @@ class SelfAttention(Mixer):
             if name in variant.terms:
                 self.terms[name] = term(config)
 
-        # A convolution of the values, added after attention: [C] eq. 7, computed as in its
-        # footnote 3. There the softmax is applied to the scores alone, before this is added.
+        # A convolution of the values, added after attention. [C] eq. 7 writes it inside the
+        # softmax; footnote 3 of [C] says that it is computed as here: the softmax is applied to the
+        # scores alone, and the convolution is added to the result.
         self.depthwise = None
         if variant.depthwise:
             self.depthwise = DepthwiseConvolution(C, config.kernel_size)
@@ -795,7 +832,15 @@ class SelfAttention(Mixer):
         # z_i  = sum_j softmax_j(a_ij) (v_j + value_table[j - i])
         dropout = self.dropout if self.training else 0.0
         z = attention(
-            q, k, v, attention_mask, query_rows, key_rows, value_table, self.beyond, dropout
+            q,
+            k,
+            v,
+            attention_mask,
+            query_rows=query_rows,
+            key_rows=key_rows,
+            value_table=value_table,
+            beyond=self.beyond,
+            dropout=dropout,
         )
         z = merge_heads(z)  # (B, N, C)
 
@@ -812,10 +857,11 @@ class SelfAttention(Mixer):
         return self.query(x), self.key(x), self.value(x)
 
     def apply_terms(self, q, k):
-        """What the terms of this layer add to attention, each kind as one sum.
+        """What the terms of this layer add to attention.
 
         Returns (q, k, query_rows, key_rows, value_table): q and k as the content term uses them,
-        and three arguments of `attention`, None if no term has them.
+        and three arguments of `attention`. query_rows is the sum of the query rows of all terms,
+        or None if no term has query rows; key_rows and value_table in the same way.
         """
         query_rows = None
         key_rows = None
@@ -825,9 +871,10 @@ class SelfAttention(Mixer):
             key_rows = add_rows(key_rows, term.key_rows(k), self.beyond)
             value_table = add_rows(value_table, term.value_table(), self.beyond)
 
-        # afterwards, because the rows are made from q and k as they are: without xl's u, unrotated
+        # Only now, because the rows are made from the plain q and k. The content term alone uses
+        # q + u (xl), or rotated q and k (rotary).
         for term in self.terms.values():
-            q, k = term.content(q, k)
+            q, k = term.queries_and_keys(q, k)
         return q, k, query_rows, key_rows, value_table
 
     def initialise(self):
@@ -908,7 +955,7 @@ class Deberta(SelfAttention):
     layer.
     """
 
-    has_window = True
+    uses_beyond = True
 
     def __init__(self, config, variant, layer):
         super().__init__(config, variant, layer)
@@ -1048,8 +1095,8 @@ class LightConv(GatedConvolution):
     In training each of the H * K weights p_r is dropped with the config's probability, and the
     others are scaled up (DropConnect).
 
-    Dilation (Tay et al. 2021): layer l has the l-th of the variant's dilations; after the last one,
-    they start again with the first. With dilations 1, 2, 4, 8, four layers together reach
+    Dilation (Tay et al. 2021): with the dilations 1, 2, 4, 8, the first layer has dilation 1, the
+    second 2, the third 4, the fourth 8, and the fifth 1 again. Four layers together reach
     (1 + 2 + 4 + 8) * k = 15 * k tokens to each side: 120 for K = 17. Without dilation they reach
     4 * k = 32.
     """
@@ -1136,87 +1183,120 @@ class Variant:
     @property
     def uses_beyond(self):
         """Whether the config's `beyond` changes what this variant computes."""
-        return self.mixer.has_window or any(TERMS[name].has_window for name in self.terms)
+        return self.mixer.uses_beyond or any(TERMS[name].has_window for name in self.terms)
 
 
 COMPOSITE = ("fixed", "dynamic")
 DILATIONS = (1, 2, 4, 8)
 
-# Parts of the equations below. They are only printed.
-CONTENT = "a_ij = q_i.k_j/sqrt(d)"
-COMPOSITE_SCORE = CONTENT + " + q_i.w_r/sqrt(d) + beta_r"
-CONVOLVED_VALUES = ",  z_i = sum_j p_ij v_j + depthwise(v)_i"
-SEPARABLE = "pointwise(depthwise(x))"
-GATE = ",  g = glu(input(x))"
-ONE_PLAIN_LAYER = ";  one layer: " + CONTENT
-LIGHT = "z_i = sum_r softmax_r(weight) g_(i+r)" + GATE
-LIGHT_DILATED = "z_i = sum_r softmax_r(weight) g_(i+D*r)" + GATE + ",  D = 1, 2, 4, 8 by layer"
-FROM_TOKENS = "z_i = sum_r softmax_r(kernel(g_i)) g_(i+r)" + GATE
-
+# The equations are only printed: what a variant computes is said by the other fields.
 VARIANTS = {
     # [C]: position terms
-    "none": Variant(CONTENT),
-    "absolute": Variant(CONTENT + ",  x_i = token_i + position_i", absolute=True),
-    "fixed": Variant(CONTENT + " + beta_r", terms=("fixed",)),
-    "dynamic": Variant(CONTENT + " + q_i.w_r/sqrt(d)", terms=("dynamic",)),
-    "composite": Variant(COMPOSITE_SCORE, terms=COMPOSITE),
+    "none": Variant("a_ij = q_i.k_j/sqrt(d)"),
+    "absolute": Variant("a_ij = q_i.k_j/sqrt(d),  x_i = token_i + position_i", absolute=True),
+    "fixed": Variant("a_ij = q_i.k_j/sqrt(d) + beta_r", terms=("fixed",)),
+    "dynamic": Variant("a_ij = q_i.k_j/sqrt(d) + q_i.w_r/sqrt(d)", terms=("dynamic",)),
+    "composite": Variant("a_ij = q_i.k_j/sqrt(d) + q_i.w_r/sqrt(d) + beta_r", terms=COMPOSITE),
     "composite-key": Variant(
-        COMPOSITE_SCORE + " + k_j.u_(i-j)/sqrt(d)", terms=COMPOSITE + ("key_dynamic",)
+        "a_ij = q_i.k_j/sqrt(d) + q_i.w_r/sqrt(d) + beta_r + k_j.u_(i-j)/sqrt(d)",
+        terms=COMPOSITE + ("key_dynamic",),
     ),
     # [C]: convolutions next to attention and in the projections
-    "depthwise": Variant(CONTENT + CONVOLVED_VALUES, depthwise=True),
-    "composite-depthwise": Variant(
-        COMPOSITE_SCORE + CONVOLVED_VALUES, terms=COMPOSITE, depthwise=True
+    "depthwise": Variant(
+        "a_ij = q_i.k_j/sqrt(d),  z_i = sum_j p_ij v_j + depthwise(v)_i", depthwise=True
     ),
-    "conv-qk": Variant(CONTENT + f",  half of q, k = {SEPARABLE}", convolutional=QK),
-    "conv-v": Variant(CONTENT + f",  half of v = {SEPARABLE}", convolutional=("value",)),
-    "conv-qkv": Variant(CONTENT + f",  half of q, k, v = {SEPARABLE}", convolutional=QKV),
+    "composite-depthwise": Variant(
+        "a_ij = q_i.k_j/sqrt(d) + q_i.w_r/sqrt(d) + beta_r,  z_i = sum_j p_ij v_j + depthwise(v)_i",
+        terms=COMPOSITE,
+        depthwise=True,
+    ),
+    "conv-qk": Variant(
+        "a_ij = q_i.k_j/sqrt(d),  half of q, k = pointwise(depthwise(x))", convolutional=QK
+    ),
+    "conv-v": Variant(
+        "a_ij = q_i.k_j/sqrt(d),  half of v = pointwise(depthwise(x))", convolutional=("value",)
+    ),
+    "conv-qkv": Variant(
+        "a_ij = q_i.k_j/sqrt(d),  half of q, k, v = pointwise(depthwise(x))", convolutional=QKV
+    ),
     "composite-conv-qk": Variant(
-        COMPOSITE_SCORE + f",  half of q, k = {SEPARABLE}", terms=COMPOSITE, convolutional=QK
+        "a_ij = q_i.k_j/sqrt(d) + q_i.w_r/sqrt(d) + beta_r,  "
+        "half of q, k = pointwise(depthwise(x))",
+        terms=COMPOSITE,
+        convolutional=QK,
     ),
     "composite-conv-v": Variant(
-        COMPOSITE_SCORE + f",  half of v = {SEPARABLE}", terms=COMPOSITE, convolutional=("value",)
+        "a_ij = q_i.k_j/sqrt(d) + q_i.w_r/sqrt(d) + beta_r,  half of v = pointwise(depthwise(x))",
+        terms=COMPOSITE,
+        convolutional=("value",),
     ),
     "composite-conv-qkv": Variant(
-        COMPOSITE_SCORE + f",  half of q, k, v = {SEPARABLE}", terms=COMPOSITE, convolutional=QKV
+        "a_ij = q_i.k_j/sqrt(d) + q_i.w_r/sqrt(d) + beta_r,  "
+        "half of q, k, v = pointwise(depthwise(x))",
+        terms=COMPOSITE,
+        convolutional=QKV,
     ),
     # other papers: Jiang et al. 2020, Shaw et al. 2018
     "convbert": Variant(
-        f"H/2 heads: {CONTENT};  H/2 heads: z_i = sum_r softmax_r(kernel(c_i * q_i)) v_(i+r),  "
-        f"c = {SEPARABLE};  x_i = token_i + position_i",
+        "H/2 heads: a_ij = q_i.k_j/sqrt(d);  "
+        "H/2 heads: z_i = sum_r softmax_r(kernel(c_i * q_i)) v_(i+r),  "
+        "c = pointwise(depthwise(x));  x_i = token_i + position_i",
         absolute=True,
         mixer=ConvBert,
         kernel_size=9,
     ),
     "shaw": Variant(
-        CONTENT + " + q_i.w_r/sqrt(d),  z_i = sum_j p_ij (v_j + s_r)",
+        "a_ij = q_i.k_j/sqrt(d) + q_i.w_r/sqrt(d),  z_i = sum_j p_ij (v_j + s_r)",
         terms=("dynamic", "relative_value"),
     ),
     # further relative positions: docs/family.md
-    "t5": Variant(CONTENT + " + beta_bucket(r)", terms=("t5",)),
-    "alibi": Variant(CONTENT + " - m_h abs(r),  m_h = 2^(-8(h+1)/H)", terms=("alibi",)),
+    "t5": Variant("a_ij = q_i.k_j/sqrt(d) + beta_bucket(r)", terms=("t5",)),
+    "alibi": Variant("a_ij = q_i.k_j/sqrt(d) - m_h abs(r),  m_h = 2^(-8(h+1)/H)", terms=("alibi",)),
     "fire": Variant(
-        CONTENT + " + mlp_h(sign(r) log(1 + c abs(r)) / log(1 + c max(N, L)))", terms=("fire",)
+        "a_ij = q_i.k_j/sqrt(d) + mlp_h(sign(r) log(1 + c abs(r)) / log(1 + c max(N, L)))",
+        terms=("fire",),
     ),
     "xl": Variant("a_ij = ((q_i + u).k_j + (q_i + v).(W R_r))/sqrt(d)", terms=("xl",)),
     "rotary": Variant("a_ij = (R_i q_i).(R_j k_j)/sqrt(d)", terms=("rotary",)),
     "deberta": Variant(
         "a_ij = (q_i.k_j + q_i.(W_k P_r) + k_j.(W_q P_(i-j)))/sqrt(3d)", mixer=Deberta
     ),
-    "canon": Variant(CONTENT + ",  x = x + depthwise(x)", mixer=Canon, kernel_size=5),
+    "canon": Variant("a_ij = q_i.k_j/sqrt(d),  x = x + depthwise(x)", mixer=Canon, kernel_size=5),
     # convolutions in place of attention: Wu et al. 2019, Tay et al. 2021
-    "lightconv": Variant(LIGHT, mixer=LightConv),
-    "dynamicconv": Variant(FROM_TOKENS, mixer=DynamicConv),
-    "dilated": Variant(LIGHT_DILATED, mixer=LightConv, dilations=DILATIONS),
-    "lightconv-hybrid": Variant(LIGHT + ONE_PLAIN_LAYER, mixer=LightConv, hybrid=True),
-    "dynamicconv-hybrid": Variant(FROM_TOKENS + ONE_PLAIN_LAYER, mixer=DynamicConv, hybrid=True),
+    "lightconv": Variant(
+        "z_i = sum_r softmax_r(weight) g_(i+r),  g = glu(input(x))", mixer=LightConv
+    ),
+    "dynamicconv": Variant(
+        "z_i = sum_r softmax_r(kernel(g_i)) g_(i+r),  g = glu(input(x))", mixer=DynamicConv
+    ),
+    "dilated": Variant(
+        "z_i = sum_r softmax_r(weight) g_(i+D*r),  g = glu(input(x)),  D = 1, 2, 4, 8 by layer",
+        mixer=LightConv,
+        dilations=DILATIONS,
+    ),
+    "lightconv-hybrid": Variant(
+        "z_i = sum_r softmax_r(weight) g_(i+r),  g = glu(input(x));  "
+        "one layer: a_ij = q_i.k_j/sqrt(d)",
+        mixer=LightConv,
+        hybrid=True,
+    ),
+    "dynamicconv-hybrid": Variant(
+        "z_i = sum_r softmax_r(kernel(g_i)) g_(i+r),  g = glu(input(x));  "
+        "one layer: a_ij = q_i.k_j/sqrt(d)",
+        mixer=DynamicConv,
+        hybrid=True,
+    ),
     "dilated-hybrid": Variant(
-        LIGHT_DILATED + ONE_PLAIN_LAYER, mixer=LightConv, dilations=DILATIONS, hybrid=True
+        "z_i = sum_r softmax_r(weight) g_(i+D*r),  g = glu(input(x)),  D = 1, 2, 4, 8 by layer;  "
+        "one layer: a_ij = q_i.k_j/sqrt(d)",
+        mixer=LightConv,
+        dilations=DILATIONS,
+        hybrid=True,
     ),
 }
 
 
-def make_mixer(config, layer):
+def mixer_of_layer(config, layer):
     """Make the mixer of one layer of a model. `layer` is counted from 0.
 
     config needs .variant, .hidden_size (C), .heads (H), .kernel_size (K), .beyond, .dropout and
@@ -1232,13 +1312,15 @@ def make_mixer(config, layer):
 def make_mixers(config):
     """Yield the mixers of the layers of a model, from the first; config.layers says how many.
 
-    A mixer may take parameters of an earlier one (Mixer.share). This is a generator, so a model can
-    make all of a layer (mixer, LayerNorms, feed-forward network) before the mixer of the next. The
-    random initial weights are then drawn layer by layer.
+    A mixer may take parameters of an earlier one (Mixer.share).
+
+    This is a generator: with `yield`, the mixer of layer 2 is made only when the model asks for it,
+    after it has made the rest of layer 1 (LayerNorms, feed-forward network). So the random initial
+    weights are drawn layer by layer. A list would draw those of all mixers first.
     """
     mixers = []
     for layer in range(config.layers):
-        mixer = make_mixer(config, layer)
+        mixer = mixer_of_layer(config, layer)
         mixer.share(mixers)
         mixers.append(mixer)
         yield mixer

@@ -1,23 +1,28 @@
-"""From a row of numbers per query to a map of scores: the definition, and a faster equal version.
+"""From a row of numbers per query to a map of scores: the definition, and an equal version.
 
-Optional reading. attention.py needs one sentence of this file: add_relative_scores(scores, rows)
-adds rows[i, j - i] to the score of query i and key j. It is not where the time of a training step
-goes, either: docs/speed.md compares whole steps.
+Optional reading. To read `attention` in attention.py, one sentence of this file is enough:
+add_relative_scores(scores, rows) adds rows[i, j - i] to the score of query i and key j.
 
 A row holds one number for each relative position r = j - i from -k to k: K = 2k + 1 numbers. The
-number for r is in column r + k. A key farther away than k gets the number at the end of the row
-(beyond = "clip": Shaw et al. 2018; the default) or 0 (beyond = "zero").
+number for r is in column r + k. In code, the reach k has the name `reach`. A key farther away than
+k gets the number at the end of the row (beyond = "clip": Shaw et al. 2018; the default) or 0
+(beyond = "zero").
 
     scores_by_index      the definition: an index says for every score which column it reads
     scores_by_skew       the same map without an index: the rows are extended, and then skewed
-    add_relative_scores  scores + map, by the faster of these two; attention uses it
-    relative_values      the way back: what a vector s_r for each r adds to the values
+    extend               more columns at the two ends of the rows
+    skew                 row i is moved to the right by i columns
+    add_relative_scores  scores + map, made in one of these two ways; attention uses it
+    relative_values      what a vector s_r for each r adds to the outputs
     convolve             every query has a kernel of its own
-    attention_in_blocks  long sequences: memory grows with N and not with N^2
+    attention_in_blocks  long sequences, one block of queries at a time, to save memory
+
+The skew needs no index, an integer for each of the N x N scores. docs/speed.md has measurements of
+whole training steps, and of earlier versions of the two ways.
 
 There is no backward pass to read: all functions are made of views, copies and sums, and autograd
 knows how to go back through these. Letters: B sequences, H heads, N keys, n queries (n = N, except
-in blocks of a long sequence), d channels per head.
+in blocks of a long sequence), d channels per head, W columns of any table.
 """
 
 import torch
@@ -25,7 +30,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 BEYOND = ("clip", "zero")  # what a key farther away than k gets
-SHORT = 64  # up to this many queries or keys, the index is the faster way
+SHORT = 64  # up to this many queries or keys, the map is made with the index
 CONVOLVE_BLOCK = 32  # queries whose kernels `convolve` applies as one matrix
 BLOCK = 128  # queries per block of `attention_in_blocks`
 
@@ -53,7 +58,7 @@ def scores_by_index(rows, N, beyond="clip", first=0):
         (B, H, n, N).
     """
     n, K = rows.shape[-2:]
-    k = K // 2
+    reach = K // 2
 
     # r = j - i for every query i and key j: the second drawing
     i = torch.arange(first, first + n, device=rows.device)
@@ -61,11 +66,11 @@ def scores_by_index(rows, N, beyond="clip", first=0):
     r = j[None, :] - i[:, None]  # (n, N)
 
     # the column of each r (the third drawing), and the number in this column
-    column = r.clamp(-k, k) + k  # (n, N)
+    column = r.clamp(-reach, reach) + reach  # (n, N)
     scores = rows.gather(-1, column.expand(*rows.shape[:-1], N))  # (B, H, n, N)
 
     if beyond == "zero":
-        scores = scores.masked_fill(r.abs() > k, 0)
+        scores = scores.masked_fill(r.abs() > reach, 0)
     return scores
 
 
@@ -73,9 +78,9 @@ def scores_by_skew(rows, N, beyond="clip", first=0):
     """Equal to `scores_by_index`, without an index. Same arguments and result.
 
     The example again: N = n = 3 and K = 3. First, every row is extended until it has a column for
-    each r between a query and a key, here from -2 to 2, and one more (-), which is never read.
-    Then row i is moved to the right by i columns, so that the columns, which stood for r, stand
-    for j:
+    each r between a query and a key, here from -2 to 2, and one more (-), which is never read. (In
+    the code it holds the end number once more.) Then row i is moved to the right by i columns, so
+    that the columns, which stood for r, stand for j:
 
         r:  -2 -1  0  1  2                  j:  0  1  2
             a0 a0 b0 c0 c0 -          a0 a0 |b0 c0 c0
@@ -87,7 +92,7 @@ def scores_by_skew(rows, N, beyond="clip", first=0):
     the sequence, 0 to N - 1.
     """
     n, K = rows.shape[-2:]
-    k = K // 2
+    reach = K // 2
 
     # the farthest key to the left: from the last query to key 0
     # the farthest key to the right: from the first query to key N - 1
@@ -95,8 +100,10 @@ def scores_by_skew(rows, N, beyond="clip", first=0):
     farthest_right = N - 1 - first
 
     # One column for each r from -farthest_left to farthest_right, and the spare one. In the
-    # drawing both are 2 and k is 1: one more column on the left, and 1 + 1 on the right.
-    wide = extend(rows, farthest_left - k, farthest_right - k + 1, beyond)  # (B, H, n, N + n)
+    # drawing both are 2 and the reach is 1: one more column on the left, and 1 + 1 on the right.
+    left = farthest_left - reach
+    right = farthest_right - reach + 1
+    wide = extend(rows, left, right, beyond)  # (B, H, n, K) -> (B, H, n, N + n)
     return skew(wide)[..., n - 1 :]  # (B, H, n, N + n - 1) -> (B, H, n, N)
 
 
@@ -126,27 +133,32 @@ def extend(rows, left, right, beyond="clip"):
 def skew(x):
     """Row i is moved to the right by i columns: (..., n, W) -> (..., n, W - 1). Nothing is copied.
 
-    Example: n = 3, W = 6. In memory the rows follow each other, 6 numbers each. Without the last
-    n = 3 numbers, 15 are left. They are read as 3 rows again, now of W - 1 = 5 numbers each:
+    Example: n = 3, W = 6. In memory the rows follow each other, 6 numbers each: all a, then all b,
+    then all c. Without the last n = 3 numbers (-), 15 are left. They are cut into 3 pieces again,
+    now of W - 1 = 5 numbers each:
 
         a a a a a a b b b b b b c c c - - -
-        |--- 0 ---|--- 1 ---|--- 2 ---|
+        |-- 5 ----|-- 5 ----|-- 5 ----|
 
         a a a a a a                 a a a a a
         b b b b b b       ->        a b b b b
         c c c - - -                 b b c c c
 
-    The first b was number 6. It was in column 0 of a row of 6, and is in column 1 of a row of 5.
+    The first b is number 6, counted from 0. In lines of 6 numbers it is in column 0, and in lines
+    of 5 numbers in column 1. The first c is number 12: first in column 0, then in column 2.
     This is the relative shift of Transformer-XL and the skewing of the Music Transformer.
     """
     n, W = x.shape[-2:]
     numbers = x.flatten(-2)  # (..., n * W): the 18 numbers in memory
     numbers = numbers[..., :-n]  # without the last n = 3
-    return numbers.unflatten(-1, (n, W - 1))  # n W - n = n (W - 1) numbers: 3 rows of 5
+    return numbers.unflatten(-1, (n, W - 1))  # n W - n = n (W - 1) numbers: 3 lines of 5
 
 
 def add_relative_scores(scores, rows, beyond="clip", first=0):
     """scores[i, j] + rows[i, j - i]. The sum overwrites `scores`, which saves the memory of a map.
+
+    Autograd allows this: `scores` is a matrix product or a sum, and the backward pass of neither
+    needs its result.
 
     Args:
         scores: (B, H, n, N).
@@ -158,9 +170,10 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     rows = rows.to(scores.dtype)
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
-    # The index is faster for short sequences. n > N happens only for the rows of keys in a block of
-    # a long sequence, where attention exchanges queries and keys: to be skewed, each of these n
-    # rows would be extended to N + n columns, which needs more memory than the index.
+    # The index for short sequences, and for the rows of keys in a block of a long sequence. There
+    # the map is transposed: with 4,096 keys and a block of 128 queries it has n = 4,096 lines (one
+    # for each key) of N = 128 numbers. To be skewed, each row would become N + n = 4,224 wide; the
+    # index has only 128 numbers for it.
     if min(n, N) <= SHORT or n > N:
         return scores.add_(scores_by_index(rows, N, beyond, first))
     return scores.add_(scores_by_skew(rows, N, beyond, first))
@@ -168,6 +181,10 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
 
 def relative_values(p, table, beyond="clip", first=0):
     """sum_j p_ij s_(j-i): the weights times a vector that depends on the relative position.
+
+    Why? z_i = sum_j p_ij (v_j + s_(j-i)) = sum_j p_ij v_j + sum_j p_ij s_(j-i). The first sum is
+    a matrix product. In the second one, a vector belongs to each pair i, j, and this function does
+    not make these N x N vectors: there are only K different ones.
 
     First, all weights of a query that belong to the same column of the table are added up. This is
     the transpose of `scores_by_index`: there one number of a row is read at many places of the map,
@@ -178,7 +195,8 @@ def relative_values(p, table, beyond="clip", first=0):
         p10 p11 p12      0 1 2       p10      p11  p12      p10  p11  p12
         p20 p21 p22      0 0 1       p20+p21  p22  0        p21  p22  0
 
-    Then a sum over K relative positions is left, in place of a sum over N keys.
+    Then a sum over the K columns is left, in place of one over the N keys: z_1 gets
+    p10 s_(-1) + p11 s_0 + p12 s_1 from the second line.
 
     Args:
         p: (B, H, n, N), the weights.
@@ -189,16 +207,16 @@ def relative_values(p, table, beyond="clip", first=0):
     """
     n, N = p.shape[-2:]
     K = table.shape[-1]
-    k = K // 2
+    reach = K // 2
 
     # the column of each r = j - i, as in scores_by_index
     i = torch.arange(first, first + n, device=p.device)
     j = torch.arange(N, device=p.device)
     r = j[None, :] - i[:, None]  # (n, N)
-    column = r.clamp(-k, k) + k  # (n, N)
+    column = r.clamp(-reach, reach) + reach  # (n, N)
 
     if beyond == "zero":
-        p = p.masked_fill(r.abs() > k, 0)
+        p = p.masked_fill(r.abs() > reach, 0)
 
     # add each weight to its column
     sums = p.new_zeros(*p.shape[:-1], K)  # (B, H, n, K)
@@ -227,7 +245,7 @@ def convolve(kernels, value):
         (B, H, N, d).
     """
     N = value.shape[-2]
-    k = kernels.shape[-1] // 2
+    reach = kernels.shape[-1] // 2
 
     # blocks of n queries; the last block is filled up with kernels of zeros
     n = min(N, CONVOLVE_BLOCK)
@@ -241,8 +259,8 @@ def convolve(kernels, value):
 
     # The values that each block meets: k more tokens on each side. unfold(dimension, size, step)
     # cuts pieces of n + 2k values, each n after the one before. They overlap; nothing is copied.
-    near = F.pad(value, (0, 0, k, k + spare))  # (B, H, N + spare + 2k, d)
-    near = near.unfold(-2, n + 2 * k, n)  # (B, H, blocks, d, n + 2k)
+    near = F.pad(value, (0, 0, reach, reach + spare))  # (B, H, N + spare + 2k, d)
+    near = near.unfold(-2, n + 2 * reach, n)  # (B, H, blocks, d, n + 2k)
 
     z = matrices @ near.transpose(-1, -2)  # (B, H, blocks, n, d)
     return z.flatten(-3, -2)[..., :N, :]  # (B, H, N, d)
@@ -259,10 +277,12 @@ def attention_in_blocks(
 
     A block needs its own queries and their rows, and all keys and values. `checkpoint` forgets the
     map of a block after the forward pass; the backward pass computes it again, with the same
-    dropout. So memory grows with N and not with N^2, for the price of a second forward pass.
+    dropout. So memory grows with N and not with N^2, for the price of a second forward pass. (Rows
+    of N queries with 2N - 1 columns, as those of xl, still grow with N^2.)
 
-    attention is attention.attention, which calls this function; it is an argument because
-    attention.py imports this file. The other arguments, and the result, are those of `attention`.
+    The first argument is the function attention.attention, which calls this one. It is passed
+    because attention.py imports this file, so this file cannot import attention.py. The other
+    arguments, and the result, are those of `attention`.
     """
     blocks = []
     for first in range(0, q.shape[-2], BLOCK):

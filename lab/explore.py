@@ -215,7 +215,7 @@ def notes_on(model, mixer, layer, heads):
                 f"The term {name} adds a vector to the values. It is not part of the score, so the "
                 "page does not show it."
             )
-        if type(term).content is not Term.content:
+        if type(term).queries_and_keys is not Term.queries_and_keys:
             notes.append(f"The term {name} changes the content term: positions are part of it.")
     for what in mixer.depthwise_kernels():
         notes.append(

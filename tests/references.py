@@ -260,12 +260,15 @@ def sandwich_score(weights, q_i, k_j, i, j, h, config, N):
 
 
 def alibi_sided_score(weights, q_i, k_j, i, j, h, config, N):
-    """ALiBi; the first half of the heads sees the left only, the others the right only."""
+    """ALiBi; the first half of the heads sees the left only, the others the right only.
+
+    A key that is not seen has the score -1e9, whose weight is 0. An example in docs/family.md.
+    """
     half = config.heads // 2
     if h < half and j > i:
-        return -math.inf
+        return -1e9
     if h >= half and j < i:
-        return -math.inf
+        return -1e9
     return alibi_score(weights, q_i, k_j, i, j, h, config, N)
 
 
@@ -302,7 +305,7 @@ SCORE_TERMS = {
     "rotary": rotary_score,
     "kerple": kerple_score,
     "sandwich": sandwich_score,
-    "alibi_sided": alibi_sided_score,
+    "alibi-sided": alibi_sided_score,
 }
 
 # The same arguments -> what the term adds to the value.

@@ -161,13 +161,15 @@ def run_in(copy, *arguments):
 
 
 def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
-    """README's examples run all of them. Those of docs/ run three kinds of tests.
+    """README's examples run all of them. Those of docs/ run four kinds of tests.
 
-    The three: the mixer equals its loops, padding changes nothing, every parameter learns.
+    The four: a term adds what its loop adds, the mixer equals its loops, padding changes nothing,
+    every parameter learns.
     """
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/science"]
     documents = "kerple or sandwich or alibi-sided or primer or convbert-released"
-    tests = "equals_its_loops or amount_of_padding or every_parameter_learns"
+    tests = "adds_what_its_loop_adds or equals_its_loops or amount_of_padding"
+    tests += " or every_parameter_learns"
     chosen = f"fixed-key or local-mean or (({tests}) and ({documents}))"
     done = run_in(copy_with_examples, *arguments, "-k", chosen)
     assert done.returncode == 0, done.stdout

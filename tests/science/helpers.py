@@ -9,7 +9,7 @@ from torch.nn import functional as F
 import attention
 import data
 import kernels
-from attention import VARIANTS, make_mixer
+from attention import VARIANTS, mixer_of_layer
 from model import BertConfig, BertForMaskedLM
 
 B, H, d = 4, 4, 2
@@ -72,7 +72,7 @@ def mixer_config(variant, **settings):
 
 def random_mixer(variant, layer=0, **settings):
     """A float64 mixer of the variant with random weights."""
-    mixer = make_mixer(mixer_config(variant, **settings), layer).double()
+    mixer = mixer_of_layer(mixer_config(variant, **settings), layer).double()
     return randomise(mixer, std=0.5)
 
 

@@ -326,7 +326,7 @@ def test_no_python_loop_over_the_positions(maps_of_loops, name):
 def scores_of_term(term, q, k, beyond):
     """What a term adds to the scores (B, H, N, N), from its rows and its content."""
     N = q.shape[-2]
-    own_q, own_k = term.content(q, k)
+    own_q, own_k = term.queries_and_keys(q, k)
     scores = (own_q @ own_k.transpose(-1, -2) - q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
     query_rows, key_rows = term.query_rows(q), term.key_rows(k)
     if query_rows is not None:
@@ -1009,7 +1009,7 @@ def test_the_kernel_of_lightconv_starts_with_xaviers_range():
     """The authors' weight is (H, 1, K): its range is sqrt(6 / (K + H * K)), and not 0."""
     torch.manual_seed(0)
     config = mixer_config("lightconv", hidden_size=32, heads=16, kernel_size=17)
-    weight = attention.make_mixer(config, 0).weight  # (H, K)
+    weight = attention.mixer_of_layer(config, 0).weight  # (H, K)
     assert_uniform(weight, math.sqrt(6 / (17 + 16 * 17)))
 
 

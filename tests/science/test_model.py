@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import model as model_module
-from attention import make_mixer
+from attention import mixer_of_layer
 from data import train_tokenizer
 from helpers import assert_near, randomise
 from model import (
@@ -161,7 +161,7 @@ class Given(nn.Module):
 
 def dropping_layer(mixed, fed):
     """A layer whose mixer and FFN give these numbers, and whose LayerNorms change nothing."""
-    layer = Layer(small_config(dropout=0.3), make_mixer(small_config(), 0)).double().train()
+    layer = Layer(small_config(dropout=0.3), mixer_of_layer(small_config(), 0)).double().train()
     layer.mixer = Given(mixed)
     layer.ffn = Given(fed)
     layer.mixer_norm = nn.Identity()

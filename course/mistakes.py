@@ -91,7 +91,7 @@ MISTAKES = (
     Mistake("kernels.scores_by_index", "beyond has no influence",
         'if beyond == "zero":', "if False:"),
     Mistake("kernels.scores_by_index", "zero on one side only",
-        "r.abs() > k", "r > k"),
+        "r.abs() > reach", "r > reach"),
     Mistake("kernels.scores_by_index", "left and right exchanged if one end only is passed",
         "r = j[None, :] - i[:, None]",
         "r = j[None, :] - i[:, None]\n"
@@ -121,9 +121,9 @@ MISTAKES = (
         "if first + n <= K // 2 < N - first:\n"
         "    rows = rows.flip(-1)"),
     Mistake("kernels.scores_by_skew", "the spare column is on the left",
-        "farthest_left - k, farthest_right - k + 1", "farthest_left - k + 1, farthest_right - k"),
+        "extend(rows, left, right,", "extend(rows, left + 1, right - 1,"),
     Mistake("kernels.scores_by_skew", "beyond has no influence",
-        "- k + 1, beyond)", "- k + 1)"),
+        "left, right, beyond)", "left, right)"),
     Mistake("kernels.scores_by_skew", "numbers in float32",
         "extend(rows,", "extend(rows.float(),"),
 
@@ -144,7 +144,7 @@ MISTAKES = (
     Mistake("kernels.convolve", "mirrored: z_i takes v_(i-r)",
         "kernels.to(value.dtype)", "kernels.flip(-1)"),
     Mistake("kernels.convolve", "the values are k tokens late",
-        "(0, 0, k, k + spare)", "(0, 0, 0, 2 * k + spare)"),
+        "(0, 0, reach, reach + spare)", "(0, 0, 0, 2 * reach + spare)"),
     Mistake("kernels.convolve", "sums in float32",
         "matrices @ near.transpose(-1, -2)",
         "(matrices.float() @ near.mT.float()).to(value.dtype)"),

@@ -224,7 +224,7 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
         # log p of each masked piece; the head is needed at its position only
         own_sequence = torch.arange(len(batch), device=device)
         hidden = model.bert(ids)[own_sequence, positions]  # (M, N, C) -> (M, C)
-        loss = F.cross_entropy(model.head(hidden), targets, reduction="none")  # (M,)
+        loss = F.cross_entropy(model.lm_head(hidden), targets, reduction="none")  # (M,)
 
         # Add it to its sentence, in float64, which Apple's GPU does not have.
         sentences = torch.tensor([sequence.sentence for sequence in batch])  # (M,)

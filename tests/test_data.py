@@ -321,7 +321,7 @@ def test_rows_hold_both_sentences_marks_and_padding_and_are_cut_to_the_length():
 
 @pytest.mark.parametrize("count", [2, 3, 100, 100_000, 1_000_000])
 def test_held_out_and_training_pairs_share_none_and_leave_none_out(count):
-    train, held_out = data.split_pairs(count)
+    train, held_out = data.train_and_held_out(count)
     together = np.sort(np.concatenate([train, held_out]))
     assert np.array_equal(together, np.arange(count))
 
@@ -350,9 +350,9 @@ def test_no_sentence_of_a_held_out_pair_is_in_a_training_pair(small):
 
 def test_the_choice_of_held_out_pairs_has_not_changed():
     """Otherwise losses could not be compared with recorded ones: increase PREPARATION."""
-    _, held_out = data.split_pairs(100)
+    _, held_out = data.train_and_held_out(100)
     assert held_out.tolist() == [36, 82]
-    _, held_out = data.split_pairs(1_000)  # blocks of two pairs
+    _, held_out = data.train_and_held_out(1_000)  # blocks of two pairs
     starts = np.array([142, 218, 362, 410, 442, 580, 668, 750, 756, 868])
     assert held_out.reshape(-1, 2).tolist() == np.stack([starts, starts + 1], axis=1).tolist()
 

@@ -243,8 +243,8 @@ MISTAKES = (
     Mistake("pretrain.evaluate", "the batch means, divided by all tokens",
         "count=1", "count=len(targets)"),
     Mistake("pretrain.evaluate", "the mean of the batch means",
-        "masked += len(targets)",
-        "masked += 1\n"
+        "predicted += len(targets)",
+        "predicted += 1\n"
         "    loss += masked_lm_loss(logits, targets, count=len(targets)).item()\n"
         "    loss -= masked_lm_loss(logits, targets, count=1).item()"),
     Mistake("pretrain.evaluate", "padding is not masked",

@@ -261,7 +261,7 @@ def test_a_score_is_the_mean_of_the_metrics_and_of_the_splits(monkeypatch):
     first = SimpleNamespace(answers=[1, 0, 0, 0], examples=Examples(None, None, [1, 1, 0, 0]))
     second = SimpleNamespace(answers=[1, 1], examples=Examples(None, None, [0, 1]))
     dev = {"first": first, "second": second}
-    result = glue.score(None, dev, ("accuracy", "f1"), CPU, torch.float32)
+    result = glue.evaluate(None, dev, ("accuracy", "f1"), CPU, torch.float32)
     f1 = 100 * 2 / 3
     expected = {"accuracy": 75, "f1": f1, "score": (75 + f1) / 2}
     assert result["scores"]["first"] == pytest.approx(expected)
@@ -278,7 +278,7 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
     """Weights and scores are made up: seed 97 is the best, except on MNLI's matched half."""
     made_up = {"dev": (50, 60), "dev_matched": (60, 50), "dev_mismatched": (50, 70)}
     notes = Notes(monkeypatch)
-    score = glue.score
+    score = glue.evaluate
 
     def make_up(model, dev, *arguments):
         randomise(model, next(iter(dev.values())))
@@ -287,7 +287,7 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
             result["scores"][split]["score"] = made_up[split][[42, 97].index(notes.job[1])]
         return result
 
-    monkeypatch.setattr(glue, "score", make_up)
+    monkeypatch.setattr(glue, "evaluate", make_up)
     options = ["--dtype", "fp32", "--epochs", 2, "--lr", 0.01]
     call("finetune", run, *on_cpu, *options, "--seeds", 42, 97)
 

@@ -26,8 +26,10 @@ The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
     dynamic             +  q_i . w_(j-i) / sqrt(d)         Shaw et al. 2018;    [C] eq. 5
     key_dynamic         +  k_j . u_(i-j) / sqrt(d)         Huang et al. 2020
 
-plus the places where convolutions are added. [C] is Chang, Xu, Xu, Tu 2021, "Convolutions and
-Self-Attention: Re-interpreting Relative Positions in Pre-trained Language Models".
+Others change the content (rotary, xl) or the values (shaw), add convolutions, or have a convolution
+in place of some or all scores (convbert, lightconv, dynamicconv, dilated). [C] is Chang, Xu, Xu, Tu
+2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions in Pre-trained Language
+Models".
 
 This file, from top to bottom: the paper in ten lines; attention in general; the terms; further
 relative positions; convolutions; the mixers, each with its equation; and the table VARIANTS.
@@ -62,12 +64,13 @@ def composite_attention(q, k, v, w, beta):
     in a sentence is not that a word is number 17, but that it is the word before the verb. A number
     for each r = j - i says this directly, and what is learned at one place holds at every place.
 
-    Why two position terms? With the fixed term beta_r alone, every query prefers the same side.
-    Take a query between two equal keys (in layer 1, two equal words have equal keys): the ratio of
-    their weights, p_left / p_right, is exp(beta_left - beta_right), whatever the query is. With the
-    dynamic term the query decides: one word can look to the left, and another one to the right. In
-    this example (4 tokens, one head, d = 1, K = 3) w says "to the right", so token 0 with q = 1
-    looks to the right, and token 1 with q = -1 to the left, against beta:
+    Why two position terms? With the fixed term beta_r alone, every query of a head prefers the same
+    side. Take a query between two equal keys: the ratio of their weights, p_left / p_right, is
+    exp(beta_left - beta_right), whatever the query is. With the dynamic term the query decides: one
+    word can look to the left, and another one to the right. In this example (4 tokens, one head,
+    d = 1, K = 3) beta and w both say "to the right". Token 2 with q = 0 makes no row, so it follows
+    beta: 0.20 to its left neighbour and 0.53 to its right one. Token 1 with q = -1 turns w around
+    and looks to the left, against beta: 0.64 and 0.24.
 
         q = 1 -1 0 2    k = 0 1 0 1      r = -1, 0, 1:  w = -1 0 1    beta = 1 0 2
 
@@ -91,8 +94,9 @@ def composite_attention(q, k, v, w, beta):
             [0.0300, 0.2500, 0.0300, 0.6800]])
 
     Why one softmax over the sum? Because exp(content + beta_r) = exp(content) * exp(beta_r): the
-    two are multiplied, so attention goes where content AND position agree. If one of the two is
-    very low, the other one cannot make up for it.
+    two are multiplied, so attention goes where content AND position agree. A low score of one of
+    them is a factor that lowers the weight. With two softmaxes that are averaged, a key that only
+    one of the two likes would keep half of its weight.
 
     Why is this a convolution? Take beta alone, and only the keys within k positions. Then
     z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values, and softmax(beta) is its
@@ -264,7 +268,11 @@ class Term(nn.Module):
     A term overrides one or more of four methods; the others say "none of these". q and k are
     (B, H, N, d). SelfAttention.apply_terms adds up what the terms return.
 
-    The constructor also initialises the parameters; initialise_linear does this as in BERT.
+    A term may depend on r = j - i, and not on i or j alone. Its constructor also initialises its
+    parameters: linear layers by initialise_linear(self), as in BERT, which the tests demand (of
+    all but fire). A number that is the same at every r has no effect, because of the softmax.
+
+    config: the settings of the model, as in mixer_of_layer at the end of this file.
     """
 
     # True: its rows (or its table) have K columns, a number for each r from -k to k. False: there
@@ -275,7 +283,10 @@ class Term(nn.Module):
         super().__init__()  # a term without parameters does not need the config
 
     def query_rows(self, q):
-        """What each query adds at each r: (B, H, N, K), (H, N, K) or (H, 1, K)."""
+        """What each query adds at each r: (B, H, N, K), (H, N, K) or (H, 1, K).
+
+        Without a window, there are 2N - 1 columns in place of K. The same holds for key_rows.
+        """
         return None
 
     def key_rows(self, k):
@@ -287,7 +298,7 @@ class Term(nn.Module):
         return q, k
 
     def value_table(self):
-        """What is added to a value at each r: (d, K)."""
+        """What is added to a value at each r: (d, K). Such a term always has a window."""
         return None
 
 
@@ -399,7 +410,7 @@ class T5(Term):
     """t5: + beta_bucket(r), one scalar per head and bucket, not scaled. Raffel et al. 2020
 
     Near tokens have a bucket each, and farther ones share buckets that grow with the distance. Of
-    the 32 buckets, 16 are for r <= 0 and 16 for r > 0:
+    the 32 buckets, 16 are for r <= 0 and 16 for r > 0 (bucket 16 is never used):
 
         bucket   0 .. 7   8      9       10      11      12      13      14      15
         abs(r)   0 .. 7   8-11   12-15   16-22   23-31   32-45   46-63   64-90   91 and more
@@ -636,7 +647,7 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
         F.conv1d(x.mT, weight[:, None], bias, padding=D * reach, dilation=D, groups=C).mT
 
     where x.mT is x with its last two dimensions exchanged: (B, C, N). The code computes the same
-    with conv2d, for which libraries have special code if there is one kernel per channel. For this,
+    with conv2d, which may be faster: libraries have special code for one kernel per channel. There
     the sequence is written as an image that is D tokens wide: one step down in the image is a step
     of D tokens in the sequence. Example: N = 8 tokens, D = 3, padded to 9:
 
@@ -988,7 +999,7 @@ class ConvBert(Mixer):
 
         c   = pointwise(depthwise(x))               a summary of the neighbourhood of each token
         p_i = softmax over r of kernel(c_i * q_i)   K weights per token and convolution head
-        z_i = sum_r p_i,r v_(i+r)                   a dynamic lightweight convolution
+        z_i = sum_r p_i,r v_(i+r)                   the convolution of DynamicConv (below)
 
     q and k have width C/2. The attention heads use both, and q also makes the kernels of the
     convolution heads. v has width C: its first half serves the attention heads, its second half the

@@ -17,10 +17,10 @@ k gets the number at the end of the row (beyond = "clip": Shaw et al. 2018; the 
     convolve             every query has a kernel of its own
     attention_in_blocks  long sequences, one block of queries at a time, to save memory
 
-The skew needs no index, an integer for each of the N x N scores. docs/speed.md has measurements of
-whole training steps, and of earlier versions of the two ways.
+An index is an integer for each of the N x N scores; the skew does without it. docs/speed.md has
+measurements of whole training steps, and of earlier versions of the two ways.
 
-There is no backward pass to read: all functions are made of views, copies and sums, and autograd
+There is no backward pass to read: all functions are made of PyTorch's own operations, and autograd
 knows how to go back through these. Letters: B sequences, H heads, N keys, n queries (n = N, except
 in blocks of a long sequence), d channels per head, W columns of any table.
 """
@@ -88,8 +88,7 @@ def scores_by_skew(rows, N, beyond="clip", first=0):
             a2 a2 b2 c2 c2 -          c1  - |a2 a2 b2
 
     The map is on the right of the line, after n - 1 = 2 columns. What is on the left of it would
-    belong to keys before key 0. In a block, the queries first .. first + n - 1 must be positions of
-    the sequence, 0 to N - 1.
+    belong to keys before key 0.
     """
     n, K = rows.shape[-2:]
     reach = K // 2
@@ -131,7 +130,7 @@ def extend(rows, left, right, beyond="clip"):
 
 
 def skew(x):
-    """Row i is moved to the right by i columns: (..., n, W) -> (..., n, W - 1). Nothing is copied.
+    """Row i is moved to the right by i columns: (..., n, W) -> (..., n, W - 1).
 
     Example: n = 3, W = 6. In memory the rows follow each other, 6 numbers each: all a, then all b,
     then all c. Without the last n = 3 numbers (-), 15 are left. They are cut into 3 pieces again,
@@ -277,8 +276,8 @@ def attention_in_blocks(
 
     A block needs its own queries and their rows, and all keys and values. `checkpoint` forgets the
     map of a block after the forward pass; the backward pass computes it again, with the same
-    dropout. So memory grows with N and not with N^2, for the price of a second forward pass. (Rows
-    of N queries with 2N - 1 columns, as those of xl, still grow with N^2.)
+    dropout. So memory grows with N and not with N^2, for the price of a second forward pass. But N
+    rows of 2N - 1 columns, as those of xl, or of the sum of dynamic and alibi, grow with N^2.
 
     The first argument is the function attention.attention, which calls this one. It is passed
     because attention.py imports this file, so this file cannot import attention.py. The other

@@ -15,7 +15,7 @@ from conftest import content_of, log_of, start_process
 from data import PAD, prepare_corpus
 from model import SIZES, load_run
 from model_helpers import TINIER
-from support.commands import run_command
+from support.commands import UserError, run_command
 from support.files import load_checkpoint, lock
 
 no_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM or SIGKILL to send")
@@ -230,6 +230,22 @@ def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one_to_the_bit(
 
     assert start(*options, tmp_path / "broken").code == 0
     assert_same_run(tmp_path / "broken", tmp_path / "whole", moments)
+
+
+def test_a_run_killed_between_its_last_checkpoint_and_its_log_is_completed(
+    start, tmp_path, monkeypatch
+):
+    options = ["--steps", 8, "--eval_every", 8, "--out_dir"]
+    assert start(*options, tmp_path / "whole").code == 0
+
+    def killed(*arguments):
+        raise UserError("killed here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pretrain, "save_run", killed)
+        assert start(*options, tmp_path / "broken").code == 1
+    assert start(*options, tmp_path / "broken").code == 0
+    assert_same_run(tmp_path / "broken", tmp_path / "whole")
 
 
 # --- Training that fails --------------------------------------------------------------------------

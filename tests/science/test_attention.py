@@ -743,8 +743,9 @@ def test_every_parameter_learns_except_key_biases_that_cannot(variant):
     constants are also the last bias of FIRE's function and that of Primer's convolution of the
     keys.
     """
-    with_keys = [name for name in VARIANTS[variant].terms if name in ("key_dynamic", "rotary")]
-    keys_make_a_term = with_keys != []
+    terms = VARIANTS[variant].terms
+    keys_make_a_term = "rotary" in terms
+    keys_make_a_term |= any(TERMS[name].key_rows is not Term.key_rows for name in terms)
     # DeBERTa's positions see the bias; Primer's convolution of the keys sees where they end
     keys_make_a_term |= VARIANTS[variant].mixer.__name__ in ("Deberta", "Primer")
     model = small_model(variant)

@@ -55,12 +55,13 @@ def test_every_output_of_the_tour_is_recorded():
     recorded = (ROOT / "results/tour.txt").read_text(encoding="utf-8").splitlines()
     tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
     outputs = re.findall(r"^    (\[MASK\].*|step .*|  [\d,]+ parameters.*|  if all.*)$", tour, re.M)
-    assert len(outputs) == 10
+    outputs += re.findall(r"^    (\w+ \w+: held-out loss .*)$", tour, re.M)
+    assert len(outputs) == 14
     outputs += re.findall(r"^\| \w+(?: of 32 paradigms)? \| [\d.]+ \|$", tour, re.M)
-    assert len(outputs) == 10 + 14
+    assert len(outputs) == 14 + 14
     outputs += re.findall(r"^\[MASK\].*$", README, re.M)
     outputs += re.findall(r"`(step .*)`", README)
-    assert len(outputs) == 10 + 14 + 5
+    assert len(outputs) == 14 + 14 + 5
     for line in outputs:
         assert line in recorded
 

@@ -130,7 +130,7 @@ def extend(rows, left, right, beyond="clip"):
 
 
 def skew(x):
-    """Row i is moved to the right by i columns: (..., n, W) -> (..., n, W - 1).
+    """Row i is moved to the right by i columns: (..., n, W) -> (..., n, W - 1), a view of x.
 
     Example: n = 3, W = 6. In memory the rows follow each other, 6 numbers each: all a, then all b,
     then all c. Without the last n = 3 numbers (-), 15 are left. They are cut into 3 pieces again,

@@ -48,6 +48,7 @@ def load_pyplot():
     matplotlib.use("Agg")  # it draws into files and needs no display
     from matplotlib import pyplot
 
+    # small figures with small letters
     pyplot.rcParams.update(
         {
             "font.size": 8,
@@ -85,6 +86,7 @@ def relative_axis(axis, K, clipped=False):
 
 def draw_attention(model, tokenizer, args):
     """[C] figure 1: the attention map of a head, next to the map of its position terms alone."""
+    # the two maps, (H, N, N) each
     ids, pieces = encode(model, tokenizer, args.sentence)
     maps = {
         "attention: content and positions": attention_map(model, ids, args.layer),
@@ -93,6 +95,7 @@ def draw_attention(model, tokenizer, args):
         ),
     }
 
+    # side by side, with the pieces of the sentence at their sides
     figure, axes = load_pyplot().subplots(1, 2, figsize=(6.3, 3.4), sharey=True)
     for axis, (title, p) in zip(axes, maps.items(), strict=True):
         image = axis.imshow(of_head(p, args.head), cmap="cividis", vmin=0, vmax=1)
@@ -212,7 +215,7 @@ def draw_lines(lines, x_label):
 
 
 def draw_runs():
-    """Every run: a panel per measure, a row per variant, a dot per run."""
+    """Every run: a panel per measure, a line per variant, a dot per run."""
     toy = records_of("toy.jsonl") + records_of("plan-toy.jsonl")
     english = records_of("english.jsonl")
     panels = []

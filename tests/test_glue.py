@@ -402,6 +402,7 @@ def test_results_of_other_settings_code_or_models_are_refused_and_never_mixed(
         write_run(run, tokenizer, seed=5)
         refused(glue.main, "table", run)
     if change == "other code":
+        assert {"attention.py", "glue.py", "support/glue_files.py"} <= set(glue.CODE)
         monkeypatch.setitem(glue.CODE, "attention.py", "another digest")
     if isinstance(change, str):
         refused(glue.main, "predict", run, *on_cpu)

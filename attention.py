@@ -68,9 +68,9 @@ def composite_attention(q, k, v, w, beta):
     side. Take a query between two equal keys: the ratio of their weights, p_left / p_right, is
     exp(beta_left - beta_right), whatever the query is. With the dynamic term the query decides: one
     word can look to the left, and another one to the right. In this example (4 tokens, one head,
-    d = 1, K = 3) beta and w both say "to the right". Token 2 with q = 0 has a row of zeros and follows
-    beta: 0.20 to its left neighbour and 0.53 to its right one. Token 1 with q = -1 turns w around
-    and looks to the left, against beta: 0.64 and 0.24.
+    d = 1, K = 3) beta and w both say "to the right". Token 2 with q = 0 has a row of zeros, so it
+    follows beta: 0.20 to its left neighbour and 0.53 to its right one. Token 1 with q = -1 turns w
+    around and looks to the left, against beta: 0.64 and 0.24.
 
         q = 1 -1 0 2    k = 0 1 0 1      r = -1, 0, 1:  w = -1 0 1    beta = 1 0 2
 

@@ -503,16 +503,17 @@ class Fire(Term):
 class TransformerXL(Term):
     """xl: a content term with a bias, and a term from sinusoids. Dai et al. 2019
 
-        a_ij = ((q_i + u) . k_j  +  (q_i + v) . (W R_r)) / sqrt(d)
+        a_ij = ((q_i + b_c) . k_j  +  (q_i + b_p) . (W S_r)) / sqrt(d)
 
-    R_r is a vector of C sinusoids (Vaswani et al. 2017), and W: C -> C turns it into keys: of the C
-    numbers of W R_r, each head uses its own d. So the row of query i is the sum of a dynamic term,
-    q_i . w_r, and a fixed term, v . w_r. Their table w_r = W R_r, one per head, is not learned
+    S_r is a vector of C sinusoids (Vaswani et al. 2017), and W: C -> C turns it into keys: of the C
+    numbers of W S_r, each head uses its own d. So the row of query i is the sum of a dynamic term,
+    q_i . w_r, and a fixed term, b_p . w_r. Their table w_r = W S_r, one per head, is not learned
     entry by entry: it is computed, for every r.
 
-    u and v are the paper's letters for two biases, one vector per head: not the values, and not the
-    table of key_dynamic. They are initialised to 0, and W as BERT's linear layers. Each of the N
-    queries has a row of 2N - 1 numbers, so the memory for the rows grows with N^2.
+    b_c (content) and b_p (position) are learned biases of the queries, one vector per head. (The
+    paper writes u, v and R_r for b_c, b_p and S_r.) The biases are initialised to 0, and W as
+    BERT's linear layers. Each of the N queries has a row of 2N - 1 numbers, so the memory for the
+    rows grows with N^2.
     """
 
     has_window = False
@@ -524,25 +525,25 @@ class TransformerXL(Term):
         require_even("hidden_size", C, "xl has as many sines as cosines")
         self.W = nn.Linear(C, C, bias=False)
         initialise_linear(self)
-        self.u = nn.Parameter(torch.zeros(H, C // H))  # (H, d)
-        self.v = nn.Parameter(torch.zeros(H, C // H))  # (H, d)
+        self.b_c = nn.Parameter(torch.zeros(H, C // H))  # (H, d)
+        self.b_p = nn.Parameter(torch.zeros(H, C // H))  # (H, d)
 
     def queries_and_keys(self, q, k):
-        u = self.u[:, None, :]  # (H, d) -> (H, 1, d)
-        return q + u.to(q.dtype), k
+        b_c = self.b_c[:, None, :]  # (H, d) -> (H, 1, d)
+        return q + b_c.to(q.dtype), k
 
     def query_rows(self, q):
         H, _, d = q.shape[1:]
 
-        # R_r for every r, computed exactly, and then in the dtype of W, which may be bf16
-        R = sinusoids(every_r(q), H * d, exact_dtype(q))  # (2N - 1, C)
-        R = R.to(self.W.weight.dtype)
+        # S_r for every r, computed exactly, and then in the dtype of W, which may be bf16
+        S = sinusoids(every_r(q), H * d, exact_dtype(q))  # (2N - 1, C)
+        S = S.to(self.W.weight.dtype)
 
-        # w_r = W R_r, in heads; split_heads takes a batch, here of one sequence
-        w = split_heads(self.W(R)[None], H)[0]  # (2N - 1, C) -> (H, 2N - 1, d)
+        # w_r = W S_r, in heads; split_heads takes a batch, here of one sequence
+        w = split_heads(self.W(S)[None], H)[0]  # (2N - 1, C) -> (H, 2N - 1, d)
 
-        # (q_i + v) . w_r / sqrt(d): one matrix product per head, for all sequences together
-        q = q + self.v[:, None, :].to(q.dtype)  # (B, H, N, d)
+        # (q_i + b_p) . w_r / sqrt(d): one matrix product per head, for all sequences together
+        q = q + self.b_p[:, None, :].to(q.dtype)  # (B, H, N, d)
         return torch.einsum("bhid,hrd->bhir", q, w / math.sqrt(d))  # (B, H, N, 2N - 1)
 
 
@@ -556,7 +557,7 @@ class Rotary(Term):
     (R_i q_i) . (R_j k_j) = q_i . (R_(j-i) k_j), because the transpose of R_i rotates backwards by
     the angles of i, and then R_j rotates forwards by those of j. So the score depends on the two
     positions only through their difference. There is nothing to learn. R_i is a rotation, a d x d
-    matrix. It is not the vector R_r of xl.
+    matrix.
     """
 
     has_window = False
@@ -614,7 +615,7 @@ def frequencies(channels, device, dtype):
 
 
 def sinusoids(r, channels, dtype):
-    """R_r for positions r (n,): (n, channels), first all sines and then all cosines.
+    """S_r for positions r (n,): (n, channels), first all sines and then all cosines.
 
     Channel m holds sin(r * 10000^(-2m/channels)), and channel m + channels/2 the cosine.
     """
@@ -1267,7 +1268,7 @@ VARIANTS = {
         "a_ij = q_i.k_j/sqrt(d) + mlp_h(sign(r) log(1 + c abs(r)) / log(1 + c max(N, L)))",
         terms=("fire",),
     ),
-    "xl": Variant("a_ij = ((q_i + u).k_j + (q_i + v).(W R_r))/sqrt(d)", terms=("xl",)),
+    "xl": Variant("a_ij = ((q_i + b_c).k_j + (q_i + b_p).(W S_r))/sqrt(d)", terms=("xl",)),
     "rotary": Variant("a_ij = (R_i q_i).(R_j k_j)/sqrt(d)", terms=("rotary",)),
     "deberta": Variant(
         "a_ij = (q_i.k_j + q_i.(W_k P_r) + k_j.(W_q P_(i-j)))/sqrt(3d)", mixer=Deberta

@@ -42,7 +42,7 @@ SYMBOLS = {
     "t5": "\u03b2_bucket(r)",
     "alibi": "\u2212m_h|r|",
     "fire": "mlp_h(r)",
-    "xl": "(q_i+v)\u00b7(W R_r)/\u221ad",
+    "xl": "(q_i+b_p)\u00b7(W S_r)/\u221ad",
     "content_to_position": "q_i\u00b7(W_k P_r)/\u221a(3d)",
     "position_to_content": "k_j\u00b7(W_q P_(i\u2212j))/\u221a(3d)",
 }

@@ -50,7 +50,7 @@ SCHEMES = {
     "fixed": (1, "beta_r", HEADS),
     "dynamic": (1, "q_i . w_r / sqrt(d)", QUERIES),
     "t5": (1, "beta_bucket(r)", HEADS),
-    "xl": (1, "(q_i + v) . W R_r / sqrt(d)", QUERIES),
+    "xl": (1, "(q_i + b_p) . W S_r / sqrt(d)", QUERIES),
     "alibi": (1, "-m_h abs(r), not learned", HEADS),
     "rotary": (3, "q_i . R_r m / sqrt(d)", QUERIES),
     "fire": (2, "mlp_h(r)", HEADS),

@@ -217,13 +217,13 @@ def sinusoid(r, C):
 
 
 def xl_score(weights, q_i, k_j, i, j, h, config, N):
-    """(u . k_j + (q_i + v) . (W R_(j-i))) / sqrt(d). Dai et al. 2019"""
+    """(b_c . k_j + (q_i + b_p) . (W S_(j-i))) / sqrt(d). Dai et al. 2019"""
     d = len(q_i)
     W = weights["terms.xl.W.weight"]  # (C, C)
     w = W @ sinusoid(j - i, len(W))  # (C,)
     w = w[h * d : (h + 1) * d]  # (d,)
-    content = weights["terms.xl.u"][h] @ k_j
-    position = (q_i + weights["terms.xl.v"][h]) @ w
+    content = weights["terms.xl.b_c"][h] @ k_j
+    position = (q_i + weights["terms.xl.b_p"][h]) @ w
     return (content + position) / math.sqrt(d)
 
 
@@ -245,14 +245,14 @@ def rotary_score(weights, q_i, k_j, i, j, h, config, N):
 
 
 def kerple_score(weights, q_i, k_j, i, j, h, config, N):
-    """- a_h log(1 + b_h abs(j - i)). Chi et al. 2022; an example in docs/family.md"""
+    """- a_h log(1 + b_h abs(j - i)). Chi et al. 2022; an example in docs/extend.md"""
     a = torch.exp(weights["terms.kerple.log_a"][h])
     b = torch.exp(weights["terms.kerple.log_b"][h])
     return -a * torch.log(1 + b * abs(j - i))
 
 
 def sandwich_score(weights, q_i, k_j, i, j, h, config, N):
-    """(sum over m < 64 of cos(r f_m) - 64) / (8 (h + 1) / H). Chi et al. 2023; docs/family.md"""
+    """(sum over m < 64 of cos(r f_m) - 64) / (8 (h + 1) / H). Chi et al. 2023; docs/extend.md"""
     total = -64
     for m in range(64):
         total += math.cos((j - i) * 10000 ** (-2 * m / 128))
@@ -262,7 +262,7 @@ def sandwich_score(weights, q_i, k_j, i, j, h, config, N):
 def alibi_sided_score(weights, q_i, k_j, i, j, h, config, N):
     """ALiBi; the first half of the heads sees the left only, the others the right only.
 
-    A key that is not seen has the score -1e9, whose weight is 0. An example in docs/family.md.
+    A key that is not seen has the score -1e9, whose weight is 0. An example in docs/extend.md.
     """
     half = config.heads // 2
     if h < half and j > i:
@@ -494,7 +494,7 @@ def canon(x, attention_mask, weights, variant, config, layer):
 
 
 def primer(x, attention_mask, weights, variant, config, layer):
-    """q, k and v each go through a depthwise convolution. So et al. 2021; docs/family.md"""
+    """q, k and v each go through a depthwise convolution. So et al. 2021; docs/extend.md"""
     made = []
     for number, name in enumerate(("query", "key", "value")):
         y = zero_padding(linear(x, weights, name), attention_mask)  # (B, N, C)
@@ -584,7 +584,7 @@ def dynamic_convolution(x, attention_mask, weights, variant, config, layer):
 
 
 def local_mean(x, attention_mask, weights, variant, config, layer):
-    """z_i = mean of v_j over the real tokens j with |j - i| <= k: the example in README.md."""
+    """z_i = mean of v_j over the real tokens j with |j - i| <= k: the example in docs/extend.md."""
     v = linear(x, weights, "value")  # (B, N, C)
     k = config.kernel_size // 2
     z = torch.zeros_like(v)

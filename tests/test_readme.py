@@ -61,7 +61,7 @@ def test_every_output_of_the_tour_is_recorded():
     assert len(outputs) == 14 + 14
     outputs += re.findall(r"^\[MASK\].*$", README, re.M)
     outputs += re.findall(r"`(step .*)`", README)
-    assert len(outputs) == 14 + 14 + 5
+    assert len(outputs) == 14 + 14 + 4
     for line in outputs:
         assert line in recorded
 
@@ -133,7 +133,7 @@ def test_the_documents_show_every_program():
 
 @pytest.fixture(scope="module")
 def copy_with_examples(tmp_path_factory):
-    """A copy of the project with the examples of README.md, docs/family.md and docs/differences.md.
+    """A copy of the project with the examples of README.md, docs/extend.md and docs/differences.md.
 
     They are pasted at the end of attention.py.
     """
@@ -145,7 +145,7 @@ def copy_with_examples(tmp_path_factory):
     section = section[: section.index("\n## ", 1)]
     examples = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     assert len(examples) == 1
-    for name in ("docs/family.md", "docs/differences.md"):
+    for name in ("docs/extend.md", "docs/differences.md"):
         text = (ROOT / name).read_text(encoding="utf-8")
         examples += re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(examples) == 7

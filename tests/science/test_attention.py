@@ -877,8 +877,8 @@ def test_fixed_t5_xl_deberta_and_fire_start_as_their_docstrings_say():
     for layer in new_model("t5").bert.layers:
         assert layer.mixer.terms["t5"].beta.eq(0).all()
     for layer in new_model("xl").bert.layers:
-        assert layer.mixer.terms["xl"].u.eq(0).all()
-        assert layer.mixer.terms["xl"].v.eq(0).all()
+        assert layer.mixer.terms["xl"].b_c.eq(0).all()
+        assert layer.mixer.terms["xl"].b_p.eq(0).all()
 
     # normal(0, 0.02), within five standard errors
     P = new_model("deberta").bert.layers[0].mixer.P
@@ -1156,7 +1156,7 @@ OTHERS = {
 #   t5           H * 32 scalars per layer: + 12 * 4 * 32
 #   alibi        nothing to learn; nor has rotary
 #   fire         layers 1 -> 32 and 32 -> H with biases, and c and L: + 12 * (64 + 132 + 2)
-#   xl           W: C -> C without bias, and u and v, H * d each: + 12 * (65,536 + 2 * 256)
+#   xl           W: C -> C without bias, and b_c and b_p, H * d each: + 12 * (65,536 + 2 * 256)
 #   deberta      one table K * C for all layers: + 17 * 256
 #   canon        a kernel of 5 and a bias per channel: + 12 * 6 * 256
 FAMILY = {

@@ -386,35 +386,35 @@ def test_t5_with_one_bucket_per_position_is_the_fixed_term():
 
 
 def test_the_four_terms_of_transformer_xl_are_ours():
-    """(a) q_i . k_j   (b) q_i . W R_r   (c) u . k_j   (d) v . W R_r, all divided by sqrt(d):
+    """(a) q_i . k_j   (b) q_i . W S_r   (c) b_c . k_j   (d) b_p . W S_r, all over sqrt(d):
 
-    (a) content, (b) a dynamic term with w_r = W R_r, (d) a fixed term with beta_r = v . W R_r, and
-    (c) a key-dynamic term whose row is the same number at every r.
+    (a) content, (b) a dynamic term with w_r = W S_r, (d) a fixed term with beta_r = b_p . W S_r,
+    and (c) a key-dynamic term whose row is the same number at every r.
     """
     mixer = mixer_of("xl")
     x = draw(B, N, C)
     q, k, _ = project(mixer, x)
     term = mixer.terms["xl"]
 
-    R_r = sinusoids(EVERY_R, C, torch.float64)  # (2N - 1, C)
-    w = split_heads(term.W(R_r)[None], H)[0].transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
+    S_r = sinusoids(EVERY_R, C, torch.float64)  # (2N - 1, C)
+    w = split_heads(term.W(S_r)[None], H)[0].transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
     dynamic = map_of(q @ w)
-    fixed = map_of(term.v[:, None] @ w)  # (H, N, N)
-    row = k @ term.u[:, :, None] / math.sqrt(d)  # (B, H, N, 1): one number for every r
+    fixed = map_of(term.b_p[:, None] @ w)  # (H, N, N)
+    row = k @ term.b_c[:, :, None] / math.sqrt(d)  # (B, H, N, 1): one number for every r
     key_dynamic = key_scores(row, N, "clip")
     assert_same(scores_of(mixer, x), content_of(q, k) + dynamic + key_dynamic + fixed)
 
 
-def test_of_u_and_v_and_the_bias_of_the_queries_one_is_redundant():
-    """The content sees b + u and the positions see b + v. Here the queries have a bias b."""
+def test_of_the_three_biases_of_transformer_xl_one_is_redundant():
+    """The content sees b + b_c, the positions see b + b_p. Here the queries have a bias b."""
     mixer = mixer_of("xl")
     x = draw(B, N, C)
     before = scores_of(mixer, x)
     shift = draw(C)
     with torch.no_grad():
         mixer.query.bias += shift
-        mixer.terms["xl"].u -= shift.view(H, d)
-        mixer.terms["xl"].v -= shift.view(H, d)
+        mixer.terms["xl"].b_c -= shift.view(H, d)
+        mixer.terms["xl"].b_p -= shift.view(H, d)
     assert_same(scores_of(mixer, x), before)
 
 

@@ -270,7 +270,8 @@ class Term(nn.Module):
 
     A term may depend on r = j - i, and not on i or j alone. Its constructor also initialises its
     parameters: linear layers by initialise_linear(self), as in BERT, which the tests demand (of
-    all but fire). A number that is the same at every r has no effect, because of the softmax.
+    all but fire). A number of a query's row that is the same at every r has no effect, because of
+    the softmax (unless keys beyond a window get 0: beyond="zero").
 
     config: the settings of the model, as in mixer_of_layer at the end of this file.
     """

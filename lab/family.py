@@ -53,7 +53,7 @@ SCHEMES = {
     "xl": (1, "(q_i + b_p) . W S_r / sqrt(d)", QUERIES),
     "alibi": (1, "-m_h abs(r), not learned", HEADS),
     "rotary": (3, "q_i . R_r m / sqrt(d)", QUERIES),
-    "fire": (2, "mlp_h(r)", HEADS),
+    "fire": (2, "mlp_h(x_r)", HEADS),
     "deberta": (2, "both terms / sqrt(3d)", QUERIES),
 }
 

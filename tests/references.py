@@ -251,6 +251,15 @@ def kerple_score(weights, q_i, k_j, i, j, h, config, N):
     return -a * torch.log(1 + b * abs(j - i))
 
 
+def leaning_score(weights, q_i, k_j, i, j, h, config, N):
+    """(q_i . g_h) r / sqrt(d) in the window: an example in docs/extend.md"""
+    t = column(j - i, config.kernel_size, config.beyond)
+    if t is None:
+        return 0
+    r = t - config.kernel_size // 2
+    return q_i @ weights["terms.leaning.g"][h] * r / math.sqrt(len(q_i))
+
+
 def sandwich_score(weights, q_i, k_j, i, j, h, config, N):
     """(sum over m < 64 of cos(r f_m) - 64) / (8 (h + 1) / H). Chi et al. 2023; docs/extend.md"""
     total = -64
@@ -304,6 +313,7 @@ SCORE_TERMS = {
     "xl": xl_score,
     "rotary": rotary_score,
     "kerple": kerple_score,
+    "leaning": leaning_score,
     "sandwich": sandwich_score,
     "alibi-sided": alibi_sided_score,
 }

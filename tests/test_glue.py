@@ -416,6 +416,17 @@ def test_results_of_other_settings_code_or_models_are_refused_and_never_mixed(
     assert len(results(run, "other")) == 1
 
 
+def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
+    run, on_cpu, refused, monkeypatch
+):
+    options = [*on_cpu, "--seeds", 42, "--epochs", 1]
+    call("finetune", run, *options, "--task", "mnli")
+    monkeypatch.setitem(glue.CODE, "glue.py", "another digest")
+    refused(glue.main, "finetune", run, *options, "--task", "rte")
+    monkeypatch.undo()
+    call("finetune", run, *options, "--task", "rte")
+
+
 def test_a_cut_file_of_weights_is_refused(run, on_cpu, refused):
     """The encoder from which RTE starts, then the pre-trained model."""
     options = [*on_cpu, "--seeds", 42, "--epochs", 1]

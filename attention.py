@@ -33,6 +33,9 @@ Models".
 
 This file, from top to bottom: the paper in ten lines; attention in general; the terms; further
 relative positions; convolutions; the mixers, each with its equation; and the table VARIANTS.
+
+If you change it. A new combination of terms is an entry of VARIANTS. A new term or mixer is a
+class, an entry, and its plain loop in tests/references.py: docs/extend.md shows each step.
 """
 
 import math
@@ -227,7 +230,8 @@ def attention(
     #              2      -1   0      so i - j = first + c - j = c - (j - first)
     #              3      -2  -1
     #
-    # add_relative_scores computes c - (line + its argument `first`): it needs -first.
+    # add_relative_scores computes column - (line + its argument `first`), as r = j - i for the
+    # queries. Here lines are keys, and columns are queries that start at first: it needs -first.
     if key_rows is not None:
         scores = scores.transpose(-1, -2)  # (B, H, n, N) -> (B, H, N, n)
         scores = add_relative_scores(scores, key_rows, beyond, -first)
@@ -268,16 +272,16 @@ class Term(nn.Module):
     A term overrides one or more of four methods; the others say "none of these". q and k are
     (B, H, N, d). SelfAttention.apply_terms adds up what the terms return.
 
-    A term may depend on r = j - i, and not on i or j alone. Its constructor also initialises its
-    parameters: linear layers by initialise_linear(self), as in BERT, which the tests demand (of
-    all but fire). A number of a query's row that is the same at every r has no effect, because of
-    the softmax (unless keys beyond a window get 0: beyond="zero").
+    A term depends on positions only through r = j - i. Its constructor also initialises its
+    parameters. Linear layers must start as in BERT: call initialise_linear(self). A test checks
+    this; only fire is excepted. A number of a query's row that is the same at every r has no
+    effect, because of the softmax (unless keys beyond a window get 0: beyond="zero").
 
     config: the settings of the model, as in mixer_of_layer at the end of this file.
     """
 
-    # True: its rows (or its table) have K columns, a number for each r from -k to k. False: there
-    # is a number for every r, so the rows have 2N - 1 columns (every_r), or there are no rows.
+    # True: its rows (or its table) have K columns, r from -k to k. False: its rows have 2N - 1
+    # columns, one for every r (see every_r), or it has no rows (rotary).
     has_window = True
 
     def __init__(self, config=None):
@@ -737,6 +741,9 @@ class Mixer(nn.Module):
     forward(x, attention_mask) takes x (B, N, C) and attention_mask (B, N), a bool tensor that is
     True at real tokens. It returns (B, N, C), in which the values at padding have no meaning. The
     constructor takes the model's config, the Variant and the number of the layer, counted from 0.
+
+    x is not 0 at padding: mask it (zero_padding, or lowest_at_padding). The tests also demand that
+    config.dropout acts in training, and that the order of the tokens matters (not in `none`).
     """
 
     # Whether the config's `beyond` changes what it computes, whatever its terms are. Deberta adds
@@ -754,8 +761,8 @@ class Mixer(nn.Module):
     def share(self, earlier):
         """Take the parameters that all layers share from an earlier mixer.
 
-        This is called right after the mixer is made (make_mixers), and again after weights have
-        been loaded. By default, nothing is shared.
+        This is called once, right after the mixer is made (make_mixers). load_state_dict copies
+        numbers into the shared parameter, so it stays shared. By default, nothing is shared.
 
         Args:
             earlier: the mixers of the previous layers, in the order of the layers.
@@ -1188,7 +1195,7 @@ class Variant:
 
     @property
     def has_kernel(self):
-        """Whether the kernel size K means anything for this variant."""
+        """Whether the user may choose K: True for every mixer other than SelfAttention."""
         if self.mixer is not SelfAttention or self.convolutional or self.depthwise:
             return True
         return any(TERMS[name].has_window for name in self.terms)

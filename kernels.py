@@ -79,8 +79,8 @@ def scores_by_skew(rows, N, beyond="clip", first=0):
 
     The example again: N = n = 3 and K = 3. First, every row is extended until it has a column for
     each r between a query and a key, here from -2 to 2, and one more (-), which is never read. (In
-    the code it holds the end number once more.) Then row i is moved to the right by i columns, so
-    that the columns, which stood for r, stand for j:
+    the code it holds the end number once more, or 0.) Then row i is moved to the right by i
+    columns, so that the columns, which stood for r, stand for j:
 
         r:  -2 -1  0  1  2                  j:  0  1  2
             a0 a0 b0 c0 c0 -          a0 a0 |b0 c0 c0
@@ -169,10 +169,10 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     rows = rows.to(scores.dtype)
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
-    # The index for short sequences, and for the rows of keys in a block of a long sequence. There
-    # the map is transposed: with 4,096 keys and a block of 128 queries it has n = 4,096 lines (one
-    # for each key) of N = 128 numbers. To be skewed, each row would become N + n = 4,224 wide; the
-    # index has only 128 numbers for it.
+    # The index for short sequences, where it is faster (docs/speed.md), and for the rows of keys in
+    # a block of a long sequence. There the map is transposed: with 4,096 keys and a block of 128
+    # queries it has n = 4,096 lines (one for each key) of N = 128 numbers. To be skewed, each row
+    # would become N + n = 4,224 wide; the index has only 128 numbers for it.
     if min(n, N) <= SHORT or n > N:
         return scores.add_(scores_by_index(rows, N, beyond, first))
     return scores.add_(scores_by_skew(rows, N, beyond, first))

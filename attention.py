@@ -274,8 +274,8 @@ class Term(nn.Module):
 
     A term depends on positions only through r = j - i. Its constructor also initialises its
     parameters. Linear layers must start as in BERT: call initialise_linear(self). A test checks
-    this; only fire is excepted. A number of a query's row that is the same at every r has no
-    effect, because of the softmax (unless keys beyond a window get 0: beyond="zero").
+    this; only fire is excepted. Adding one number to a whole row of a query changes nothing,
+    because of the softmax (except with a window and beyond="zero": far keys do not get it).
 
     config: the settings of the model, as in mixer_of_layer at the end of this file.
     """
@@ -470,10 +470,10 @@ class Fire(Term):
         mlp = Linear 1 -> 32, ReLU, Linear 32 -> H
 
     The larger c is, the more of [-1, 1] is used for near tokens. The divisor maps the distance L to
-    1, or the distance N if N is larger than L, so x_r is in [-1, 1] at every length. But the mlp
-    knows only values of x_r that training has shown it. With the first c and L, 128 tokens reach no
-    farther than abs(x_r) = 0.66. In longer sequences the loss rises: docs/family.md, "Length". The
-    sign lets one function serve both directions.
+    1, or N (with padding) if that is larger than L, so x_r is in [-1, 1] at every length. But the
+    mlp knows only values of x_r that training has shown it. With the first c and L, 128 tokens
+    reach no farther than abs(x_r) = 0.66. In longer sequences the loss rises: docs/family.md,
+    "Length". The sign lets one function serve both directions.
 
     c = 0.1 exp(log_c) and L = 512 exp(log_L): at first they are the paper's 0.1 and 512, and exp
     keeps them positive. Both linear layers have PyTorch's default initialisation.
@@ -555,14 +555,14 @@ class TransformerXL(Term):
 class Rotary(Term):
     """rotary: content (R_i q_i) . (R_j k_j) / sqrt(d), without rows. Su et al. 2021
 
-    R_i rotates each pair of neighbouring channels (2m, 2m + 1) by the angle i * 10000^(-2m/d):
+    R_i is a d x d rotation matrix. It rotates each pair of neighbouring channels (2m, 2m + 1) by
+    the angle i * 10000^(-2m/d):
 
         a, b  ->  a cos - b sin,  a sin + b cos
 
     (R_i q_i) . (R_j k_j) = q_i . (R_(j-i) k_j), because the transpose of R_i rotates backwards by
     the angles of i, and then R_j rotates forwards by those of j. So the score depends on the two
-    positions only through their difference. There is nothing to learn. R_i is a rotation, a d x d
-    matrix.
+    positions only through their difference. There is nothing to learn.
     """
 
     has_window = False
@@ -761,8 +761,9 @@ class Mixer(nn.Module):
     def share(self, earlier):
         """Take the parameters that all layers share from an earlier mixer.
 
-        This is called once, right after the mixer is made (make_mixers). load_state_dict copies
-        numbers into the shared parameter, so it stays shared. By default, nothing is shared.
+        This is called once, right after the mixer is made (make_mixers). Share the parameter or
+        module itself, not a copy: then training and loading keep it shared. By default, nothing is
+        shared.
 
         Args:
             earlier: the mixers of the previous layers, in the order of the layers.
@@ -892,7 +893,7 @@ class SelfAttention(Mixer):
             value_table = add_rows(value_table, term.value_table(), self.beyond)
 
         # Only now, because the rows are made from the plain q and k. The content term alone uses
-        # q + u (xl), or rotated q and k (rotary).
+        # q + b_c (xl), or rotated q and k (rotary).
         for term in self.terms.values():
             q, k = term.queries_and_keys(q, k)
         return q, k, query_rows, key_rows, value_table
@@ -946,6 +947,7 @@ class Canon(SelfAttention):
     The convolution is added to x, so with weights and a bias of 0 this is attention without
     convolutions. Weights and bias have PyTorch's default initialisation, uniform in +-1/sqrt(K).
     Training decides how much each token takes from its neighbours. K = 5: two tokens on each side.
+    (In the author's models, which read from left to right, K = 4.)
     """
 
     def __init__(self, config, variant, layer):

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 BEYOND = ("clip", "zero")  # what a key farther away than k gets
-SHORT = 64  # up to this many queries or keys, the map is made with the index
+SHORT = 64  # up to this many queries or keys, the map is always made with the index
 CONVOLVE_BLOCK = 32  # queries whose kernels `convolve` applies as one matrix
 BLOCK = 128  # queries per block of `attention_in_blocks`
 
@@ -276,8 +276,9 @@ def attention_in_blocks(
 
     A block needs its own queries and their rows, and all keys and values. `checkpoint` forgets the
     map of a block after the forward pass; the backward pass computes it again, with the same
-    dropout. So memory grows with N and not with N^2, for the price of a second forward pass. But N
-    rows of 2N - 1 columns, as those of xl, or of the sum of dynamic and alibi, grow with N^2.
+    dropout. So memory grows with N and not with N^2, for the price of a second forward pass of
+    attention. But N rows of 2N - 1 columns, as those of xl, or of the sum of dynamic and alibi,
+    grow with N^2.
 
     The first argument is the function attention.attention, which calls this one. It is passed
     because attention.py imports this file, so this file cannot import attention.py. The other

@@ -101,12 +101,12 @@ def composite_attention(q, k, v, w, beta):
     them is a factor that lowers the weight. With two softmaxes that are averaged, a key that only
     one of the two likes would keep half of its weight.
 
-    Why is this a convolution? Take beta alone, and only the keys within k positions. Then
-    z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values, and softmax(beta) is its
-    kernel. (Exact except at the first and last k tokens, where the window reaches beyond the
-    sequence: tests/science/test_equivalence.py.) So a row of K numbers that is added to the scores
-    is a kernel before its softmax, and the dynamic term is a convolution with a kernel that the
-    query makes.
+    Why is this a convolution? Take beta alone, and only the keys within k positions. Then z_i =
+    sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values, and softmax(beta) is its kernel.
+    (Exact except at the first and last k tokens, where the window reaches beyond the sequence:
+    tests/science/test_equivalence.py.) So a row of K numbers that is added to the scores is a
+    kernel before its softmax: fixed is one kernel for all queries, and dynamic is a kernel that
+    each query makes for itself.
 
     The rest of this file generalises these lines: other terms, padding, dropout, long sequences.
 
@@ -183,8 +183,9 @@ def attention(
     r; in the tensor it is column r + reach. Terms without a window have a number for every r from
     -(N - 1) to N - 1, so their rows have 2N - 1 columns in place of K.
 
-    kernels.py makes a map of scores of such rows. To read this function, you need one sentence
-    of it: add_relative_scores(scores, rows) adds rows[i, j - i] to the score of query i and key j.
+    kernels.py makes a map of scores (N x N) from such rows. To read this function, you need one
+    sentence of it: add_relative_scores(scores, rows) adds rows[i, j - i] to the score of query i
+    and key j.
 
     Args:
         q: (B, H, n, d), for n queries; n = N except for a block of a long sequence.
@@ -409,6 +410,8 @@ def add_rows(total, rows, beyond):
 
 
 # --- Further relative positions -------------------------------------------------------------------
+#
+# What the authors' own releases do otherwise, also in Canon and DeBERTa: docs/family.md.
 
 
 class T5(Term):

@@ -87,8 +87,8 @@ def scores_by_skew(rows, N, beyond="clip", first=0):
             a1 a1 b1 c1 c1 -           - a1 |a1 b1 c1
             a2 a2 b2 c2 c2 -          c1  - |a2 a2 b2
 
-    The map is on the right of the line, after n - 1 = 2 columns. What is on the left of it would
-    belong to keys before key 0.
+    The map is on the right of the line, after n - 1 = 2 columns. What is on the left of it is not
+    used: it would belong to keys before key 0, or is the end of the row above (- and c1).
     """
     n, K = rows.shape[-2:]
     reach = K // 2

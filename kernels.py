@@ -17,9 +17,10 @@ k gets the number at the end of the row (beyond = "clip": Shaw et al. 2018; the 
     convolve             every query has a kernel of its own
     attention_in_blocks  long sequences, one block of queries at a time, to save memory
 
-An index is an integer for each of the N x N scores; the skew does without it. On one CPU, training
-steps with 128 to 512 tokens take 2 to 7 % less time with the skew in bf16, which training uses
-there, and 5 to 28 % more in float32 (docs/speed.md, "Attention alone"; no GPU was measured).
+The skew needs no index (an integer for each of the N x N scores, the same for all sequences and
+heads), but its extended rows need the memory of two maps for a moment. Why two ways? On one CPU,
+training steps with 128 to 512 tokens take 2 to 7 % less time with the skew in bf16, which training
+uses there, and 5 to 28 % more in float32 (docs/speed.md, "Attention alone"). No GPU was measured.
 
 There is no backward pass to read: all functions are made of PyTorch's own operations, and autograd
 knows how to go back through these. Letters: B sequences, H heads, N keys, n queries (n = N, except
@@ -53,7 +54,8 @@ def scores_by_index(rows, N, beyond="clip", first=0):
         rows: (B, H, n, K), K odd; there may be any leading dimensions.
         N: the number of keys.
         beyond: "clip" or "zero".
-        first: the position of the first query, which is not 0 in a block of a long sequence. With
+        first: the position of the first query, which is not 0 in a block of a long sequence (and
+            negative for the rows of the keys: attention.attention). With
             first = 1, the two rows a1 b1 c1 and a2 b2 c2 give the last two lines of the map.
     Returns:
         (B, H, n, N).
@@ -170,10 +172,10 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     rows = rows.to(scores.dtype)
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
-    # The index for short sequences, where it is faster (docs/speed.md), and for the rows of keys in
-    # a block of a long sequence. There the map is transposed: with 4,096 keys and a block of 128
-    # queries it has n = 4,096 lines (one for each key) of N = 128 numbers. To be skewed, each row
-    # would become N + n = 4,224 wide; the index has only 128 numbers for it.
+    # The index for short sequences, and for the rows of keys in a block of a long sequence. There
+    # the map is transposed: with 4,096 keys and a block of 128 queries it has n = 4,096 lines (one
+    # for each key) of N = 128 numbers. To be skewed, each row would become N + n = 4,224 wide; the
+    # index has only 128 numbers for it.
     if min(n, N) <= SHORT or n > N:
         return scores.add_(scores_by_index(rows, N, beyond, first))
     return scores.add_(scores_by_skew(rows, N, beyond, first))
@@ -258,7 +260,7 @@ def convolve(kernels, value):
     matrices = skew(F.pad(kernels, (0, n)))  # (B, H, blocks, n, K + n) -> (B, H, blocks, n, n + 2k)
 
     # The values that each block meets: k more tokens on each side. unfold(dimension, size, step)
-    # cuts pieces of n + 2k values, each n after the one before. They overlap; nothing is copied.
+    # cuts pieces of n + 2k values, each n after the one before. They overlap; unfold copies none.
     near = F.pad(value, (0, 0, reach, reach + spare))  # (B, H, N + spare + 2k, d)
     near = near.unfold(-2, n + 2 * reach, n)  # (B, H, blocks, d, n + 2k)
 

@@ -411,7 +411,7 @@ def add_rows(total, rows, beyond):
 
 # --- Further relative positions -------------------------------------------------------------------
 #
-# What the authors' own releases do otherwise, also in Canon and DeBERTa: docs/family.md.
+# What the authors' own releases do otherwise, also in Canon and DeBERTa: docs/differences.md.
 
 
 class T5(Term):

@@ -104,6 +104,7 @@ def draw_family(records):
             ylabel="added to a_ij",
         )
         left.set_title(f"{variant}: {term}")
+        left.legend(loc="best", fontsize=5, framealpha=0.6)
 
         # the map of head 1
         image = right.imshow(scores[0], cmap="PuOr_r", vmin=-LIMIT, vmax=LIMIT)
@@ -111,8 +112,6 @@ def draw_family(records):
         right.set_yticks(range(N), tokens, fontsize=5)
         right.set_title(f"layer {layer}, head 1")
 
-    axes[0, 0].legend(loc="lower left", fontsize=6)
-    axes[0, 2].legend(loc="lower left", fontsize=6)
     label = "added to the score of query i (down) and key j (to the right), minus the mean over j"
     figure.colorbar(image, ax=axes, label=label, shrink=0.6, extend="both")
     return figure

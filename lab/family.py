@@ -101,7 +101,7 @@ def draw_family(records):
             ylim=(-LIMIT, LIMIT),
             xticks=[-8, 0, 8],
             xlabel="r = j - i (tokens)",
-            ylabel="added to a_ij",
+            ylabel="added to a_ij, minus its mean",
         )
         left.set_title(f"{variant}: {term}")
         left.legend(loc="best", fontsize=5, framealpha=0.6)

@@ -18,9 +18,9 @@ k gets the number at the end of the row (beyond = "clip": Shaw et al. 2018; the 
     attention_in_blocks  long sequences, one block of queries at a time, to save memory
 
 The skew needs no index (an integer for each of the N x N scores, the same for all sequences and
-heads), but its extended rows need the memory of two maps for a moment. Why two ways? On one CPU,
-training steps with 128 to 512 tokens take 2 to 7 % less time with the skew in bf16, which training
-uses there, and 5 to 28 % more in float32 (docs/speed.md, "Attention alone"). No GPU was measured.
+heads), but its extended rows need the memory of two maps for a moment. Why two ways? On one CPU, a
+training step takes 2 to 10 % less time with the skew in bf16, which training uses there (128 to
+512 tokens), and 3 to 30 % more in float32 (docs/speed.md, "Attention alone"). No GPU was measured.
 
 There is no backward pass to read: all functions are made of PyTorch's own operations, and autograd
 knows how to go back through these. Letters: B sequences, H heads, N keys, n queries (n = N, except
@@ -54,9 +54,9 @@ def scores_by_index(rows, N, beyond="clip", first=0):
         rows: (B, H, n, K), K odd; there may be any leading dimensions.
         N: the number of keys.
         beyond: "clip" or "zero".
-        first: the position of the first query, which is not 0 in a block of a long sequence (and
-            negative for the rows of the keys: attention.attention). With
-            first = 1, the two rows a1 b1 c1 and a2 b2 c2 give the last two lines of the map.
+        first: the position of the first query, which is not 0 in a block of a long sequence. With
+            first = 1, the two rows a1 b1 c1 and a2 b2 c2 give the last two lines of the map. For
+            the rows of the keys it is negative (attention.attention).
     Returns:
         (B, H, n, N).
     """

@@ -475,8 +475,8 @@ class Fire(Term):
     The larger c is, the more of [-1, 1] is used for near tokens. The divisor maps the distance L to
     1, or N (with padding) if that is larger than L, so x_r is in [-1, 1] at every length. But the
     mlp knows only values of x_r that training has shown it. With the first c and L, 128 tokens
-    reach no farther than abs(x_r) = 0.66. In longer sequences the loss rises: docs/family.md,
-    "Length". The sign lets one function serve both directions.
+    reach no farther than abs(x_r) = 0.66. In longer sequences the loss rises: docs/length.md. The
+    sign lets one function serve both directions.
 
     c = 0.1 exp(log_c) and L = 512 exp(log_L): at first they are the paper's 0.1 and 512, and exp
     keeps them positive. Both linear layers have PyTorch's default initialisation.

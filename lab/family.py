@@ -1,6 +1,6 @@
-"""The figure of docs/family.md: what schemes of relative positions have learned to add to scores.
+"""The figures of docs/family.md: what schemes of relative positions have learned to add to scores.
 
-    python -m lab.family           draws docs/family.png from the record results/family-rows.jsonl
+    python -m lab.family           draws them from the record results/family-rows.jsonl
     python -m lab.family runs      makes this record from the runs in the folder runs, and draws it
 
 The runs are those of one command:
@@ -33,29 +33,33 @@ from support.commands import run_command
 from support.files import write_text
 
 RECORD = Path("results/family-rows.jsonl")
-FIGURE = Path("docs/family.png")
 
 # 17 tokens with [CLS] and [SEP], so that the token in the middle, query 8, sees r = -8 ... 8.
 SENTENCE = "the old cat that chased the big black dogs near the cow was tired."
 
-# The lines of a panel, as (head, query), both from 0. On the left of the figure all queries of a
-# head have the same row, and four heads are drawn. On the right each query makes its own.
+# The lines of a panel, as (head, query), both from 0. In the first figure all queries of a head
+# have the same row, and four heads are drawn. In the second one each query makes its own.
 HEADS = {"head 1": (0, 8), "head 2": (1, 8), "head 3": (2, 8), "head 4": (3, 8)}
 QUERIES = {"query cat": (0, 3), "that": (0, 4), "chased": (0, 5), "was": (0, 13)}
 
-# By variant: the layer, what it adds to the score, and the lines. The layers are chosen so that
-# the lines are between -LIMIT and LIMIT; the colours end there.
+# By figure and variant: the layer, what it adds to the score, and the lines. The layers are chosen
+# so that the lines are between -LIMIT and LIMIT; the colours end there.
 LIMIT = 5
-SCHEMES = {
-    "fixed": (1, "beta_r", HEADS),
-    "dynamic": (1, "q_i . w_r / sqrt(d)", QUERIES),
-    "t5": (1, "beta_bucket(r)", HEADS),
-    "xl": (1, "(q_i + b_p) . W S_r / sqrt(d)", QUERIES),
-    "alibi": (1, "-m_h abs(r), not learned", HEADS),
-    "rotary": (3, "q_i . R_r m / sqrt(d)", QUERIES),
-    "fire": (2, "mlp_h(x_r)", HEADS),
-    "deberta": (2, "both terms / sqrt(3d)", QUERIES),
+FIGURES = {
+    "docs/family-shared.png": {
+        "fixed": (1, "beta_r", HEADS),
+        "t5": (1, "beta_bucket(r)", HEADS),
+        "alibi": (1, "-m_h abs(r), not learned", HEADS),
+        "fire": (2, "mlp_h(x_r)", HEADS),
+    },
+    "docs/family-own.png": {
+        "dynamic": (1, "q_i . w_r / sqrt(d)", QUERIES),
+        "xl": (1, "(q_i + b_p) . W S_r / sqrt(d)", QUERIES),
+        "deberta": (2, "both terms / sqrt(3d)", QUERIES),
+        "rotary": (3, "q_i . R_r m / sqrt(d)", QUERIES),
+    },
 }
+SCHEMES = {name: scheme for schemes in FIGURES.values() for name, scheme in schemes.items()}
 
 
 @torch.no_grad()
@@ -82,43 +86,46 @@ def record_of(variant, folder):
     return {**first_line, **made}
 
 
-def draw_family(records):
-    """For each scheme, four rows against r, and the map of head 1, two schemes side by side."""
+def draw_family(records, schemes):
+    """For each scheme, four rows against r, and beside them the map of head 1."""
     records = {record["settings"]["variant"]: record for record in records}
-    figure, axes = load_pyplot().subplots(4, 4, figsize=(9.5, 8.6), width_ratios=(1.2, 1, 1.2, 1))
-    panels = axes.reshape(8, 2)
-    for (variant, (layer, term, lines)), (left, right) in zip(SCHEMES.items(), panels, strict=True):
+    size = {"figsize": (8.2, 11.4), "width_ratios": (1.15, 1)}
+    figure, panels = load_pyplot().subplots(len(schemes), 2, **size)
+    for (variant, (layer, term, lines)), (left, right) in zip(schemes.items(), panels, strict=True):
         tokens = records[variant]["tokens"]
         scores = np.array(records[variant]["scores"])  # (H, N, N)
         N = len(tokens)
 
+        # the map of head 1
+        image = right.imshow(scores[0], cmap="PuOr_r", vmin=-LIMIT, vmax=LIMIT)
+        right.set_xticks(range(N), tokens, rotation=90, fontsize=7)
+        right.set_yticks(range(N), tokens, fontsize=7)
+        right.set_title(f"layer {layer}, head 1")
+
         # lines of maps against r = j - i, as far as the sentence reaches; j is from 0 to N - 1
         for (label, (h, i)), colour in zip(lines.items(), COLOURS, strict=False):
-            left.plot(range(-i, N - i), scores[h, i], color=colour, linewidth=1, label=label)
+            left.plot(range(-i, N - i), scores[h, i], color=colour, linewidth=1.3, label=label)
+            if h == 0:
+                right.get_yticklabels()[i].set_color(colour)  # this line of the map
         left.axvline(0, color="0.7", linewidth=0.6)
         left.set(
             xlim=(-8, 8),
             ylim=(-LIMIT, LIMIT),
-            xticks=[-8, 0, 8],
             xlabel="r = j - i (tokens)",
             ylabel="added to a_ij, minus its mean",
         )
         left.set_title(f"{variant}: {term}")
-        left.legend(loc="best", fontsize=5, framealpha=0.6)
-
-        # the map of head 1
-        image = right.imshow(scores[0], cmap="PuOr_r", vmin=-LIMIT, vmax=LIMIT)
-        right.set_xticks(range(N), tokens, rotation=90, fontsize=5)
-        right.set_yticks(range(N), tokens, fontsize=5)
-        right.set_title(f"layer {layer}, head 1")
+        left.legend(loc="best", fontsize=7, framealpha=0.6)
 
     label = "added to the score of query i (down) and key j (to the right), minus the mean over j"
-    figure.colorbar(image, ax=axes, label=label, shrink=0.6, extend="both")
+    figure.colorbar(
+        image, ax=panels, label=label, location="bottom", aspect=50, pad=0.01, extend="both"
+    )
     return figure
 
 
 def parse_arguments(arguments=None):
-    parser = argparse.ArgumentParser(description="Draw the figure of docs/family.md.")
+    parser = argparse.ArgumentParser(description="Draw the figures of docs/family.md.")
     parser.add_argument("runs", nargs="?", type=Path, help="their folder, for a new record")
     return parser.parse_args(arguments)
 
@@ -128,8 +135,9 @@ def main(arguments=None):
     if args.runs:
         records = [record_of(name, args.runs / f"{name}-seed3") for name in SCHEMES]
         write_text(RECORD, "".join(json.dumps(record) + "\n" for record in records))
-    draw_family(read_records(RECORD)).savefig(FIGURE, dpi=110)
-    print(FIGURE)
+    for path, schemes in FIGURES.items():
+        draw_family(read_records(RECORD), schemes).savefig(path, dpi=100)
+        print(path)
 
 
 if __name__ == "__main__":

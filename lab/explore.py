@@ -47,6 +47,13 @@ SYMBOLS = {
     "position_to_content": "k_j\u00b7(W_q P_(i\u2212j))/\u221a(3d)",
 }
 
+# The content of variants that change it.
+CONTENT = {
+    "xl": "(q_i+b_c)\u00b7k_j/\u221ad",
+    "rotary": "(R_i q_i)\u00b7(R_j k_j)/\u221ad",
+    "deberta": "q_i\u00b7k_j/\u221a(3d)",
+}
+
 # The rows of convolutions, whose softmax is the kernel, by the name of their class.
 CONVOLUTIONS = {
     "LightConv": "weight_r",
@@ -72,26 +79,11 @@ def describe_run(folder, sentence):
         "name": Path(folder).resolve().name,
         "variant": config.variant,
         "equation": VARIANTS[config.variant].equation,
-        "content": content_of(VARIANTS[config.variant]),
+        "content": CONTENT.get(config.variant, "q_i\u00b7k_j/\u221ad"),
         "beyond": config.beyond,
         "tokens": pieces,
         "layers": layers,
     }
-
-
-def content_of(variant):
-    """The content term of a Variant, as text. Two terms and one mixer change it."""
-    q = "q_i"
-    k = "k_j"
-    d = "d"
-    if "xl" in variant.terms:
-        q = "(q_i+u)"
-    if "rotary" in variant.terms:
-        q = f"(R_i {q})"
-        k = "(R_j k_j)"
-    if variant.mixer is Deberta:
-        d = "(3d)"
-    return f"{q}\u00b7{k}/\u221a{d}"
 
 
 @torch.no_grad()

@@ -83,19 +83,27 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_all_masked_tokens(corpus, runs
     assert abs(got - np.mean(losses)) < 1e-5
 
 
-def test_the_end_weights_are_divided_by_the_ratio_of_the_lengths_and_the_others_stay():
-    """256 tokens are 32 times as many as in the training. The model itself stays."""
+@pytest.mark.parametrize(
+    ("ends", "N", "left", "right"),
+    [
+        ("both", 256, 1 / 32, 1 / 32),  # 32 times as many tokens as in the training
+        ("both", 4, 1.0, 1.0),
+        ("left", 256, 1 / 32, 1.0),
+        ("right", 256, 1.0, 1 / 32),
+        ("constant", 256, 1 / 16, 1 / 16),
+        ("constant", 4, 1 / 16, 1 / 16),
+    ],
+)
+def test_the_end_weights_are_divided_and_the_others_stay(ends, N, left, right):
+    """The model itself stays, too."""
     model = small_model("composite", max_length=8)
-    changed = lengths.with_divided_end_weights(model, 256)
-    same = lengths.with_divided_end_weights(model, 4)
-    for own, other, short in zip(
-        model.bert.layers, changed.bert.layers, same.bert.layers, strict=True
-    ):
-        before, after, shorter = (x.mixer.terms["fixed"].beta for x in (own, other, short))
+    changed = lengths.with_divided_end_weights(model, N, ends)
+    for own, other in zip(model.bert.layers, changed.bert.layers, strict=True):
+        before, after = (x.mixer.terms["fixed"].beta for x in (own, other))
         ratio = (after - before).exp()  # (H, K)
-        assert torch.allclose(ratio[:, [0, -1]], torch.tensor(1 / 32), rtol=1e-5)
+        assert torch.allclose(ratio[:, 0], torch.tensor(left), rtol=1e-5)
+        assert torch.allclose(ratio[:, -1], torch.tensor(right), rtol=1e-5)
         assert (ratio[:, 1:-1] == 1).all()
-        assert (shorter == before).all()
 
 
 # --- The command ----------------------------------------------------------------------------------
@@ -106,7 +114,7 @@ def test_the_end_weights_are_divided_by_the_ratio_of_the_lengths_and_the_others_
     [
         ["alibi", "--lengths", "8", "9999999"],
         ["alibi", "--lengths", "4", "5", "6", "7"],
-        ["alibi", "--divide_end_weights"],
+        ["alibi", "--divide_end_weights", "both"],
         ["alibi", "--vocab_size", "40"],
         ["nowhere"],
     ],

@@ -61,7 +61,7 @@ def median_ratio(values, others):
 
     If a machine is busy during a whole round, all its times are longer and their ratios stay equal.
     """
-    return float(np.median(np.divide(values, others)))
+    return round(float(np.median(np.divide(values, others))), 3)
 
 
 def with_peak(run, device):
@@ -75,18 +75,6 @@ def with_peak(run, device):
     torch.cuda.reset_peak_memory_stats(device)
     result = run()
     return result, (torch.cuda.max_memory_allocated(device) - before) / 2**20
-
-
-def print_table(rows):
-    """Print each row, a dictionary, as soon as it is measured. Returns the list of all rows."""
-    measured = []
-    for row in rows:
-        if not measured:
-            print(*[key.rjust(24) for key in row])
-        cells = [format(x, ".4g") if isinstance(x, float) else str(x) for x in row.values()]
-        print(*[cell.rjust(24) for cell in cells])
-        measured.append(row)
-    return measured
 
 
 # --- Training steps of the variants ---------------------------------------------------------------
@@ -152,7 +140,7 @@ def step_rows(args, device, dtype):
     for name in trainers:
         yield {
             "variant": name,
-            "full_ms": 1000 * float(np.median(full_times[name])),
+            "full_ms": round(1000 * float(np.median(full_times[name])), 2),
             "full_ratio": median_ratio(full_times[name], full_times["absolute"]),
             "corpus_tokens_per_second": median_ratio(tokens, corpus_times[name]),
             "corpus_ratio": median_ratio(corpus_times[name], corpus_times["absolute"]),
@@ -182,7 +170,10 @@ def main(arguments=None):
     """Run the benchmark."""
     args = parse_arguments(arguments)
     device, dtype = choose_device(args.device, args.dtype)
-    rows = print_table(step_rows(args, device, dtype))
+    rows = []
+    for row in step_rows(args, device, dtype):
+        print(*[f"{name} {value}  " for name, value in row.items()])
+        rows.append(row)
     if args.out is not None:
         command = " ".join(["python -m lab.bench", *sys.argv[1:]])
         record = {"command": command, **made_by(device), "settings": vars(args), "rows": rows}

@@ -356,7 +356,7 @@ def difference_rows(records, measures, comparisons, p_values=()):
 
 
 def plan_table(toy, plan, seeds, measures, comparisons, tests):
-    """The differences of a hypothesis of docs/plan.md, or how many of its runs there are.
+    """The differences of a hypothesis of docs/plan.md.
 
     Args:
         toy, plan: records; those of the `seeds` are used.
@@ -364,15 +364,6 @@ def plan_table(toy, plan, seeds, measures, comparisons, tests):
         tests: list of (comparison, measure), one family. Other differences have no p-value.
     """
     records = [record for record in [*toy, *plan] if record["settings"]["seed"] in seeds]
-
-    # The answers are computed once, when all runs are finished and have all measures.
-    counts = {}
-    for variant in dict.fromkeys(itertools.chain(*comparisons)):
-        counts[variant] = min(len(values_of(records, variant, each)) for each in measures)
-    planned = len(seeds) * len(counts)
-    if sum(counts.values()) < planned:
-        return [f"Not enough runs yet: {sum(counts.values())} of {planned}."]
-
     differences = [difference_of(records, *test) for test in tests]
     p_values = dict(zip(tests, holm([each.p for each in differences]), strict=True))
     header, rows = difference_rows(records, measures, comparisons, p_values)
@@ -390,6 +381,25 @@ def plan_table(toy, plan, seeds, measures, comparisons, tests):
         f"{answers.count((False, False))} are negative."
     )
     return [*markdown(header, rows), "", note]
+
+
+def ends_table(records):
+    """H4 of docs/plan.md: a row without a division of the end weights, then one for each division.
+
+    The share of the rise that disappears is printed for each run; the losses are means over runs.
+    """
+    losses = np.array([[loss for _, loss in record["losses"]] for record in records])
+    losses = losses.reshape(-1, 3, len(LENGTHS))  # (divisions, runs, lengths)
+    rises = losses[:, :, -1] - losses[:, :, 1]  # from 128 to 2,048 tokens
+    shares = 100 - 100 * rises / rises[0]
+
+    rows = []
+    for record, share, loss in zip(records[::3], shares, losses.mean(axis=1), strict=True):
+        row = [str(record["measured"]["divide_end_weights"])]
+        row += [f"{x:.1f}" for x in share]
+        rows.append(row + [f"{x:.3f}" for x in loss])
+    header = ["divided", "seed 3 (%)", "seed 4 (%)", "seed 5 (%)"]
+    return markdown(header + [measure.title for measure in LENGTHS], rows)
 
 
 def summary_table(toy, english):
@@ -431,16 +441,9 @@ def steps_table(record):
     for row in record["rows"]:
         cells = [row["variant"], f"{row['full_ms']:,.0f} ms", f"{row['full_ratio']:.2f}"]
         cells += [f"{row['corpus_tokens_per_second']:,.0f} tok/s", f"{row['corpus_ratio']:.2f}"]
-        rows.append([*cells, f"{mib(row)} MiB"])
+        rows.append([*cells, f"{row['peak_mib']:,.0f} MiB"])
     header = ["variant", "full sequences", "x absolute", "text", "x absolute", "peak memory"]
     return markdown(header, rows)
-
-
-def mib(row):
-    """The peak memory of a row; without CUDA it is not measured."""
-    if row["peak_mib"] is None:
-        return "-"
-    return f"{row['peak_mib']:,.0f}"
 
 
 # --- All tables -----------------------------------------------------------------------------------
@@ -484,6 +487,7 @@ TABLES = {
     "plan-text":         (plan_table, PLANNED, range(3, 8), *PLAN_TEXT),
     "plan-order":        (plan_table, PLANNED, range(8), *PLAN_ORDER),
     "plan-order-new":    (plan_table, PLANNED, range(3, 8), *PLAN_ORDER),
+    "plan-ends":         (ends_table, ["plan-ends.jsonl"]),
     "toy-distances":     (measure_table, ["toy.jsonl"], DISTANCES, WITH_DISTANCES),
     "english":           (measure_table, ["english.jsonl"],
                           (PARAMETERS, LOSS, ACCURACY, BLIMP, COLA, SST)),

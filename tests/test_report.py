@@ -121,7 +121,7 @@ def test_a_cell_is_mean_and_standard_error_over_seeds_and_says_if_seeds_are_miss
     assert lines[3] == "| fixed | 1.500 +- 0.500 (2 seeds) |"
 
 
-def test_the_tests_of_the_plan_are_printed_when_all_runs_are_there():
+def test_the_tests_of_the_plan_are_corrected_and_other_differences_have_an_interval():
     """scipy's Welch test: p = 0.0705 and 0.63. Holm: the smaller one times 2."""
     losses = {"none": [13.0, 14.0, 12.0], "fixed": [11.0, 12.0, 10.0], "dynamic": [12, 15, 9.0]}
     records = []
@@ -140,8 +140,18 @@ def test_the_tests_of_the_plan_are_printed_when_all_runs_are_there():
     )
     assert answers in table[-1]
 
-    missing = report.plan_table(records[:5], records[6:], *arguments)
-    assert missing == ["Not enough runs yet: 8 of 9."]
+
+def test_the_table_of_end_weights_has_the_share_of_the_rise_that_each_division_removes():
+    """H4 of docs/plan.md. The rise from 128 to 2,048 tokens is 1 without a division."""
+    records = []
+    for ends, last_losses in ((None, [3.0, 3.0, 3.0]), ("both", [2.1, 2.2, 2.6])):
+        for last in last_losses:
+            losses = [[N, 2.0] for N in (64, 128, 256, 512, 1024)] + [[2048, last]]
+            records.append({"measured": {"divide_end_weights": ends}, "losses": losses})
+    lines = report.ends_table(records)
+    assert lines[2].startswith("| None | 0.0 | 0.0 | 0.0 | 2.000 |")
+    assert lines[3].startswith("| both | 90.0 | 80.0 | 40.0 | 2.000 |")
+    assert lines[3].endswith("| 2.300 |")
 
 
 @pytest.mark.parametrize(

@@ -385,6 +385,31 @@ def test_t5_with_one_bucket_per_position_is_the_fixed_term():
     assert_same(t5.query_rows(q), fixed.query_rows(q))
 
 
+def test_fixed_with_17_positions_is_t5_with_one_number_for_the_far_buckets_of_a_side():
+    """Buckets 8 to 15 hold abs(r) >= 8 on the left, 24 to 31 on the right."""
+    n = 100
+    t5 = TERMS["t5"](mixer_config("t5", heads=H)).double()
+    fixed = TERMS["fixed"](mixer_config("fixed", heads=H, kernel_size=17)).double()
+    left = [max(8 - distance, 0) for distance in range(16)]  # the columns of buckets 0 .. 15
+    right = [min(8 + distance, 16) for distance in range(16)]  # of buckets 16 .. 31
+    with torch.no_grad():
+        fixed.beta.copy_(draw(H, 17))
+        t5.beta.copy_(fixed.beta[:, left + right])
+    q = draw(B, H, n, d)
+    r = torch.arange(1 - n, n)
+    assert_same(t5.query_rows(q), fixed.query_rows(q)[..., r.clamp(-8, 8) + 8])
+
+
+def test_a_dynamic_term_contains_a_fixed_term_because_the_queries_have_a_bias():
+    """q_i . w_r = q'_i . w_r + b_q . w_r, where q_i = q'_i + b_q."""
+    mixer = mixer_of("dynamic")
+    term = mixer.terms["dynamic"]
+    q, _, _ = project(mixer, draw(B, N, C))
+    b_q = mixer.query.bias.view(H, 1, d)
+    beta = b_q @ term.w / math.sqrt(d)  # (H, 1, d) (d, K) -> (H, 1, K)
+    assert_same(term.query_rows(q), term.query_rows(q - b_q) + beta)
+
+
 def test_the_four_terms_of_transformer_xl_are_ours():
     """(a) q_i . k_j   (b) q_i . W S_r   (c) b_c . k_j   (d) b_p . W S_r, all over sqrt(d):
 

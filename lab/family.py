@@ -11,9 +11,9 @@ The record has a line per run: what made it (settings, code, made_by), the layer
 the scores: (H, N, N), what the position terms add to a_ij, minus the mean over j, which the softmax
 ignores.
 
-rotary has no term: it rotates queries and keys. But the keys of a head have a mean m, which adds to
-the scores what a bias of the keys adds: q_i . R_r m / sqrt(d), a dynamic term with w_r = R_r m
-(docs/family.md). These are its scores here: every key is replaced by m.
+rotary has no term: it rotates queries and keys. But the keys of a head have a mean k_mean, which
+adds to the scores what a bias of the keys adds: q_i . R_r k_mean / sqrt(d), a dynamic term with w_r
+= R_r k_mean (docs/family.md). These are its scores here: every key is replaced by k_mean.
 
 Layers and heads count from 1. Drawing needs matplotlib (pip install matplotlib).
 """
@@ -56,7 +56,7 @@ FIGURES = {
         "dynamic": (1, "q_i . w_r / sqrt(d)", QUERIES),
         "xl": (1, "(q_i + b_p) . W S_r / sqrt(d)", QUERIES),
         "deberta": (2, "both terms / sqrt(3d)", QUERIES),
-        "rotary": (3, "q_i . R_r m / sqrt(d)", QUERIES),
+        "rotary": (3, "q_i . R_r k_mean / sqrt(d)", QUERIES),
     },
 }
 SCHEMES = {name: scheme for schemes in FIGURES.values() for name, scheme in schemes.items()}

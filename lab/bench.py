@@ -14,7 +14,6 @@ time. Nothing is compiled by torch.compile. Letters as in attention.py.
 import argparse
 import functools
 import json
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -172,11 +171,10 @@ def main(arguments=None):
     device, dtype = choose_device(args.device, args.dtype)
     rows = []
     for row in step_rows(args, device, dtype):
-        print(*[f"{name} {value}  " for name, value in row.items()])
+        print(row)
         rows.append(row)
     if args.out is not None:
-        command = " ".join(["python -m lab.bench", *sys.argv[1:]])
-        record = {"command": command, **made_by(device), "settings": vars(args), "rows": rows}
+        record = {**made_by(device), "settings": vars(args), "rows": rows}
         write_text(args.out, json.dumps(record, indent=2, default=str) + "\n")
 
 

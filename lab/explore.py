@@ -121,7 +121,8 @@ def attention_heads(mixer, x, attention_mask, clipped):
         end_numbers_hold = clipped and has_window  # for all tokens farther away
         for head, head_rows in zip(heads, rows, strict=True):
             term = describe_term(name, SYMBOLS.get(name, ""), belongs_to, head_rows)
-            head["terms"].append({**term, "clipped": end_numbers_hold})
+            term["clipped"] = end_numbers_hold
+            head["terms"].append(term)
     return heads
 
 

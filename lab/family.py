@@ -59,14 +59,12 @@ FIGURES = {
         "rotary": (3, "q_i . R_r k_mean / sqrt(d)", QUERIES),
     },
 }
-SCHEMES = {name: scheme for schemes in FIGURES.values() for name, scheme in schemes.items()}
 
 
 @torch.no_grad()
-def record_of(variant, folder):
+def record_of(variant, layer, folder):
     """What made a run, and the scores that its position terms make in one layer."""
     first_line = read_records(folder / "log.jsonl")[0]
-    layer = SCHEMES[variant][0]
     model, tokenizer = load_run(folder)
     ids, pieces = encode(model, tokenizer, SENTENCE)
 
@@ -89,8 +87,9 @@ def record_of(variant, folder):
 def draw_family(records, schemes):
     """For each scheme, four rows against r, and beside them the map of head 1."""
     records = {record["settings"]["variant"]: record for record in records}
-    size = {"figsize": (8.2, 11.4), "width_ratios": (1.15, 1)}
-    figure, panels = load_pyplot().subplots(len(schemes), 2, **size)
+    figure, panels = load_pyplot().subplots(
+        len(schemes), 2, figsize=(8.2, 11.4), width_ratios=(1.15, 1)
+    )
     for (variant, (layer, term, lines)), (left, right) in zip(schemes.items(), panels, strict=True):
         tokens = records[variant]["tokens"]
         scores = np.array(records[variant]["scores"])  # (H, N, N)
@@ -104,7 +103,7 @@ def draw_family(records, schemes):
 
         # lines of maps against r = j - i, as far as the sentence reaches; j is from 0 to N - 1
         for (label, (h, i)), colour in zip(lines.items(), COLOURS, strict=False):
-            left.plot(range(-i, N - i), scores[h, i], color=colour, linewidth=1.3, label=label)
+            left.plot(range(-i, N - i), scores[h, i], color=colour, label=label)
             if h == 0:
                 right.get_yticklabels()[i].set_color(colour)  # this line of the map
         left.axvline(0, color="0.7", linewidth=0.6)
@@ -115,7 +114,7 @@ def draw_family(records, schemes):
             ylabel="added to a_ij, minus its mean",
         )
         left.set_title(f"{variant}: {term}")
-        left.legend(loc="best", fontsize=7, framealpha=0.6)
+        left.legend(fontsize=7)
 
     label = "added to the score of query i (down) and key j (to the right), minus the mean over j"
     figure.colorbar(
@@ -133,7 +132,10 @@ def parse_arguments(arguments=None):
 def main(arguments=None):
     args = parse_arguments(arguments)
     if args.runs:
-        records = [record_of(name, args.runs / f"{name}-seed3") for name in SCHEMES]
+        records = []
+        for schemes in FIGURES.values():
+            for name, (layer, *_) in schemes.items():
+                records.append(record_of(name, layer, args.runs / f"{name}-seed3"))
         write_text(RECORD, "".join(json.dumps(record) + "\n" for record in records))
     for path, schemes in FIGURES.items():
         draw_family(read_records(RECORD), schemes).savefig(path, dpi=100)

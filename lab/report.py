@@ -368,19 +368,26 @@ def plan_table(toy, plan, seeds, measures, comparisons, tests):
     p_values = dict(zip(tests, holm([each.p for each in differences]), strict=True))
     header, rows = difference_rows(records, measures, comparisons, p_values)
 
-    # the answers: how often (the difference is positive, p is below 0.05)
-    answers = [
-        (each.mean > 0, p_values[test] < 0.05)
-        for each, test in zip(differences, tests, strict=True)
+    # the answers: the signs of the differences with p < 0.05
+    shown = [
+        each.mean > 0 for each, p in zip(differences, p_values.values(), strict=True) if p < 0.05
     ]
     note = (
         f"{len(seeds)} runs of each variant. In brackets: 95 % interval, not corrected. p: Welch's "
         f"t-test, corrected for {len(tests)} tests by Holm's method. With p < 0.05, "
-        f"{answers.count((True, True))} of the {len(tests)} tested differences are positive and "
-        f"{answers.count((False, True))} negative; of the others, "
-        f"{answers.count((False, False))} are negative."
+        f"{shown.count(True)} of the {len(tests)} tested differences are positive and "
+        f"{shown.count(False)} negative."
     )
     return [*markdown(header, rows), "", note]
+
+
+def plateau_table(records):
+    """H3 of docs/plan.md: a row per run, with the first evaluation below the plateau of `none`."""
+    rows = []
+    for record in records:
+        below = [step for step, loss, _ in record["curve"] if loss < 5.675] or ["never"]
+        rows.append([record["run"], str(below[0]), f"{LOSS.value(record):.3f}"])
+    return markdown(["run", "below 5.675 at step", "held-out loss"], rows)
 
 
 def ends_table(records):
@@ -487,6 +494,7 @@ TABLES = {
     "plan-text":         (plan_table, PLANNED, range(3, 8), *PLAN_TEXT),
     "plan-order":        (plan_table, PLANNED, range(8), *PLAN_ORDER),
     "plan-order-new":    (plan_table, PLANNED, range(3, 8), *PLAN_ORDER),
+    "plan-plateau":      (plateau_table, ["plan-plateau.jsonl"]),
     "plan-ends":         (ends_table, ["plan-ends.jsonl"]),
     "toy-distances":     (measure_table, ["toy.jsonl"], DISTANCES, WITH_DISTANCES),
     "english":           (measure_table, ["english.jsonl"],

@@ -47,11 +47,11 @@ SYMBOLS = {
     "position_to_content": "k_j\u00b7(W_q P_(i\u2212j))/\u221a(3d)",
 }
 
-# The content of variants that change it.
+# The content, by the first term, or by the class of a mixer without terms, that changes it.
 CONTENT = {
     "xl": "(q_i+b_c)\u00b7k_j/\u221ad",
     "rotary": "(R_i q_i)\u00b7(R_j k_j)/\u221ad",
-    "deberta": "q_i\u00b7k_j/\u221a(3d)",
+    "Deberta": "q_i\u00b7k_j/\u221a(3d)",
 }
 
 # The rows of convolutions, whose softmax is the kernel, by the name of their class.
@@ -74,12 +74,14 @@ def describe_run(folder, sentence):
 
     # the maps and kernels of every layer, and what names the run
     config = model.config
+    variant = VARIANTS[config.variant]
+    first = [*variant.terms, variant.mixer.__name__][0]  # a term, otherwise the mixer
     layers = [describe_layer(model, ids, layer) for layer in range(1, config.layers + 1)]
     return {
         "name": Path(folder).resolve().name,
         "variant": config.variant,
-        "equation": VARIANTS[config.variant].equation,
-        "content": CONTENT.get(config.variant, "q_i\u00b7k_j/\u221ad"),
+        "equation": variant.equation,
+        "content": CONTENT.get(first, "q_i\u00b7k_j/\u221ad"),
         "beyond": config.beyond,
         "tokens": pieces,
         "layers": layers,
@@ -118,10 +120,9 @@ def attention_heads(mixer, x, attention_mask, clipped):
     content = q[0] @ k[0].transpose(-1, -2) / math.sqrt(q.shape[-1])  # (H, N, N)
     heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
     for name, belongs_to, has_window, rows in terms:
-        end_numbers_hold = clipped and has_window  # for all tokens farther away
         for head, head_rows in zip(heads, rows, strict=True):
             term = describe_term(name, SYMBOLS.get(name, ""), belongs_to, head_rows)
-            term["clipped"] = end_numbers_hold
+            term["clipped"] = clipped and has_window  # the end numbers hold for all far tokens
             head["terms"].append(term)
     return heads
 

@@ -221,9 +221,7 @@ def with_divided_end_weights(model, N, ends):
     The weights are exp(beta), so the logarithm of the divisor is subtracted from beta.
     """
     changed = copy.deepcopy(model)
-    divisor = max(1, N / model.config.max_length)
-    if ends == "constant":
-        divisor = 16
+    divisor = 16 if ends == "constant" else max(1, N / model.config.max_length)
     for layer in changed.bert.layers:
         beta = layer.mixer.terms["fixed"].beta  # (H, K)
         beta[:, ENDS[ends]] -= math.log(divisor)

@@ -295,8 +295,8 @@ def range_table(records, measure):
     """The table of one measure, and the lowest and the highest value of each variant."""
     header, rows = measure_rows(records, [measure])
     for row in rows:
-        values, _ = measured(records, row[0], measure)
-        row.append(f"{min(values.values()):.1f} to {max(values.values()):.1f}")
+        values = values_of(records, row[0], measure)
+        row.append(f"{min(values):.1f} to {max(values):.1f}")
     return [*markdown([*header, "range"], rows), "", origin(records)]
 
 
@@ -323,9 +323,8 @@ def origin(records):
 
 def machine(made_by):
     """The machine of a run and the version of torch, as text."""
-    threads = f"{made_by['threads']} threads"
-    if made_by["threads"] == 1:
-        threads = "one thread"
+    count = made_by["threads"]
+    threads = "one thread" if count == 1 else f"{count} threads"
     return f"{made_by['device']}, {threads}, torch {made_by['torch']}"
 
 
@@ -382,11 +381,14 @@ def plan_table(toy, plan, seeds, measures, comparisons, tests):
 
 
 def plateau_table(records):
-    """H3 of docs/plan.md: a row per run, with the first evaluation below the plateau of `none`."""
+    """H3 of docs/plan.md: a row per run, with the first evaluation that is off the plateau.
+
+    This is a loss below 5.675, 0.2 below the final loss of `none`.
+    """
     rows = []
     for record in records:
         below = [step for step, loss, _ in record["curve"] if loss < 5.675] or ["never"]
-        rows.append([record["run"], str(below[0]), f"{LOSS.value(record):.3f}"])
+        rows.append([record["run"], str(below[0]), f"{record['result']['loss']:.3f}"])
     return markdown(["run", "below 5.675 at step", "held-out loss"], rows)
 
 
@@ -396,17 +398,22 @@ def ends_table(records):
     The share of the rise that disappears is printed for each run; the losses are means over runs.
     """
     losses = np.array([[loss for _, loss in record["losses"]] for record in records])
-    losses = losses.reshape(-1, 3, len(LENGTHS))  # (divisions, runs, lengths)
+    losses = losses.reshape(-1, 3, 6)  # (divisions, runs, lengths)
     rises = losses[:, :, -1] - losses[:, :, 1]  # from 128 to 2,048 tokens
     shares = 100 - 100 * rises / rises[0]
 
+    # a row per division, which three records have: the first of them names it
     rows = []
     for record, share, loss in zip(records[::3], shares, losses.mean(axis=1), strict=True):
-        row = [str(record["measured"]["divide_end_weights"])]
-        row += [f"{x:.1f}" for x in share]
-        rows.append(row + [f"{x:.3f}" for x in loss])
-    header = ["divided", "seed 3 (%)", "seed 4 (%)", "seed 5 (%)"]
-    return markdown(header + [measure.title for measure in LENGTHS], rows)
+        rows.append(
+            [
+                f"{record['measured']['divide_end_weights']}",
+                *[f"{x:.1f}" for x in share],
+                *[f"{x:.3f}" for x in loss],
+            ]
+        )
+    seeds = ("seed 3 (%)", "seed 4 (%)", "seed 5 (%)")
+    return markdown(["divided", *seeds, *[measure.title for measure in LENGTHS]], rows)
 
 
 def summary_table(toy, english):

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, processors
 
-from data import SPECIAL_TOKENS
+from data import PAD, SPECIAL_TOKENS
 from model import BertConfig, BertForMaskedLM, load_run, save_run
 from support.commands import UserError, run_command
 from support.files import load_checkpoint, new_folder, write_text
@@ -397,7 +397,7 @@ def published_config(config, kind):
     values["embedding_size"] = config.embedding_size
     values["hidden_dropout_prob"] = config.dropout
     values["attention_probs_dropout_prob"] = config.dropout
-    values["pad_token_id"] = SPECIAL_TOKENS.index("[PAD]")
+    values["pad_token_id"] = PAD
     if kind == "convbert":
         values["conv_kernel_size"] = config.kernel_size
         values["num_groups"] = 1
@@ -451,7 +451,7 @@ def main(arguments=None):
     args = parse_arguments(arguments)
     if args.target.exists():
         raise UserError(f"{args.target} already exists; name a new folder")
-    print("\n".join(COMMANDS[args.command](args.source, args.target)))
+    print(*COMMANDS[args.command](args.source, args.target), sep="\n")
 
 
 if __name__ == "__main__":

@@ -121,8 +121,8 @@ def attention_heads(mixer, x, attention_mask, clipped):
     heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
     for name, belongs_to, has_window, rows in terms:
         for head, head_rows in zip(heads, rows, strict=True):
-            term = describe_term(name, SYMBOLS.get(name, ""), belongs_to, head_rows)
-            term["clipped"] = clipped and has_window  # the end numbers hold for all far tokens
+            symbol = SYMBOLS.get(name, "")
+            term = describe_term(name, symbol, belongs_to, head_rows, clipped and has_window)
             head["terms"].append(term)
     return heads
 
@@ -177,16 +177,18 @@ def convolution_heads(mixer, x, attention_mask):
     return heads
 
 
-def describe_term(name, symbol, belongs_to, rows):
+def describe_term(name, symbol, belongs_to, rows, clipped=False):
     """One term of one head.
 
-    rows: (N, K), or (1, K) for a fixed row. For a term without a window, K is 2N - 1.
+    Args:
+        rows: (N, K), or (1, K) for a fixed row. For a term without a window, K is 2N - 1.
+        clipped: whether the two end numbers also hold for all tokens farther away.
     """
     return {
         "name": name,
         "symbol": symbol,
         "belongs_to": belongs_to,
-        "clipped": False,  # whether the two end numbers also hold for all tokens farther away
+        "clipped": clipped,
         "rows": pack(rows),
     }
 

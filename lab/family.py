@@ -19,7 +19,6 @@ Layers and heads count from 1. Drawing needs matplotlib (pip install matplotlib)
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +26,9 @@ import torch
 
 from lab.figures import COLOURS, load_pyplot
 from lab.look import attention_map, encode, input_of_mixer, mixer_of
-from lab.report import read_records
+from lab.report import read_records, write_records
 from model import load_run
 from support.commands import run_command
-from support.files import write_text
 
 RECORD = Path("results/family-rows.jsonl")
 
@@ -136,7 +134,7 @@ def main(arguments=None):
         for schemes in FIGURES.values():
             for name, (layer, *_) in schemes.items():
                 records.append(record_of(name, layer, args.runs / f"{name}-seed3"))
-        write_text(RECORD, "".join(json.dumps(record) + "\n" for record in records))
+        write_records(RECORD, records)
     for path, schemes in FIGURES.items():
         draw_family(read_records(RECORD), schemes).savefig(path, dpi=100)
         print(path)

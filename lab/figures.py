@@ -218,15 +218,14 @@ def draw_runs():
     """Every run: a panel per measure, a line per variant, a dot per run."""
     toy = records_of("toy.jsonl") + records_of("plan-toy.jsonl")
     english = records_of("english.jsonl")
-    panels = []
-    for measure in (report.LOSS, report.TOY_PAIRS, report.TOY_GLUE):
-        panels.append(("toy language", toy, measure))
-    for measure in report.ENGLISH_MEASURES:
-        panels.append(("English", english, measure))
+    panels = [("toy language", toy, measure) for measure in report.TOY_MEASURES]
+    panels += [("English", english, measure) for measure in report.ENGLISH_MEASURES]
 
     # the lowest loss on the toy language at the top
-    variants = list({record["settings"]["variant"] for record in toy})
-    variants.sort(key=lambda variant: -np.mean(report.values_of(toy, variant, report.LOSS)))
+    variants = sorted(
+        {record["settings"]["variant"] for record in toy},
+        key=lambda variant: -np.mean(report.values_of(toy, variant, report.LOSS)),
+    )
     colours = dict.fromkeys(report.WITH_TEXT, BLUE) | dict.fromkeys(report.WITHOUT_TEXT, RED)
 
     figure, axes = load_pyplot().subplots(1, len(panels), sharey=True, figsize=(10, 4.2))

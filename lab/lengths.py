@@ -58,7 +58,6 @@ Letters as in attention.py; a batch has M scored tokens, and the vocabulary V.
 
 import argparse
 import copy
-import json
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -69,11 +68,10 @@ from torch.nn import functional as F
 
 from attention import VARIANTS
 from data import CLS, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
-from lab.report import length_measures, measure_table, pretraining_settings
+from lab.report import length_measures, measure_table, pretraining_settings, write_records
 from model import IGNORED, load_config, load_run
 from support.commands import UserError, made_by, number, positive_int, run_command
 from support.devices import autocast, choose_device
-from support.files import write_text
 from support.glue_table import Run, group_runs
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
@@ -312,17 +310,18 @@ def main(arguments=None):
     for run in runs:
         losses = measure_run(run.folder, text, lengths, args.divide_end_weights, device, dtype)
         print(f"{run.folder}  {losses}", flush=True)
-        record = {
-            "run": run.folder.resolve().name,
-            "settings": run.settings,
-            "made_by": made_by(device),
-            "measured": measured,
-            "losses": losses,
-        }
-        records.append(record)
-    print("\n".join(measure_table(records, length_measures(lengths))))
+        records.append(
+            {
+                "run": run.folder.resolve().name,
+                "settings": run.settings,
+                "made_by": made_by(device),
+                "measured": measured,
+                "losses": losses,
+            }
+        )
+    print(*measure_table(records, length_measures(lengths)), sep="\n")
     if args.out is not None:
-        write_text(args.out, "".join(json.dumps(record) + "\n" for record in records))
+        write_records(args.out, records)
 
 
 if __name__ == "__main__":

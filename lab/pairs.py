@@ -49,6 +49,7 @@ from lab.report import (
     of_variants,
     pairs_measure,
     pretraining_settings,
+    read_records,
 )
 from model import load_config, load_run
 from support.commands import UserError, made_by, run_command
@@ -59,9 +60,6 @@ from support.statistics import INTERVAL_NOTE
 # Two scores that differ by less than this, in nats, count as equal. Scores that should be equal
 # differ by about 1e-6 if their batches have different shapes, because float32 rounds each sum.
 TIE = 1e-4
-
-# How many tokens a batch has. On a CPU, small batches are faster: they stay in its cache.
-TOKENS_PER_BATCH = {"cpu": 2048, "cuda": 65_536, "mps": 16_384}
 
 # BLiMP (Warstadt et al. 2020): 67 paradigms of 1,000 English pairs. The files name 13 phenomena,
 # the paper 12: it counts "s-selection" as "argument_structure".
@@ -251,7 +249,9 @@ def score_run(folder, paradigms, device):
     """Score a run on a list of Paradigm. Returns the dictionary that its file has."""
     model, tokenizer = load_run(folder)
     model = model.to(device)
-    tokens_per_batch = TOKENS_PER_BATCH.get(device.type, 2048)
+
+    # on a CPU, small batches are faster: they stay in its cache
+    tokens_per_batch = 2048 if device.type == "cpu" else 16_384
 
     # the scores of the good and the bad sentences of each paradigm, and what they say
     results = []
@@ -277,7 +277,7 @@ def read_run(folder, data):
     path = result_path(folder, data)
     if not path.exists():
         raise UserError(f"{folder} has no result on {data}: omit --table and --compare first")
-    result = json.loads(path.read_text(encoding="utf-8"))
+    result = read_records(path)
     if result["model"] != sha256_of(Path(folder, "model.pt"))[:12]:
         raise UserError(f"{path} is of another model than {folder}/model.pt: delete it")
     settings = pretraining_settings(folder)
@@ -307,7 +307,7 @@ def print_tables(records, data, compared):
 
     # a row per phenomenon, a column per variant
     first, *others = zip(header, *rows, *differences, strict=True)
-    print("\n".join([*markdown(first, others), "", note]))
+    print(*markdown(first, others), "", note, sep="\n")
 
 
 # --- The command line -----------------------------------------------------------------------------

@@ -59,14 +59,11 @@ ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
 
 def collect(folders, out):
     """Add the records of runs to a file. An old record of the same run is replaced."""
-    records = {}
-    if out.exists():
-        records = {identity(record): record for record in read_records(out)}
-    for folder in folders:
-        record = record_of_run(Path(folder))
-        records[identity(record)] = record
-    write_text(out, "".join(json.dumps(record) + "\n" for record in records.values()))
-    print(f"{out}: {len(records)} runs")
+    records = read_records(out) if out.exists() else []
+    records += [record_of_run(Path(folder)) for folder in folders]
+    last_of_each = {identity(record): record for record in records}
+    write_records(out, last_of_each.values())
+    print(f"{out}: {len(last_of_each)} runs")
 
 
 def identity(record):
@@ -90,7 +87,7 @@ def record_of_run(folder):
         del result["log"]  # the curve of its loss
     pairs = {}
     for path in sorted((folder / "pairs").glob("*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = read_records(path)
         models.append(result["model"])
         pairs[path.stem] = result["paradigms"]
     if set(models) - {sha256_of(folder / "model.pt")[:12]}:
@@ -101,13 +98,14 @@ def record_of_run(folder):
         parameters = parameter_count(BertForMaskedLM(config))
 
     seconds = steps[-1]["seconds"]
-    names = ("step", "held_out_loss", "held_out_accuracy")
     return {
         "run": folder.resolve().name,
         "settings": first["settings"],
         "made_by": first["made_by"],
         "continued": [line["made_by"] for line in lines if "made_by" in line],
-        "curve": [[line[name] for name in names] for line in evaluations],
+        "curve": [
+            [line["step"], line["held_out_loss"], line["held_out_accuracy"]] for line in evaluations
+        ],
         "result": {
             "loss": evaluations[-1]["held_out_loss"],
             "accuracy": evaluations[-1]["held_out_accuracy"],
@@ -135,6 +133,11 @@ def read_records(path):
     if path.suffix == ".json":
         return json.loads(text)
     return [json.loads(line) for line in text.splitlines()]
+
+
+def write_records(path, records):
+    """Write a .jsonl file: one line per record."""
+    write_text(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
 # --- What is measured of a run --------------------------------------------------------------------
@@ -196,7 +199,7 @@ BLIMP = pairs_measure("BLiMP (%)", "blimp")
 TOY_GLUE = Measure("toy GLUE", 1, column="GLUE")
 COLA = Measure("CoLA", 1, column="CoLA")
 SST = Measure("SST-2", 1, column="SST")
-TOY_MEASURES = (LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE)
+TOY_MEASURES = (LOSS, TOY_PAIRS, TOY_GLUE)
 ENGLISH_MEASURES = (LOSS, BLIMP, COLA, SST)
 
 
@@ -271,7 +274,7 @@ def cell(records, variant, measure):
 
 def markdown(header, rows):
     """The lines of a table in Markdown. header, rows: lists of cells, which are strings."""
-    lines = [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in [header, *rows]]
+    lines = [f"| {' | '.join(row)} |" for row in [header, *rows]]
     return [lines[0], "|" + "---|" * len(header), *lines[1:]]
 
 
@@ -313,9 +316,8 @@ def origin(records):
     """Where and by which code the numbers of a table were made, as a line below it."""
     origins = []
     for record in records:
-        results = record.get("glue", [])
         origins += [record["made_by"], *record.get("continued", [])]
-        origins += [result["made_by"] for result in results if "made_by" in result]
+        origins += [result["made_by"] for result in record.get("glue", [])]
     machines = dict.fromkeys(machine(made_by) for made_by in origins)
     codes = {made_by.get("commit", made_by.get("code")) for made_by in origins}
     return f"{len(records)} runs; {'; '.join(machines)}; versions of the code: {len(codes)}."
@@ -323,9 +325,7 @@ def origin(records):
 
 def machine(made_by):
     """The machine of a run and the version of torch, as text."""
-    count = made_by["threads"]
-    threads = "one thread" if count == 1 else f"{count} threads"
-    return f"{made_by['device']}, {threads}, torch {made_by['torch']}"
+    return f"{made_by['device']}, threads: {made_by['threads']}, torch {made_by['torch']}"
 
 
 def notes(lines):
@@ -354,15 +354,15 @@ def difference_rows(records, measures, comparisons, p_values=()):
     return ["difference", *[measure.title for measure in measures]], rows
 
 
-def plan_table(toy, plan, seeds, measures, comparisons, tests):
+def plan_table(before, plan, seeds, measures, comparisons, tests):
     """The differences of a hypothesis of docs/plan.md.
 
     Args:
-        toy, plan: records; those of the `seeds` are used.
+        before, plan: records of runs made before the plan and for it; those of `seeds` are used.
         measures, comparisons: as of `difference_rows`.
         tests: list of (comparison, measure), one family. Other differences have no p-value.
     """
-    records = [record for record in [*toy, *plan] if record["settings"]["seed"] in seeds]
+    records = [record for record in [*before, *plan] if record["settings"]["seed"] in seeds]
     differences = [difference_of(records, *test) for test in tests]
     p_values = dict(zip(tests, holm([each.p for each in differences]), strict=True))
     header, rows = difference_rows(records, measures, comparisons, p_values)
@@ -420,7 +420,7 @@ def summary_table(toy, english):
     """The small table of README.md: a row per measure, a column per variant of the order."""
     rows = []
     for text, records, measures in (
-        ("toy language", toy, (LOSS, TOY_PAIRS, TOY_GLUE)),
+        ("toy language", toy, TOY_MEASURES),
         ("English", english, ENGLISH_MEASURES),
     ):
         check(records)
@@ -430,6 +430,25 @@ def summary_table(toy, english):
             rows.append([f"{text}, {steps:,} steps: {measure.title}", *cells])
     lines = markdown(["", *ORDER], rows)
     return [*lines, *notes(lines)]
+
+
+def noise_table(records, again, measures, variants):
+    """The noise between seeds and between processors, as standard deviations of a run.
+
+    Between seeds: of runs of one variant on one kind of processor. Between processors: of two runs
+    that differ in nothing else. Both are pooled: the root of the mean variance.
+
+    again: records of the same runs of these variants on another kind of processor.
+    """
+    rows = []
+    for measure in measures:
+        # (2 kinds of processor, variants, seeds)
+        values = [
+            [values_of(each, variant, measure) for variant in variants] for each in (records, again)
+        ]
+        deviations = [np.sqrt(np.var(values, axis=axis, ddof=1).mean()) for axis in (2, 0)]
+        rows.append([measure.title, *[f"{x:.{measure.digits}f}" for x in deviations]])
+    return markdown(["standard deviation of a run", "between seeds", "between processors"], rows)
 
 
 def first_command_table(records):
@@ -481,13 +500,9 @@ PLAN_TEXT = [TOY_GLUE], TEXT_STEPS, [(step, TOY_GLUE) for step in TEXT_STEPS]
 # H2: each variant against the one before it; `composite - dynamic` is not tested
 ORDER_STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
 ORDER_TESTS = list(itertools.product(ORDER_STEPS[:-1], [TOY_PAIRS, TOY_GLUE]))
-PLAN_ORDER = [LOSS, TOY_PAIRS, TOY_GLUE], ORDER_STEPS, ORDER_TESTS
+PLAN_ORDER = TOY_MEASURES, ORDER_STEPS, ORDER_TESTS
 
 # fmt: off
-# variants that read every length, and whose loss depends on it
-WITH_LENGTHS = ("none", "fixed", "dynamic", "composite", "depthwise", "t5", "alibi", "fire", "xl",
-                "rotary", "deberta", "canon", "dynamicconv-hybrid")
-
 # {name: (function, the files in results/ whose contents it gets, further arguments)}
 TABLES = {
     # README.md
@@ -497,7 +512,8 @@ TABLES = {
     "neighbours":        (range_table, ["neighbours.jsonl"], ACCURACY),
     "lesson":            (measure_table, ["lesson.jsonl"], (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS)),
     # docs/results.md
-    "toy-language":      (measure_table, ["toy.jsonl"], (PARAMETERS, *TOY_MEASURES)),
+    "toy-language":      (measure_table, ["toy.jsonl"],
+                          (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE)),
     "plan-text":         (plan_table, PLANNED, range(3, 8), *PLAN_TEXT),
     "plan-order":        (plan_table, PLANNED, range(8), *PLAN_ORDER),
     "plan-order-new":    (plan_table, PLANNED, range(3, 8), *PLAN_ORDER),
@@ -506,7 +522,7 @@ TABLES = {
     "toy-distances":     (measure_table, ["toy.jsonl"], DISTANCES, WITH_DISTANCES),
     "english":           (measure_table, ["english.jsonl"],
                           (PARAMETERS, LOSS, ACCURACY, BLIMP, COLA, SST)),
-    "english-lengths":   (measure_table, ["english-lengths.jsonl"], LENGTHS, WITH_LENGTHS),
+    "english-lengths":   (measure_table, ["english-lengths.jsonl"], LENGTHS),
     # docs/speed.md
     "speed-steps":       (steps_table, ["bench-steps-bf16.json"]),
 }
@@ -565,7 +581,7 @@ def main(arguments=None):
         write_tables()
     else:
         for name in args.words or TABLES:
-            print("\n".join([name, "", *lines_of(name), ""]))
+            print(name, "", *lines_of(name), "", sep="\n")
 
 
 if __name__ == "__main__":

@@ -140,10 +140,8 @@ def test_the_figures_of_the_results_are_drawn_from_the_records(tmp_path, monkeyp
         ("composite", ["loss", "nowhere"]),
     ],
 )
-def test_a_mistake_of_the_user_is_one_line(variant, arguments, tmp_path, run_program):
+def test_a_mistake_of_the_user_is_one_line(variant, arguments, tmp_path, refused):
     pytest.importorskip("matplotlib")
     save_run(tmp_path / "run", model_of(variant)[0], word_tokenizer())
     words = [str(tmp_path / "run") if word == "RUN" else word for word in arguments]
-    outcome = run_program(figures.main, *words)
-    assert outcome.code == 1
-    assert outcome.error.startswith("error: ") and outcome.error.count("\n") == 1
+    assert refused(figures.main, *words).startswith("error: ")

@@ -47,11 +47,10 @@ def run_record(variant="none", seed=0, loss=2.0, glue=(), pairs=None, **settings
 
 
 @pytest.fixture
-def trained(small_text, tmp_path):
+def trained(on_small_text, tmp_path):
     """A run of two steps, with a result of glue.py and one of lab.pairs."""
-    options = ["--corpus", small_text.file, "--cache_dir", small_text.cache, "--device", "cpu"]
-    options += ["--variant", "fixed", "--steps", 2, "--batch_size", 4, "--seq_len", 16]
-    pretrain.main([str(option) for option in [*options, "--out_dir", tmp_path]])
+    options = [*on_small_text, "--variant", "fixed", "--steps", 2, "--batch_size", 4]
+    pretrain.main([str(word) for word in [*options, "--seq_len", 16, "--out_dir", tmp_path]])
     folder = tmp_path / "corpus-fixed"
     digest = sha256_of(folder / "model.pt")[:12]
     results = {
@@ -68,7 +67,7 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     trained, tmp_path, run_program
 ):
     out = tmp_path / "a.jsonl"
-    out.write_text(json.dumps(run_record()) + "\n")
+    report.write_records(out, [run_record()])
     for _ in range(2):  # the second record takes the place of the first one
         assert run_program(report.main, "collect", trained, "--out", out).code == 0
     _, record = report.read_records(out)
@@ -88,10 +87,10 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
 
 @pytest.mark.parametrize("mistake", ["no run", "unfinished", "other model", "no table"])
 def test_a_mistake_of_the_user_is_one_line_and_the_file_of_records_stays(
-    mistake, trained, tmp_path, run_program
+    mistake, trained, tmp_path, refused
 ):
     out = tmp_path / "a.jsonl"
-    out.write_text(json.dumps(run_record()) + "\n")
+    report.write_records(out, [run_record()])
     words = ["collect", trained, "--out", out]
     if mistake == "no run":
         words[1] = tmp_path / "nowhere"
@@ -103,9 +102,7 @@ def test_a_mistake_of_the_user_is_one_line_and_the_file_of_records_stays(
     else:
         (trained / "pairs/toy.json").write_text('{"model": "before", "paradigms": []}')
     before = out.read_bytes()
-    outcome = run_program(report.main, *words)
-    assert outcome.code == 1
-    assert outcome.error.startswith("error: ") and outcome.error.count("\n") == 1
+    assert refused(report.main, *words).startswith("error: ")
     assert out.read_bytes() == before
 
 
@@ -136,6 +133,16 @@ def test_the_tests_of_the_plan_are_corrected_and_other_differences_have_an_inter
     assert table[2] == "| fixed - none | -2.000 (-4.267 to 0.267), p = 0.14 |"
     assert table[4] == "| dynamic - none | -1.000 (-7.645 to 5.645) |"
     assert "With p < 0.05, 0 of the 2 tested differences are positive and 0 neg" in table[-1]
+
+
+def test_the_noise_of_seeds_is_within_a_variant_and_that_of_processors_between_equal_runs():
+    records, again = [
+        [run_record(seed=seed, loss=loss) for seed, loss in enumerate(losses)]
+        for losses in ([1.0, 3.0], [2.0, 6.0])
+    ]
+    # variances between seeds: 2 and 8, mean 5; between processors: 0.5 and 4.5, mean 2.5
+    lines = report.noise_table(records, again, [report.LOSS], ["none"])
+    assert lines[2] == "| held-out loss | 2.236 | 1.581 |"
 
 
 def test_the_table_of_end_weights_has_the_share_of_the_rise_that_each_division_removes():

@@ -117,8 +117,8 @@ def draw_fixed(model, tokenizer, args):
     colours = [BLUE] * K
     colours[K // 2] = RED
 
-    # one line of small charts per layer; more layers make each of them lower
-    height = 0.7 + max(0.55, 0.9 - 0.03 * layers) * layers  # inches
+    # one line of small charts per layer
+    height = 0.7 + 0.75 * layers  # inches
     figure, axes = load_pyplot().subplots(
         layers, H, squeeze=False, sharex=True, sharey=True, figsize=(6.3, height)
     )

@@ -128,10 +128,7 @@ def data_name(data):
         return data
     if not Path(data).is_dir():
         raise UserError(f"--data {data} is not toy, not blimp, and not a folder")
-    name = Path(data).resolve().name
-    if name in ("toy", "blimp"):
-        raise UserError(f"{data} has the name of built-in pairs: give the folder another name")
-    return name
+    return Path(data).resolve().name
 
 
 # --- Scores ---------------------------------------------------------------------------------------

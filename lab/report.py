@@ -379,9 +379,8 @@ def plan_table(before, plan, seeds, measures, comparisons, tests):
     ]
     note = (
         f"{len(seeds)} runs of each variant. In brackets: 95 % interval, not corrected. p: Welch's "
-        f"t-test, corrected for {len(tests)} tests by Holm's method. With p < 0.05, "
-        f"{shown.count(True)} of the {len(tests)} tested differences are positive and "
-        f"{shown.count(False)} negative."
+        f"t-test, corrected by Holm's method (tests: {len(tests)}). Differences with p < 0.05: "
+        f"{shown.count(True)} positive, {shown.count(False)} negative."
     )
     return [*markdown(header, rows), "", note]
 
@@ -521,6 +520,9 @@ ORDER_STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
 ORDER_TESTS = list(itertools.product(ORDER_STEPS[:-1], [TOY_PAIRS, TOY_SCORE]))
 PLAN_ORDER = [LOSS, TOY_PAIRS, TOY_SCORE], ORDER_STEPS, ORDER_TESTS
 
+# H3
+PLATEAU_STEP = ("dynamic", "absolute")
+
 # fmt: off
 # {name: (function, the files in results/ whose contents it gets, further arguments)}
 TABLES = {
@@ -537,6 +539,8 @@ TABLES = {
     "plan-order":        (plan_table, ALL_TOY, range(8), *PLAN_ORDER),
     "plan-order-new":    (plan_table, ALL_TOY, range(3, 8), *PLAN_ORDER),
     "plan-plateau":      (plateau_table, ["plan-plateau.jsonl"]),
+    "plan-plateau-test": (plan_table, ["english.jsonl", "plan-plateau.jsonl"], range(4, 7),
+                          [LOSS], [PLATEAU_STEP], [(PLATEAU_STEP, LOSS)]),
     "plan-ends":         (ends_table, ["plan-ends.jsonl"]),
     "toy-distances":     (measure_table, ["toy.jsonl"], DISTANCES, WITH_DISTANCES),
     "english":           (measure_table, ["english.jsonl"],

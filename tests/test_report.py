@@ -132,7 +132,7 @@ def test_the_tests_of_the_plan_are_corrected_and_other_differences_have_an_inter
     table = report.plan_table(records[:5], records[5:], *arguments)
     assert table[2] == "| fixed - none | -2.000 (-4.267 to 0.267), p = 0.14 |"
     assert table[4] == "| dynamic - none | -1.000 (-7.645 to 5.645) |"
-    assert "With p < 0.05, 0 of the 2 tested differences are positive and 0 neg" in table[-1]
+    assert "(tests: 2). Differences with p < 0.05: 0 positive, 0 negative." in table[-1]
 
 
 def test_the_noise_of_seeds_is_within_a_variant_and_that_of_processors_between_equal_runs():

@@ -44,7 +44,7 @@ from glue import read_results
 from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
 from support.files import sha256_of, write_text
-from support.glue_table import NOTES, Run, group_runs, marks_of, means_of, scores_of
+from support.glue_table import Run, group_runs
 from support.statistics import difference, holm, mean_and_standard_error
 
 ROOT = Path(__file__).parent.parent
@@ -151,13 +151,11 @@ class Measure:
         title: in the head of the table.
         digits: after the point; None for a number that all runs of a variant share.
         value: function from a record to the number, or to None if it was not measured.
-        column: of the GLUE table, if the measure is a score of fine-tuning, in place of `value`.
     """
 
     title: str
     digits: int | None
-    value: Callable | None = None
-    column: str | None = None
+    value: Callable
 
 
 def pairs_measure(title, data, name=None):
@@ -181,6 +179,24 @@ def pairs_accuracy(record, data, name):
     return float(np.mean(accuracies))
 
 
+def glue_measure(title, task=None):
+    """The Measure of `glue_score`."""
+    return Measure(title, 1, partial(glue_score, task=task))
+
+
+def glue_score(record, task):
+    """The score after fine-tuning, a mean over tasks; None if not measured.
+
+    task: the name of one task; None for all. The score of a task is the mean of its metrics, and
+        for MNLI of its two halves.
+    """
+    scores = []
+    for result in record["glue"]:
+        if task in (None, result["settings"]["task"]):
+            scores.append(result["result"]["score"])
+    return float(np.mean(scores)) if scores else None
+
+
 def length_measures(lengths):
     """The loss in sequences of N tokens, which lab.lengths measures, for each N."""
     return [Measure(f"{N:,} tokens", 3, partial(loss_at, N=N)) for N in lengths]
@@ -196,16 +212,10 @@ LOSS = Measure("held-out loss", 3, lambda record: record["result"]["loss"])
 ACCURACY = Measure("accuracy (%)", 2, lambda record: 100 * record["result"]["accuracy"])
 TOY_PAIRS = pairs_measure("minimal pairs (%)", "toy")
 BLIMP = pairs_measure("BLiMP (%)", "blimp")
-TOY_GLUE = Measure("toy GLUE", 1, column="GLUE")
-COLA = Measure("CoLA", 1, column="CoLA")
-SST = Measure("SST-2", 1, column="SST")
-
-# docs/plan.md: the mean over the tasks, WNLI included, where MNLI has one score for its two halves
-TOY_SCORE = Measure(
-    "toy score", 1, lambda record: np.mean([each["result"]["score"] for each in record["glue"]])
-)
-
-TOY_MEASURES = (LOSS, TOY_PAIRS, TOY_GLUE)
+TOY_SCORE = glue_measure("toy score")  # the mean over nine tasks, as in docs/plan.md
+COLA = glue_measure("CoLA", "cola")
+SST = glue_measure("SST-2", "sst-2")
+TOY_MEASURES = (LOSS, TOY_PAIRS, TOY_SCORE)
 ENGLISH_MEASURES = (LOSS, BLIMP, COLA, SST)
 
 
@@ -213,41 +223,28 @@ ENGLISH_MEASURES = (LOSS, BLIMP, COLA, SST)
 
 
 def check(records):
-    """UserError if two runs were not trained in the same way or not scored on the same pairs."""
-    group_runs([glue_run(record) for record in records])
+    """UserError if two runs were not trained in the same way, or not scored on the same data."""
+    group_runs(
+        [Run(record["run"], record["settings"], record.get("glue", [])) for record in records]
+    )
 
-    # the mean of other paradigms would be another number
+    # the mean of other paradigms or tasks would be another number
     first = {}
     for record in records:
+        parts = {}
         for data, entries in record.get("pairs", {}).items():
-            paradigms = sorted((entry["paradigm"], entry["pairs"]) for entry in entries)
-            if first.setdefault(data, paradigms) != paradigms:
-                raise UserError(f"{record['run']} was scored on other pairs of {data}: score again")
-
-
-def glue_run(record):
-    """The Run of support/glue_table.py from the record of a run."""
-    return Run(record["run"], record["settings"], record.get("glue", []))
-
-
-def measured(records, variant, measure):
-    """({pre-training seed: value} of the runs of a variant that have the measure, its marks).
-
-    Of GLUE, a value is the mean over the fine-tuning seeds of a run.
-    """
-    runs = of_variants(records, [variant])
-    if measure.column is not None:
-        group = [glue_run(record) for record in runs]
-        scores = scores_of(group).get(measure.column, {})
-        return means_of(scores), marks_of(group, measure.column)
-    values = {record["settings"]["seed"]: measure.value(record) for record in runs}
-    return {seed: value for seed, value in values.items() if value is not None}, ""
+            parts[data] = sorted((entry["paradigm"], entry["pairs"]) for entry in entries)
+        if record.get("glue"):
+            parts["GLUE"] = sorted(result["settings"]["task"] for result in record["glue"])
+        for data, names in parts.items():
+            if first.setdefault(data, names) != names:
+                raise UserError(f"{record['run']} was scored on other parts of {data}: score again")
 
 
 def values_of(records, variant, measure):
     """The values of all runs of a variant that have the measure, a list."""
-    by_seed, _ = measured(records, variant, measure)
-    return list(by_seed.values())
+    values = [measure.value(record) for record in of_variants(records, [variant])]
+    return [value for value in values if value is not None]
 
 
 def difference_of(records, comparison, measure):
@@ -259,17 +256,16 @@ def difference_of(records, comparison, measure):
 
 
 def cell(records, variant, measure):
-    """Mean, standard error and marks, "55.2 +- 2.1*"; "" if no run has the measure.
+    """Mean and standard error, "55.2 +- 2.1"; "" if no run has the measure.
 
     A cell with fewer seeds than the table says so: "5.897 +- 0.009 (2 seeds)".
     """
-    by_seed, marks = measured(records, variant, measure)
-    values = list(by_seed.values())
+    values = values_of(records, variant, measure)
     if not values:
         return ""
     if measure.digits is None:
         return f"{values[0]:,}"
-    text = mean_and_standard_error(values, measure.digits) + marks
+    text = mean_and_standard_error(values, measure.digits)
     if len(values) < len({record["settings"]["seed"] for record in records}):
         text += f" ({len(values)} seeds)"
     return text
@@ -288,8 +284,7 @@ def measure_table(records, measures, variants=None):
     """One row per variant, one column per measure. variants: their names; None for all."""
     if variants is not None:
         records = of_variants(records, variants)
-    lines = markdown(*measure_rows(records, measures))
-    return [*lines, "", origin(records), *notes(lines)]
+    return [*markdown(*measure_rows(records, measures)), "", origin(records)]
 
 
 def of_variants(records, variants):
@@ -332,12 +327,6 @@ def origin(records):
 def machine(made_by):
     """The machine of a run and the version of torch, as text."""
     return f"{made_by['device']}, threads: {made_by['threads']}, torch {made_by['torch']}"
-
-
-def notes(lines):
-    """The lines below a table that say what the marks in its cells mean."""
-    text = "".join(lines)
-    return [f"\n\\{mark} {NOTES[mark]}" for mark in NOTES if mark in text]
 
 
 def difference_rows(records, measures, comparisons, p_values=()):
@@ -412,7 +401,7 @@ def ends_table(records):
     for record, share, loss in zip(records[::3], shares, losses.mean(axis=1), strict=True):
         rows.append(
             [
-                f"{record['measured']['divide_end_weights']}",
+                record["measured"]["divide_end_weights"] or "nothing",
                 *[f"{x:.1f}" for x in share],
                 *[f"{x:.3f}" for x in loss],
             ]
@@ -426,14 +415,13 @@ def summary_table(toy_before, toy_plan, english):
     rows = []
     for text, records, measures in (
         ("toy language", [*toy_before, *toy_plan], TOY_MEASURES),
-        ("English", english, ENGLISH_MEASURES),
+        ("English", english, (LOSS, BLIMP)),
     ):
         check(records)
         for measure in measures:
             cells = [cell(records, variant, measure) for variant in ORDER]
             rows.append([f"{text}: {measure.title}", *cells])
-    lines = markdown(["", *ORDER], rows)
-    return [*lines, *notes(lines)]
+    return markdown(["", *ORDER], rows)
 
 
 def noise_table(records, again, measures, variants):
@@ -518,7 +506,7 @@ PLAN_TEXT = [TOY_SCORE], TEXT_STEPS, [(step, TOY_SCORE) for step in TEXT_STEPS]
 # H2: each variant against the one before it; `composite - dynamic` is not tested
 ORDER_STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
 ORDER_TESTS = list(itertools.product(ORDER_STEPS[:-1], [TOY_PAIRS, TOY_SCORE]))
-PLAN_ORDER = [LOSS, TOY_PAIRS, TOY_SCORE], ORDER_STEPS, ORDER_TESTS
+PLAN_ORDER = TOY_MEASURES, ORDER_STEPS, ORDER_TESTS
 
 # H3
 PLATEAU_STEP = ("dynamic", "absolute")
@@ -534,7 +522,7 @@ TABLES = {
     "lesson":            (measure_table, ["lesson.jsonl"], (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS)),
     # docs/results.md
     "toy-language":      (measure_table, ["toy.jsonl"],
-                          (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS, TOY_GLUE)),
+                          (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS, TOY_SCORE)),
     "plan-text":         (plan_table, ALL_TOY, range(3, 8), *PLAN_TEXT),
     "plan-order":        (plan_table, ALL_TOY, range(8), *PLAN_ORDER),
     "plan-order-new":    (plan_table, ALL_TOY, range(3, 8), *PLAN_ORDER),

@@ -526,6 +526,7 @@ TABLES = {
     "plan-text":         (plan_table, ALL_TOY, range(3, 8), *PLAN_TEXT),
     "plan-order":        (plan_table, ALL_TOY, range(8), *PLAN_ORDER),
     "plan-order-new":    (plan_table, ALL_TOY, range(3, 8), *PLAN_ORDER),
+    "plan-order-again":  (plan_table, ["toy-again.jsonl", "plan-toy.jsonl"], range(8), *PLAN_ORDER),
     "plan-plateau":      (plateau_table, ["plan-plateau.jsonl"]),
     "plan-plateau-test": (plan_table, ["english.jsonl", "plan-plateau.jsonl"], range(4, 7),
                           [LOSS], [PLATEAU_STEP], [(PLATEAU_STEP, LOSS)]),
@@ -534,6 +535,7 @@ TABLES = {
     "english":           (measure_table, ["english.jsonl"],
                           (PARAMETERS, LOSS, ACCURACY, BLIMP, COLA, SST)),
     "english-lengths":   (measure_table, ["english-lengths.jsonl"], LENGTHS),
+    "noise":             (noise_table, ["toy.jsonl", "toy-again.jsonl"], TOY_MEASURES, ORDER),
     # docs/speed.md
     "speed-steps":       (steps_table, ["bench-steps-bf16.json"]),
 }

@@ -61,6 +61,9 @@ from support.statistics import INTERVAL_NOTE
 # differ by about 1e-6 if their batches have different shapes, because float32 rounds each sum.
 TIE = 1e-4
 
+# How many tokens a batch has. On a CPU, small batches are faster: they stay in its cache.
+TOKENS_PER_BATCH = {"cpu": 2048, "cuda": 65_536, "mps": 16_384}
+
 # BLiMP (Warstadt et al. 2020): 67 paradigms of 1,000 English pairs. The files name 13 phenomena,
 # the paper 12: it counts "s-selection" as "argument_structure".
 BLIMP_COMMIT = "3e56b06fcabca9b30822fc66435fca6b1aa40bb1"
@@ -128,7 +131,10 @@ def data_name(data):
         return data
     if not Path(data).is_dir():
         raise UserError(f"--data {data} is not toy, not blimp, and not a folder")
-    return Path(data).resolve().name
+    name = Path(data).resolve().name
+    if name in ("toy", "blimp"):
+        raise UserError(f"{data} has the name of built-in pairs: give the folder another name")
+    return name
 
 
 # --- Scores ---------------------------------------------------------------------------------------
@@ -246,9 +252,7 @@ def score_run(folder, paradigms, device):
     """Score a run on a list of Paradigm. Returns the dictionary that its file has."""
     model, tokenizer = load_run(folder)
     model = model.to(device)
-
-    # on a CPU, small batches are faster: they stay in its cache
-    tokens_per_batch = 2048 if device.type == "cpu" else 16_384
+    tokens_per_batch = TOKENS_PER_BATCH.get(device.type, 2048)
 
     # the scores of the good and the bad sentences of each paradigm, and what they say
     results = []

@@ -185,10 +185,12 @@ def glue_measure(title, task=None):
 
 
 def glue_score(record, task):
-    """The score after fine-tuning, a mean over tasks; None if not measured.
+    """The score after fine-tuning, the mean over its results; None if not measured.
 
-    task: the name of one task; None for all. The score of a task is the mean of its metrics, and
-        for MNLI of its two halves.
+    There is one result for each task and fine-tuning seed. The score of a task is the mean of its
+    metrics, and for MNLI of its two halves.
+
+    task: the name of one task; None for all.
     """
     scores = []
     for result in record["glue"]:
@@ -231,14 +233,19 @@ def check(records):
     # the mean of other paradigms or tasks would be another number
     first = {}
     for record in records:
-        parts = {}
-        for data, entries in record.get("pairs", {}).items():
-            parts[data] = sorted((entry["paradigm"], entry["pairs"]) for entry in entries)
-        if record.get("glue"):
-            parts["GLUE"] = sorted(result["settings"]["task"] for result in record["glue"])
-        for data, names in parts.items():
-            if first.setdefault(data, names) != names:
+        for data, parts in scored_on(record).items():
+            if first.setdefault(data, parts) != parts:
                 raise UserError(f"{record['run']} was scored on other parts of {data}: score again")
+
+
+def scored_on(record):
+    """{data: its parts}: the paradigms of each set of minimal pairs, and the tasks of GLUE."""
+    parts = {}
+    for data, entries in record.get("pairs", {}).items():
+        parts[data] = sorted((entry["paradigm"], entry["pairs"]) for entry in entries)
+    if record.get("glue"):
+        parts["GLUE"] = sorted(result["settings"]["task"] for result in record["glue"])
+    return parts
 
 
 def values_of(records, variant, measure):
@@ -430,13 +437,16 @@ def noise_table(records, again, measures, variants):
     The first is of the runs of a variant on one kind of processor, the second of two runs with the
     same seed. Each is the root of the mean variance.
 
-    again: records of the same runs of these variants on another kind of processor.
+    again: records of the same runs of these variants, in the same order, on another kind of
+        processor.
     """
     rows = []
     for variant in variants:
         row = [variant]
         for measure in measures:
             values = [values_of(each, variant, measure) for each in (records, again)]  # (2, seeds)
+
+            # the mean variance along each axis: between seeds, then between processors
             noise = [np.sqrt(np.var(values, axis=axis, ddof=1).mean()) for axis in (1, 0)]
             row.append(" / ".join(f"{x:.{measure.digits}f}" for x in noise))
         rows.append(row)
@@ -449,6 +459,8 @@ def first_command_table(records):
     for record in records:
         result = record["result"]
         minutes, seconds = divmod(round(result["seconds"]), 60)
+
+        # where and how it ran, how long, and what it reached
         rows.append(
             [
                 machine(record["made_by"]),
@@ -508,7 +520,7 @@ ORDER_STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
 ORDER_TESTS = list(itertools.product(ORDER_STEPS[:-1], [TOY_PAIRS, TOY_SCORE]))
 PLAN_ORDER = TOY_MEASURES, ORDER_STEPS, ORDER_TESTS
 
-# H3
+# H3: one test
 PLATEAU_STEP = ("dynamic", "absolute")
 
 # fmt: off

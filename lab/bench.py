@@ -22,12 +22,14 @@ import numpy as np
 import torch
 
 from attention import VARIANTS
-from data import PAD, SPECIAL_TOKENS, prepare_corpus
+from data import prepare_corpus
 from model import SIZES, BertConfig, BertForMaskedLM
 from pretrain import RECIPES, Trainer, train_step
-from support.commands import made_by, positive_int, run_command
+from support.commands import positive_int, run_command
 from support.devices import choose_device
 from support.files import write_text
+from support.runs import made_by
+from support.tokenizer import PAD, SPECIAL_TOKENS
 
 # --- Measuring ------------------------------------------------------------------------------------
 

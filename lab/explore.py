@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from attention import VARIANTS, ConvBert, Deberta, SelfAttention, Term, split_heads
-from lab.look import encode, input_of_mixer, is_clipped, mixer_of
+from lab.look import encode_sentence, input_of_mixer, is_clipped, mixer_of
 from model import load_run
 from support.commands import UserError, run_command
 from support.files import write_text
@@ -68,7 +68,7 @@ CONVOLUTIONS = {
 def describe_run(folder, sentence):
     """What the page shows of one run: a dictionary of plain values."""
     model, tokenizer = load_run(folder)
-    ids, pieces = encode(model, tokenizer, sentence)
+    ids, pieces = encode_sentence(model, tokenizer, sentence)
     if len(pieces) > LONGEST:
         raise UserError(f"the sentence has {len(pieces)} tokens, the page shows at most {LONGEST}")
 

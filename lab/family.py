@@ -25,10 +25,10 @@ import numpy as np
 import torch
 
 from lab.figures import COLOURS, load_pyplot
-from lab.look import attention_map, encode, input_of_mixer, mixer_of
-from lab.report import read_records, write_records
+from lab.look import attention_map, encode_sentence, input_of_mixer, mixer_of
 from model import load_run
 from support.commands import run_command
+from support.runs import read_log, read_records, write_records
 
 RECORD = Path("results/family-rows.jsonl")
 
@@ -62,9 +62,9 @@ FIGURES = {
 @torch.no_grad()
 def record_of(variant, layer, folder):
     """What made a run, and the scores that its position terms make in one layer."""
-    first_line = read_records(folder / "log.jsonl")[0]
+    first_line = read_log(folder)[0]
     model, tokenizer = load_run(folder)
-    ids, pieces = encode(model, tokenizer, SENTENCE)
+    ids, pieces = encode_sentence(model, tokenizer, SENTENCE)
 
     # rotary: every key becomes the mean of the keys
     is_rotary = variant == "rotary"

@@ -23,12 +23,13 @@ from lab.look import (
     attention_map,
     depthwise_kernels,
     dynamic_kernels,
-    encode,
+    encode_sentence,
     fixed_kernels,
     is_clipped,
 )
 from model import load_run
 from support.commands import UserError, positive_int, run_command
+from support.runs import read_log, read_records
 
 DOCS = report.ROOT / "docs"
 
@@ -87,7 +88,7 @@ def relative_axis(axis, K, clipped=False):
 def draw_attention(model, tokenizer, args):
     """[C] figure 1: the attention map of a head, next to the map of its position terms alone."""
     # the two maps, (H, N, N) each
-    ids, pieces = encode(model, tokenizer, args.sentence)
+    ids, pieces = encode_sentence(model, tokenizer, args.sentence)
     maps = {
         "attention: content and positions": attention_map(model, ids, args.layer),
         "kernel alone: positions without content": attention_map(
@@ -162,7 +163,7 @@ def draw_depthwise(model, tokenizer, args):
 
 def draw_dynamic(model, tokenizer, args):
     """The kernel that each token of a sentence makes in one head, one line per token."""
-    ids, pieces = encode(model, tokenizer, args.sentence)
+    ids, pieces = encode_sentence(model, tokenizer, args.sentence)
     kernels = of_head(dynamic_kernels(model, ids, args.layer), args.head)  # (N, K)
 
     figure, axis = load_pyplot().subplots(figsize=(4, 0.9 + 0.17 * len(pieces)))
@@ -178,7 +179,7 @@ def draw_loss(folders):
     """Held-out loss against steps, one line per run."""
     lines = []
     for folder in folders:
-        log = report.read_records(folder / "log.jsonl")
+        log = read_log(folder)
         points = [(line["step"], line["held_out_loss"]) for line in log if "held_out_loss" in line]
         if not points:
             raise UserError(f"{folder} has no held-out loss yet")
@@ -269,7 +270,7 @@ def lines_of(file, variants, key):
 
 def records_of(file):
     """The records of a file in results/."""
-    return report.read_records(report.ROOT / "results" / file)
+    return read_records(report.ROOT / "results" / file)
 
 
 # --- The command line -----------------------------------------------------------------------------

@@ -67,12 +67,13 @@ import torch
 from torch.nn import functional as F
 
 from attention import VARIANTS
-from data import CLS, SEP, VOCABULARY_SIZE, mask_tokens, prepare_corpus
-from lab.report import length_measures, measure_table, pretraining_settings, write_records
-from model import IGNORED, load_config, load_run
-from support.commands import UserError, made_by, number, positive_int, run_command
+from data import mask_tokens, prepare_corpus
+from lab.report import length_measures, measure_table
+from model import load_config, load_run
+from support.commands import UserError, number, positive_int, run_command
 from support.devices import autocast, choose_device
-from support.glue_table import Run, group_runs
+from support.runs import Run, group_runs, made_by, run_settings, write_records
+from support.tokenizer import CLS, IGNORED, SEP, VOCABULARY_SIZE
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096
@@ -289,7 +290,7 @@ def main(arguments=None):
         raise UserError(f"{args.out} is there already: name a new file")
     seq_len = 8  # the smallest allowed; it only affects batches of pairs, which are not used here
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
-    runs = [Run(folder, pretraining_settings(folder), []) for folder in args.runs]
+    runs = [Run(folder, run_settings(folder), []) for folder in args.runs]
     group_runs(runs)
     for run in runs:
         check_run(run, corpus, lengths, args.divide_end_weights)

@@ -1,10 +1,11 @@
 """What is inside a model, as NumPy arrays: its maps of attention and its kernels.
 
-    from lab.look import attention_map, encode
+    from lab.look import attention_map, encode_sentence
     from model import load_run
 
     model, tokenizer = load_run("runs/composite")
-    ids, pieces = encode(model, tokenizer, "the dog was tired.")  # (1, N), [CLS] first, [SEP] last
+    # (1, N), [CLS] first and [SEP] last
+    ids, pieces = encode_sentence(model, tokenizer, "the dog was tired.")
     p = attention_map(model, ids, layer=1)  # (H, N, N)
 
 Layers count from 1. Letters as in attention.py.
@@ -17,7 +18,7 @@ from attention import VARIANTS, SelfAttention, attention, split_heads
 from support.commands import UserError
 
 
-def encode(model, tokenizer, sentence):
+def encode_sentence(model, tokenizer, sentence):
     """(ids (1, N) of [CLS] sentence [SEP], its N pieces as text)."""
     cls = tokenizer.token_to_id("[CLS]")
     sep = tokenizer.token_to_id("[SEP]")

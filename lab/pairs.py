@@ -48,13 +48,12 @@ from lab.report import (
     measure_rows,
     of_variants,
     pairs_measure,
-    pretraining_settings,
-    read_records,
 )
 from model import load_config, load_run
-from support.commands import UserError, made_by, run_command
+from support.commands import UserError, run_command
 from support.devices import choose_device
 from support.files import download, sha256_of, write_text
+from support.runs import made_by, read_records, run_settings
 from support.statistics import INTERVAL_NOTE
 
 # Two scores that differ by less than this, in nats, count as equal. Scores that should be equal
@@ -281,7 +280,7 @@ def read_run(folder, data):
     result = read_records(path)
     if result["model"] != sha256_of(Path(folder, "model.pt"))[:12]:
         raise UserError(f"{path} is of another model than {folder}/model.pt: delete it")
-    settings = pretraining_settings(folder)
+    settings = run_settings(folder)
     return {"run": folder, "settings": settings, "pairs": {data: result["paradigms"]}}
 
 

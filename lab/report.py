@@ -44,7 +44,7 @@ from glue import read_results
 from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
 from support.files import sha256_of, write_text
-from support.glue_table import Run, group_runs
+from support.runs import Run, group_runs, read_log, read_records, write_records
 from support.statistics import difference, holm, mean_and_standard_error
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +74,7 @@ def identity(record):
 def record_of_run(folder):
     """The record of a finished run."""
     config = load_config(folder)
-    first, *lines = read_records(folder / "log.jsonl")
+    first, *lines = read_log(folder)
     steps = [line for line in lines if "tokens" in line]
     evaluations = [line for line in lines if "held_out_loss" in line]
     if lines[-1]["step"] < first["settings"]["steps"]:
@@ -116,28 +116,6 @@ def record_of_run(folder):
         "glue": glue,
         "pairs": pairs,
     }
-
-
-def pretraining_settings(folder):
-    """The settings of a run, from the first line of its log."""
-    path = Path(folder, "log.jsonl")
-    if not path.exists():
-        raise UserError(f"{folder} has no log.jsonl: its variant and its seed are unknown")
-    first_line, *_ = read_records(path)
-    return first_line["settings"]
-
-
-def read_records(path):
-    """The records of a .jsonl file, a list; of a .json file, its value."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        return json.loads(text)
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def write_records(path, records):
-    """Write a .jsonl file: one line per record."""
-    write_text(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
 # --- What is measured of a run --------------------------------------------------------------------

@@ -5,8 +5,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from data import train_tokenizer
 from model import BertConfig, BertForMaskedLM
+from support.tokenizer import train_tokenizer
 from toy import language
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -9,7 +9,7 @@ import pytest
 import attention
 import pretrain
 from conftest import ROOT, content_of, log_of
-from support import commands
+from support import runs
 
 MIXER = '''"""A new mixer, with a mistake."""
 import numpy as np
@@ -104,8 +104,8 @@ def edit(tmp_path, monkeypatch):
         text = (copies / "attention.py").read_text(encoding="utf-8")
         assert old in text
         (copies / "attention.py").write_text(text.replace(old, new, 1), encoding="utf-8")
-        monkeypatch.setattr(commands, "ROOT", copies)
-        code = commands.code_digests(*pretrain.CODE)
+        monkeypatch.setattr(runs, "ROOT", copies)
+        code = runs.code_digests(*pretrain.CODE)
         monkeypatch.setattr(pretrain.Trainer.__init__, "__defaults__", (code,))
 
     return call

@@ -18,9 +18,10 @@ import torch
 import data
 import toy.language
 from conftest import ROOT
-from data import CLS, PAD, SEP, SPECIAL_TOKENS, prepare_corpus
+from data import prepare_corpus
 from support.commands import UserError
-from support.corpus import read_paragraphs
+from support.corpus import read_paragraphs, split_sentences
+from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS, encode_texts
 
 SHA256_OF_TOY_IDS = (
     "8fd1e54501264d46456dae9b1b52ed485f97b49ccec9478f15fa730a280f71a5"  # of 2,000 sentences
@@ -145,7 +146,7 @@ def test_wikitext_is_respelled_and_its_top_headings_begin_documents(tmp_path):
     ],
 )
 def test_sentences_end_at_full_stops_but_not_at_abbreviations(sentences):
-    assert data.split_sentences("".join(sentences)) == sentences
+    assert split_sentences("".join(sentences)) == sentences
 
 
 # --- Tokenizer ------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ def test_the_ids_of_a_text_are_those_of_its_words_and_give_the_text_back(trained
     tokenizer = trained[1].tokenizer
     assert tokenizer.get_vocab_size() == 800
     sentences = [*text_of_many_words().splitlines()[:200], "na\u00efve fix, (e.g. 3.5km)"]
-    for sentence, ids in zip(sentences, data.encode(sentences, tokenizer), strict=True):
+    for sentence, ids in zip(sentences, encode_texts(sentences, tokenizer), strict=True):
         assert ids.tolist() == tokenizer.encode(sentence).ids
         assert tokenizer.decode(ids.tolist()) == sentence
     assert tokenizer.encode("Na\u00efve  \ufb01x,\t(e.g. 3.5km) ").ids == ids.tolist()

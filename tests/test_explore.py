@@ -43,7 +43,7 @@ def softmax(scores):
 
 def inputs_of_mixer(model, layer):
     """(x, attention_mask, y) of the mixer of a layer, noted while the model reads the sentence."""
-    ids, _ = look.encode(model, word_tokenizer(), SENTENCE)
+    ids, _ = look.encode_sentence(model, word_tokenizer(), SENTENCE)
     noted = []
     hook = model.bert.layers[layer - 1].mixer.register_forward_hook(
         lambda mixer, inputs, output: noted.append((*inputs, output))
@@ -144,7 +144,7 @@ def test_the_maps_of_the_page_times_the_values_give_what_the_mixer_gives(tmp_pat
 def test_the_terms_alone_give_the_map_without_content(tmp_path, beyond):
     model = write_run(tmp_path, "composite-key", beyond=beyond)
     run = explore.describe_run(tmp_path, SENTENCE)
-    ids, _ = look.encode(model, word_tokenizer(), SENTENCE)
+    ids, _ = look.encode_sentence(model, word_tokenizer(), SENTENCE)
     expected = look.attention_map(model, ids, layer=2, with_content=False)  # (H, N, N)
     for head, p in zip(run["layers"][1]["heads"], expected, strict=True):
         _, found = maps_of_attention(head, beyond)

@@ -27,7 +27,7 @@ def model_of(variant, **overrides):
     model = small_model(variant, **overrides)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    ids, _ = look.encode(model, word_tokenizer(), SENTENCE)
+    ids, _ = look.encode_sentence(model, word_tokenizer(), SENTENCE)
     return model, ids
 
 

@@ -18,12 +18,12 @@ import glue
 import pretrain
 import toy.glue
 from conftest import start_process
-from data import CLS, PAD, SEP
 from glue import LabelledPairs, classify, predict
 from model import BertConfig, BertForClassification, BertForMaskedLM, save_run
 from model_helpers import TINIER, toy_tokenizer
 from support.commands import run_command
 from support.glue_files import SUBMISSION, Examples, read_task
+from support.tokenizer import CLS, PAD, SEP
 
 CPU = torch.device("cpu")
 TRAIN_ROWS, OTHER_ROWS = 200, 24  # of every task

@@ -6,7 +6,8 @@ import pytest
 import glue
 from support.commands import UserError
 from support.glue_files import FORMATS
-from support.glue_table import PUBLISHED, Run, changed_files, comparison_lines, result_lines
+from support.glue_table import PUBLISHED, changed_files, comparison_lines, result_lines
+from support.runs import Run
 
 # {task: the score of each seed}
 ALL = dict.fromkeys(glue.TASKS, [80, 80, 80])

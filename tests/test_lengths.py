@@ -6,10 +6,11 @@ import torch
 from torch.nn import functional as F
 
 import pretrain
-from data import CLS, SEP, prepare_corpus
+from data import prepare_corpus
 from lab import lengths
 from model import load_run
 from model_helpers import small_model
+from support.tokenizer import CLS, SEP
 
 LENGTHS = (7, 16, 33, 65)
 LONGEST = 65

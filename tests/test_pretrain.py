@@ -12,11 +12,12 @@ import torch
 
 import pretrain
 from conftest import content_of, log_of, start_process
-from data import PAD, prepare_corpus
+from data import prepare_corpus
 from model import SIZES, load_run
 from model_helpers import TINIER
 from support.commands import UserError, run_command
 from support.files import load_checkpoint, lock
+from support.tokenizer import PAD
 
 no_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM or SIGKILL to send")
 

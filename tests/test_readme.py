@@ -16,7 +16,7 @@ import model
 import pretrain
 from attention import VARIANTS, composite_attention
 from conftest import ROOT
-from lab import bench, exchange, explore, family, figures, lengths, pairs, report
+from lab import bench, explore, family, figures, huggingface, lengths, pairs, report
 from support.glue_table import PUBLISHED
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -97,7 +97,7 @@ PARSERS = {
     "pretrain.py": pretrain.parse_arguments,
     "glue.py": glue.parse_arguments,
     "lab.bench": bench.parse_arguments,
-    "lab.exchange": exchange.parse_arguments,
+    "lab.huggingface": huggingface.parse_arguments,
     "lab.explore": explore.parse_arguments,
     "lab.family": family.parse_arguments,
     "lab.figures": figures.parse_arguments,

@@ -11,11 +11,12 @@ import torch
 import glue
 import pretrain
 from attention import VARIANTS
-from data import CLS, PAD, prepare_corpus
+from data import prepare_corpus
 from model import BertForClassification, BertForMaskedLM
 from model_helpers import WORDS, small_config, word_tokenizer
 from pretended_device import CPU, DEVICE, pretended_device, waiting_allowed
 from support.glue_files import Examples
+from support.tokenizer import CLS, PAD
 
 SETTINGS = {
     "task": "mrpc",

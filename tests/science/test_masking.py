@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import references
-from data import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, mask_tokens
+from data import mask_tokens
 from helpers import lines_run
+from support.tokenizer import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 VOCABULARY_SIZE = 1000
 TOKENS = 100_000  # ordinary tokens in the sequences below

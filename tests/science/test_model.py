@@ -7,7 +7,6 @@ from torch.nn import functional as F
 
 import model as model_module
 from attention import mixer_of_layer
-from data import train_tokenizer
 from helpers import assert_near, randomise
 from model import (
     SIZES,
@@ -24,6 +23,7 @@ from model import (
 )
 from model_helpers import SMALL, WORDS, every_word_once, small_config, small_model, word_tokenizer
 from support.commands import UserError
+from support.tokenizer import train_tokenizer
 
 
 def normalised(x):

@@ -17,9 +17,9 @@ from torch import nn
 import pretrain
 import references
 from attention import VARIANTS
-from data import CLS, PAD, SEP
 from helpers import assert_near, generator, randomise
 from model import BertConfig, BertForMaskedLM
+from support.tokenizer import CLS, PAD, SEP
 
 V = 12  # vocabulary
 C = 8

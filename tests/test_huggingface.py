@@ -1,4 +1,4 @@
-"""lab/exchange.py: checkpoints of transformers, imported, exported and refused.
+"""lab/huggingface.py: checkpoints of transformers, imported, exported and refused.
 
 transformers itself is not needed: the names and shapes of its weights are listed here by hand, and
 RECORDED has what its models computed with the same random weights (version 4.57.6, in float64).
@@ -13,7 +13,7 @@ import torch
 from tokenizers.implementations import BertWordPieceTokenizer
 
 from conftest import ROOT
-from lab import exchange
+from lab import huggingface
 from model import load_run, save_run
 from model_helpers import WORDS, small_model, word_tokenizer
 
@@ -173,7 +173,7 @@ def write_checkpoint(folder, kind="bert", tensors=None, **changes):
 
 def imported_logits(folder, run):
     """Logits of an imported checkpoint, by the published ids: (N, V) in float64."""
-    exchange.main(["import", str(folder), str(run)])
+    huggingface.main(["import", str(folder), str(run)])
     model, tokenizer = load_run(run)
     new_ids = torch.tensor([tokenizer.token_to_id(piece) for piece in PIECES])
     input_ids, token_types = some_input()
@@ -256,14 +256,14 @@ def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
     """With the tests of the import: what is exported computes the same in transformers."""
     pytest.importorskip("safetensors")
     run = make_run(tmp_path / "run", variant, embedding_size=embedding_size)
-    exchange.main(["export", str(run), str(tmp_path / "published")])
+    huggingface.main(["export", str(run), str(tmp_path / "published")])
     config = json.loads((tmp_path / "published/config.json").read_text())
-    tensors = exchange.read_tensors(tmp_path / "published")
+    tensors = huggingface.read_tensors(tmp_path / "published")
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     assert shapes == layout(config["model_type"], config)
 
     # `none` comes back as `absolute`
-    exchange.main(["import", str(tmp_path / "published"), str(tmp_path / "again")])
+    huggingface.main(["import", str(tmp_path / "published"), str(tmp_path / "again")])
     model, tokenizer = load_run(run)
     again, again_tokenizer = load_run(tmp_path / "again")
     assert again.config.variant == variant.replace("none", "absolute")
@@ -273,7 +273,7 @@ def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
 
 
 def test_the_exported_tokenizer_adds_the_special_tokens():
-    tokenizer = exchange.published_tokenizer(word_tokenizer())
+    tokenizer = huggingface.published_tokenizer(word_tokenizer())
     pair = tokenizer.encode("the cat", "tired")
     assert pair.ids == [2, 5, 6, 3, 10, 3]
     assert pair.type_ids == [0, 0, 0, 0, 1, 1]
@@ -299,7 +299,7 @@ DISTANCE = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
 def test_a_model_that_computes_something_else_is_refused(config, weights, refused, tmp_path):
     tensors = {**random_tensors("bert"), **weights}
     folder = write_checkpoint(tmp_path / "bert", tensors=tensors, **config)
-    refused(exchange.main, "import", folder, tmp_path / "run")
+    refused(huggingface.main, "import", folder, tmp_path / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["bert"]  # nothing was written
 
 
@@ -307,27 +307,27 @@ def test_a_mistake_of_the_user_is_one_line(refused, tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", "composite")
     folder = write_checkpoint(tmp_path / "bert")
     new = tmp_path / "new"
-    refused(exchange.main, "import", folder, run)  # it is there already
-    refused(exchange.main, "import", tmp_path / "nowhere", new)
-    refused(exchange.main, "import", run, new)
-    refused(exchange.main, "export", run, new)  # composite
+    refused(huggingface.main, "import", folder, run)  # it is there already
+    refused(huggingface.main, "import", tmp_path / "nowhere", new)
+    refused(huggingface.main, "import", run, new)
+    refused(huggingface.main, "export", run, new)  # composite
 
     # weights that were cut, no weights, and weights that need a package
     weights = folder / "pytorch_model.bin"
     weights.write_bytes(weights.read_bytes()[:-100])
-    refused(exchange.main, "import", folder, new)
+    refused(huggingface.main, "import", folder, new)
     weights.unlink()
-    refused(exchange.main, "import", folder, new)
+    refused(huggingface.main, "import", folder, new)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     (folder / "model.safetensors").touch()
-    refused(exchange.main, "import", folder, new)
+    refused(huggingface.main, "import", folder, new)
     assert not new.exists()
 
 
 # --- The examples of the documents ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["docs/exchange.md", "docs/figures.md"])
+@pytest.mark.parametrize("name", ["docs/huggingface.md", "docs/figures.md"])
 def test_the_examples_of_a_document_run(name, tmp_path, monkeypatch):
     make_run(tmp_path / "runs/composite", "composite")
     monkeypatch.chdir(tmp_path)

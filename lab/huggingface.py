@@ -1,7 +1,7 @@
-"""Exchange models with the transformers library: read its checkpoints, and write them.
+"""Pre-trained BERTs of Hugging Face's transformers: read their checkpoints, and write such ones.
 
-    python -m lab.exchange import FOLDER RUN     a published checkpoint becomes a run
-    python -m lab.exchange export RUN FOLDER     a run becomes a checkpoint that transformers loads
+    python -m lab.huggingface import FOLDER RUN     a published checkpoint becomes a run
+    python -m lab.huggingface export RUN FOLDER     a run becomes a checkpoint for transformers
 
 FOLDER holds config.json, tokenizer.json, and model.safetensors or pytorch_model.bin. RUN is a run
 as pretrain.py writes it: model.py, glue.py and lab work with it. The second folder must be new.
@@ -23,10 +23,10 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, processors
 
-from data import PAD, SPECIAL_TOKENS
 from model import BertConfig, BertForMaskedLM, load_run, save_run
 from support.commands import UserError, run_command
 from support.files import load_checkpoint, new_folder, write_text
+from support.tokenizer import PAD, SPECIAL_TOKENS
 
 # --- Names ----------------------------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ def read_tensors(folder):
 
 
 def import_safetensors():
-    """The module safetensors.torch. It is optional, because only lab.exchange needs it."""
+    """The module safetensors.torch. It is optional, because only lab.huggingface needs it."""
     try:
         import safetensors.torch
     except ImportError:

@@ -1,0 +1,198 @@
+"""Runs on disk: the log of a run, what made it, and which runs belong together.
+
+The folder of a run holds
+
+    config.json        sizes and variant of the model (model.BertConfig)
+    tokenizer.json     the tokenizer, in the format of the library "tokenizers"
+    model.pt           the weights
+    log.jsonl          one JSON object per line
+    train_state.pt     what resuming needs; only until the run is finished
+    process0.lock      empty; locked while a program works on the run
+
+The first line of the log holds what the run depends on and what made it: "settings", "code"
+(digests of the files) and "made_by" (machine, versions, commit). Each further line holds the number
+of the step ("step"), and a loss, an evaluation, or what made the steps after it.
+"""
+
+import ast
+import datetime
+import hashlib
+import json
+import platform
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from support.commands import UserError
+from support.files import write_text
+
+ROOT = Path(__file__).parent.parent
+LOG = "log.jsonl"
+
+# What may differ between the runs of one table: of pre-training, and of fine-tuning. There, model
+# and tokenizer are digests of files that pre-training has made.
+OF_VARIANT = ("variant", "seed", "kernel_size", "attention_layer", "beyond")
+OF_SEED = ("seed", "model", "tokenizer")
+
+
+# --- The log of a run -----------------------------------------------------------------------------
+
+
+def write_records(path, records):
+    """Write a .jsonl file: one line per record."""
+    write_text(path, "".join(json.dumps(record) + "\n" for record in records))
+
+
+def read_records(path):
+    """The records of a .jsonl file, a list; of a .json file, its value."""
+    text = Path(path).read_text(encoding="utf-8")
+    if Path(path).suffix == ".json":
+        return json.loads(text)
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def read_log(folder):
+    """The records of a run's log, a list; [] without a log, if pretrain.py did not make the run."""
+    path = Path(folder, LOG)
+    return read_records(path) if path.exists() else []
+
+
+def run_settings(folder):
+    """What a run depends on, from the first line of its log."""
+    log = read_log(folder)
+    if not log:
+        raise UserError(f"{folder} has no {LOG}: its variant and its seed are unknown")
+    return log[0]["settings"]
+
+
+def say_if_unfinished(folder):
+    """Print a line if model.pt is not the model of the last step of pre-training."""
+    log = read_log(folder)
+    if not log:
+        return
+    steps = log[0]["settings"]["steps"]
+    step = log[-1]["step"]
+    if step < steps:
+        print(f"{folder} is not finished: step {step:,} of {steps:,}")
+
+
+# --- What made a result ---------------------------------------------------------------------------
+
+
+def made_by(device):
+    """When, where and by what something was computed: kept with every result."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "device": f"{device.type} ({device_name(device)})",
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "commit": commit(),
+    }
+
+
+def device_name(device):
+    """The model of the GPU or of the CPU: another one rounds differently."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+
+    # Linux says it in a file: "model name : AMD EPYC 9R14 96-Core Processor".
+    if Path("/proc/cpuinfo").exists():
+        model = re.search("model name.*: (.*)", Path("/proc/cpuinfo").read_text())
+        if model:
+            return model[1]
+    return platform.processor() or platform.machine()
+
+
+def commit():
+    """The git commit of the code, with "-dirty" if files were changed since; None without git."""
+    try:
+        command = ["git", "describe", "--always", "--dirty"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() or None
+
+
+def code_digests(*names):
+    """{file: a digest of its code}. Comments, docstrings and the layout of lines do not count."""
+    digests = {}
+    for name in names:
+        tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            if has_docstring and ast.get_docstring(node) is not None:
+                del node.body[0]
+        # unparse: the text of the syntax tree; ast.dump would differ between versions of Python
+        digests[name] = hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
+    return digests
+
+
+def check_same(folder, saved, here):
+    """UserError if what is saved in a folder was made with other settings or by other code.
+
+    saved, here: {"settings": {name: value}, "code": {file: digest}}.
+    """
+    advice = "delete it, or choose another --out_dir (pretrain.py) or --name (glue.py)"
+    differences = []
+    for name in {**saved["settings"], **here["settings"]}:
+        there = saved["settings"].get(name)
+        value = here["settings"].get(name)
+        if there != value:
+            differences.append(f"{name} {there} there, {value} here")
+    if differences:
+        raise UserError(f"{folder} belongs to another run ({'; '.join(differences)}): {advice}")
+
+    changed = [name for name in here["code"] if saved["code"].get(name) != here["code"][name]]
+    if changed:
+        files = ", ".join(changed)
+        raise UserError(f"{folder} was trained before {files} was changed: {advice}")
+
+
+# --- Which runs belong together -------------------------------------------------------------------
+
+
+class Run(NamedTuple):
+    """A pre-trained model and the results of fine-tuning it."""
+
+    folder: Path
+    settings: dict  # of its pre-training
+    records: list  # of its results (glue.py)
+    code: dict = {}  # {file: digest} of the code that pre-trained it
+
+
+def group_runs(runs):
+    """{variant: list of Run}. UserError if the runs were not trained in the same way."""
+    groups = {}
+    for run in runs:
+        groups.setdefault(run.settings["variant"], []).append(run)
+
+    for run in runs:
+        check_settings(run, runs[0].settings, run.settings, OF_VARIANT)
+    for variant, group in groups.items():
+        seeds = [run.settings["seed"] for run in group]
+        if len(set(seeds)) < len(seeds):
+            raise UserError(f"two of the runs of {variant} have the same seed: {seeds}")
+        for run in group:
+            check_settings(run, group[0].settings, run.settings, ("seed",))
+
+    # fine-tuning: the settings of a task are the same everywhere
+    first = {}
+    for run in runs:
+        for record in run.records:
+            settings = record["settings"]
+            check_settings(run, first.setdefault(settings["task"], settings), settings, OF_SEED)
+    return groups
+
+
+def check_settings(run, first, settings, except_for):
+    """UserError if two dictionaries differ in a setting other than those."""
+    for name in {**first, **settings}:
+        if name not in except_for and first.get(name) != settings.get(name):
+            task = settings.get("task", "pre-training")
+            raise UserError(
+                f"{run.folder} does not belong into one table with the other runs ({task}: "
+                f"{name} {settings.get(name)} here, {first.get(name)} there)"
+            )

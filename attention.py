@@ -1,4 +1,4 @@
-"""Self-attention and convolution, joined in the ways of [C] and of others: an equation for each.
+"""Every way of joining self-attention and convolution that is built here, each as its equation.
 
 Letters (the same in all files):
 
@@ -21,15 +21,15 @@ learned without a softmax.)
 
 The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
 
-    content        a_ij =  q_i . k_j / sqrt(d)             Vaswani et al. 2017; [C] eq. 1
-    fixed               +  beta_(j-i)                      Raffel et al. 2020;  [C] eq. 4
-    dynamic             +  q_i . w_(j-i) / sqrt(d)         Shaw et al. 2018;    [C] eq. 5
+    content        a_ij =  q_i . k_j / sqrt(d)             Vaswani et al. 2017; Chang eq. 1
+    fixed               +  beta_(j-i)                      Raffel et al. 2020;  Chang eq. 4
+    dynamic             +  q_i . w_(j-i) / sqrt(d)         Shaw et al. 2018;    Chang eq. 5
     key_dynamic         +  k_j . u_(i-j) / sqrt(d)         Huang et al. 2020
 
 Others change the content (rotary, xl) or the values (shaw), add convolutions, or have a convolution
-in place of some or all scores (convbert, lightconv, dynamicconv, dilated). [C] is Chang, Xu, Xu, Tu
-2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions in Pre-trained Language
-Models".
+in place of some or all scores (convbert, lightconv, dynamicconv, dilated). "Chang" is Chang, Xu,
+Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions in Pre-trained
+Language Models".
 
 This file, from top to bottom: the paper in ten lines; attention in general; the terms; further
 relative positions; convolutions; the mixers, each with its equation; and the table VARIANTS.
@@ -44,20 +44,28 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from kernels import add_relative_scores, attention_in_blocks, convolve, extend, relative_values
+from kernels import (
+    banded_softmax,
+    convolve,
+    extend,
+    not_compiled,
+    relative_values,
+)
 from support.commands import UserError
 
-# With more queries than this, attention is computed in blocks of kernels.BLOCK = 128 queries. It
-# must not be smaller than BLOCK: each block calls `attention` again, and must not be divided again.
+# With more queries than LONGEST_WHOLE, attention is computed in blocks of BLOCK queries. BLOCK must
+# not be larger: each block calls `attention` again, and must not be divided again.
 LONGEST_WHOLE = 1024
+BLOCK = 128
 
 
 # --- The paper in ten lines -----------------------------------------------------------------------
 
 
 def composite_attention(q, k, v, w, beta):
-    """The paper in ten lines: composite attention as one would write it at first. [C] eq. 6
+    """The paper in ten lines: composite attention as one would write it at first. Chang eq. 6
 
         a_ij = (q_i . k_j + q_i . w_(j-i)) / sqrt(d) + beta_(j-i)
         z_i  = sum_j softmax_j(a_ij) v_j
@@ -173,6 +181,7 @@ def attention(
     beyond="clip",
     dropout=0.0,
     first=0,
+    softmax=banded_softmax,
 ):
     """Attention with relative positions, whatever the terms are that have made the rows.
 
@@ -183,9 +192,8 @@ def attention(
     r; in the tensor it is column r + reach. Terms without a window have a number for every r from
     -(N - 1) to N - 1, so their rows have 2N - 1 columns in place of K.
 
-    kernels.py makes a map of scores (N x N) from such rows. To read this function, you need one
-    sentence of it: add_relative_scores(scores, rows) adds rows[i, j - i] to the score of query i
-    and key j.
+    kernels.py adds such rows to the scores and takes the softmax (banded_softmax), the hot loop of
+    training. To read this function, it is enough to know what it computes: the softmax of a_ij.
 
     Args:
         q: (B, H, n, d), for n queries; n = N except for a block of a long sequence.
@@ -202,6 +210,7 @@ def attention(
             ("clip") or 0 ("zero").
         dropout: probability of setting a weight of the softmax to 0.
         first: position of the first query, which is not 0 in a block of a long sequence.
+        softmax: kernels.banded_softmax, or the compiled one.
     Returns:
         z (B, H, n, d).
     """
@@ -209,7 +218,7 @@ def attention(
     n, d = q.shape[-2:]
     if n > LONGEST_WHOLE:
         return attention_in_blocks(
-            attention, q, k, v, attention_mask, query_rows, key_rows, value_table, beyond, dropout
+            q, k, v, attention_mask, query_rows, key_rows, value_table, beyond, dropout, softmax
         )
 
     # content: q_i . k_j / sqrt(d). Why sqrt(d)? If the numbers in q and k are independent and have
@@ -217,32 +226,11 @@ def attention(
     # far apart would give nearly all weight to one key, where the softmax has almost no gradient.
     scores = (q / math.sqrt(d)) @ k.transpose(-1, -2)  # (B, H, n, N)
 
-    # fixed and dynamic: + beta_(j-i) + q_i . w_(j-i) / sqrt(d), from the rows of the queries
-    if query_rows is not None:
-        scores = add_relative_scores(scores, query_rows, beyond, first)
-
-    # key_dynamic: + k_j . u_(i-j) / sqrt(d), from the rows of the keys. The map is transposed, so
-    # that line j belongs to key j, and is read at i - j. Example: N = 4 keys, and a block of n = 2
-    # queries that starts at first = 1:
-    #
-    #                  i = 1   2
-    #      key j = 0       1   2
-    #              1       0   1      i - j: in column c, i is first + c,
-    #              2      -1   0      so i - j = first + c - j = c - (j - first)
-    #              3      -2  -1
-    #
-    # add_relative_scores computes column - (line + its argument `first`), as r = j - i for the
-    # queries. Here lines are keys, and columns are queries that start at first: it needs -first.
-    if key_rows is not None:
-        scores = scores.transpose(-1, -2)  # (B, H, n, N) -> (B, H, N, n)
-        scores = add_relative_scores(scores, key_rows, beyond, -first)
-        scores = scores.transpose(-1, -2)  # (B, H, N, n) -> (B, H, n, N)
-
-    # padding: a score so low that its softmax is 0
-    scores = scores + lowest_at_padding(attention_mask, scores.dtype)
-
-    # each query's weights over the keys, which sum to 1
-    p = scores.softmax(dim=-1)  # (B, H, n, N)
+    # Each query's weights over the keys, which sum to 1. The rows of the queries hold the fixed and
+    # the dynamic term, those of the keys the key_dynamic term. At padding, a score so low is added
+    # that the weight is 0.
+    padding = lowest_at_padding(attention_mask, scores.dtype)  # (B, 1, 1, N)
+    p = softmax(scores, padding, query_rows, key_rows, beyond, first)  # (B, H, n, N)
     p = F.dropout(p, dropout)  # 0.0 in evaluation (see SelfAttention.forward)
 
     # values: sum_j p_ij (v_j + s_(j-i))
@@ -250,6 +238,47 @@ def attention(
     if value_table is not None:
         z = z + relative_values(p, value_table, beyond, first)
     return z
+
+
+@not_compiled
+def attention_in_blocks(
+    q, k, v, attention_mask, query_rows, key_rows, value_table, beyond, dropout, softmax
+):
+    """Call `attention` for BLOCK queries at a time, so that its map is never in memory as a whole.
+
+    A block needs its own queries and their rows, and all keys and values. `checkpoint` forgets the
+    map of a block after the forward pass; the backward pass computes it again, with the same
+    dropout. So memory grows with N and not with N^2, for the price of a second forward pass of
+    attention. But N rows of 2N - 1 columns, as those of xl, or of the sum of dynamic and alibi,
+    grow with N^2.
+
+    Arguments and result are those of `attention`.
+    """
+    blocks = []
+    for first in range(0, q.shape[-2], BLOCK):
+        # the queries of this block, and their rows; one row for all queries stays as it is
+        own = slice(first, first + BLOCK)
+        rows = query_rows
+        if rows is not None and rows.shape[-2] > 1:
+            rows = rows[..., own, :]
+
+        z = checkpoint(
+            attention,
+            q[..., own, :],
+            k,
+            v,
+            attention_mask,
+            rows,
+            key_rows,
+            value_table,
+            beyond,
+            dropout,
+            first,
+            softmax,
+            use_reentrant=False,
+        )
+        blocks.append(z)  # (B, H, n, d)
+    return torch.cat(blocks, dim=-2)  # (B, H, N, d)
 
 
 def lowest_at_padding(attention_mask, dtype):
@@ -309,7 +338,7 @@ class Term(nn.Module):
 
 
 class Fixed(Term):
-    """fixed: + beta_r, one scalar per head and relative position, not scaled. [C] eq. 4
+    """fixed: + beta_r, one scalar per head and relative position, not scaled. Chang eq. 4
 
     All queries have the same row. Why not divided by sqrt(d)? beta_r is one learned number, and not
     a sum of d products. It is initialised to 0: no position is preferred.
@@ -324,7 +353,7 @@ class Fixed(Term):
 
 
 class Dynamic(Term):
-    """dynamic: + q_i . w_r / sqrt(d), a row made by each query. [C] eq. 5; Shaw et al. 2018
+    """dynamic: + q_i . w_r / sqrt(d), a row made by each query. Chang eq. 5; Shaw et al. 2018
 
     w is one table per layer, shared by all heads. Like the content, q_i . w_r is a sum of d
     products, so it is divided by sqrt(d). The code divides the table w and not the rows, because w
@@ -381,7 +410,7 @@ class RelativeValue(Term):
 
 
 def relative_table(config):
-    """A table (d, K): one d-vector per relative position, uniform in +-1/sqrt(K), as [C]'s code."""
+    """A table (d, K): a d-vector per relative position, uniform in +-1/sqrt(K), as Chang's code."""
     d = config.hidden_size // config.heads
     K = config.kernel_size
     bound = 1 / math.sqrt(K)
@@ -649,7 +678,7 @@ TERMS = {
 
 
 def depthwise_convolution(x, weight, bias=None, dilation=1):
-    """y_i,c = sum_r weight_c,r x_(i + r*dilation),c  [+ bias_c]: one kernel per channel. [C] eq. 2
+    """y_i,c = sum_r weight_c,r x_(i + r*dilation),c  [+ bias_c]: a kernel per channel. Chang eq. 2
 
     Values beyond the ends of the sequence are 0. With D = dilation, the definition in PyTorch is
 
@@ -705,7 +734,7 @@ class DepthwiseConvolution(nn.Conv1d):
 
 
 class HalfConvolution(nn.Module):
-    """A projection: a convolution in the first H/2 heads, linear in the others. [C] sec. 5
+    """A projection: a convolution in the first H/2 heads, linear in the others. Chang sec. 5
 
         first half    y = pointwise(depthwise(x)), without an activation in between
         second half   y = linear(x)
@@ -753,6 +782,9 @@ class Mixer(nn.Module):
     # rows of its own; in the others only terms add rows, and Variant.uses_beyond asks these.
     uses_beyond = False
 
+    # How attention makes its weights. kernels.compile_hot_loop puts the compiled one here.
+    banded_softmax = staticmethod(banded_softmax)
+
     def initialise(self):
         """Called once, when the model is complete.
 
@@ -771,24 +803,6 @@ class Mixer(nn.Module):
         Args:
             earlier: the mixers of the previous layers, in the order of the layers.
         """
-
-    # For figures: what it has learned, as rows (before the softmax) and as kernels.
-
-    def fixed_rows(self):
-        """(H, K): a row per head that does not depend on the text; None without such rows."""
-        return None
-
-    def token_rows(self, x, attention_mask):
-        """(B, H, N, K): the row that each token makes as a query; None without such rows.
-
-        H counts only the heads that make rows. The rows of the keys (key_dynamic), rows without a
-        window, and DeBERTa's rows are not included.
-        """
-        return None
-
-    def depthwise_kernels(self):
-        """{of what: (C, K)}: the kernels of its depthwise convolutions."""
-        return {}
 
 
 def initialise_linear(module):
@@ -811,7 +825,7 @@ class SelfAttention(Mixer):
         y_i     = output(z_i)
 
     beta is one scalar per head and relative position. w, u and s are one table per layer, shared by
-    all heads ([C] sec. 3.2; Shaw et al. 2018).
+    all heads (Chang sec. 3.2; Shaw et al. 2018).
     """
 
     def __init__(self, config, variant, layer):
@@ -821,7 +835,7 @@ class SelfAttention(Mixer):
         self.beyond = config.beyond
         self.dropout = config.dropout
 
-        # projections, linear or half convolutional ([C] sec. 5)
+        # projections, linear or half convolutional (Chang sec. 5)
         self.convolutional = variant.convolutional
         self.query = make_projection("query", config, variant)
         self.key = make_projection("key", config, variant)
@@ -833,9 +847,9 @@ class SelfAttention(Mixer):
             if name in variant.terms:
                 self.terms[name] = term(config)
 
-        # A convolution of the values, added after attention. [C] eq. 7 writes it inside the
-        # softmax; footnote 3 of [C] says that it is computed as here: the softmax is applied to the
-        # scores alone, and the convolution is added to the result.
+        # A convolution of the values, added after attention. Chang eq. 7 writes it inside the
+        # softmax; footnote 3 says that it is computed as here: the softmax is applied to the scores
+        # alone, and the convolution is added to the result.
         self.depthwise = None
         if variant.depthwise:
             self.depthwise = DepthwiseConvolution(C, config.kernel_size)
@@ -865,6 +879,7 @@ class SelfAttention(Mixer):
             value_table=value_table,
             beyond=self.beyond,
             dropout=dropout,
+            softmax=self.banded_softmax,
         )
         z = merge_heads(z)  # (B, N, C)
 
@@ -907,33 +922,6 @@ class SelfAttention(Mixer):
             if name != "terms":
                 initialise_linear(part)
 
-    def fixed_rows(self):
-        if "fixed" in self.terms:
-            return self.terms["fixed"].beta
-        return None
-
-    def token_rows(self, x, attention_mask):
-        query, _, _ = self.project(x, attention_mask)
-        q = split_heads(query, self.heads)  # (B, H, N, d)
-
-        # the rows that depend on the text: the others have no dimension B
-        total = None
-        for term in self.terms.values():
-            rows = term.query_rows(q)
-            if term.has_window and rows is not None and rows.dim() == 4:
-                total = add_rows(total, rows, self.beyond)
-        return total
-
-    def depthwise_kernels(self):
-        found = {}
-        if self.depthwise is not None:
-            found["of the values"] = self.depthwise.weight[:, 0]  # (C, 1, K) -> (C, K)
-        for name in ("query", "key", "value"):
-            projection = getattr(self, name)
-            if isinstance(projection, HalfConvolution):
-                found[f"for the {name}"] = projection.depthwise.weight[:, 0]  # (C, K)
-        return found
-
 
 def make_projection(name, config, variant):
     """The query, key or value projection: half convolutional if the variant says so."""
@@ -960,10 +948,6 @@ class Canon(SelfAttention):
     def project(self, x, attention_mask):
         x = zero_padding(x, attention_mask)  # the convolution must not see what is at padding
         return super().project(x + self.canon(x), attention_mask)
-
-    def depthwise_kernels(self):
-        own = {"of the input": self.canon.weight[:, 0]}  # (C, 1, K) -> (C, K)
-        return super().depthwise_kernels() | own
 
 
 class Deberta(SelfAttention):
@@ -1019,9 +1003,8 @@ class ConvBert(Mixer):
     convolution heads. v has width C: its first half serves the attention heads, its second half the
     convolution heads. The softmax is over all K weights. A weight at padding or beyond an end of
     the sequence is multiplied by a value of 0, so the sum of the other weights of this kernel is
-    less than 1. In training each weight p_i,r is dropped with the config's probability, as in [C]'s
-    released code.
-    [C] A.3 compares with this mixer.
+    less than 1. In training each weight p_i,r is dropped with the config's probability, as in the
+    released code of Chang, whose A.3 compares with this mixer.
     """
 
     def __init__(self, config, variant, layer):
@@ -1058,7 +1041,9 @@ class ConvBert(Mixer):
         k = split_heads(key, self.heads)  # (B, H/2, N, d)
         v = split_heads(attention_value, self.heads)  # (B, H/2, N, d)
         dropout = self.dropout if self.training else 0.0
-        attended = attention(q, k, v, attention_mask, dropout=dropout)  # (B, H/2, N, d)
+        attended = attention(
+            q, k, v, attention_mask, dropout=dropout, softmax=self.banded_softmax
+        )  # (B, H/2, N, d)
 
         # convolution heads
         p = self.kernel_logits(x, query).softmax(dim=-1)  # (B, H/2, N, K)
@@ -1073,13 +1058,6 @@ class ConvBert(Mixer):
         """kernel(c_i * q_i): (B, N, C) and (B, N, C/2) -> (B, H/2, N, K)."""
         c = self.pointwise(self.depthwise(x))  # (B, N, C/2)
         return split_heads(self.kernel(c * query), self.heads)  # (B, N, H/2 * K) -> (B, H/2, N, K)
-
-    def token_rows(self, x, attention_mask):
-        x = zero_padding(x, attention_mask)
-        return self.kernel_logits(x, self.query(x))  # (B, H/2, N, K)
-
-    def depthwise_kernels(self):
-        return {"of the input": self.depthwise.weight[:, 0]}  # (C, 1, K) -> (C, K)
 
 
 class GatedConvolution(Mixer):
@@ -1139,9 +1117,6 @@ class LightConv(GatedConvolution):
         by_channel = p.repeat_interleave(d, dim=0)  # (H, K) -> (C, K)
         return depthwise_convolution(g, by_channel, dilation=self.dilation)
 
-    def fixed_rows(self):
-        return self.weight  # (H, K)
-
 
 class DynamicConv(GatedConvolution):
     """A convolution whose kernel each token makes for itself. Wu et al. 2019, sec. 4
@@ -1164,9 +1139,6 @@ class DynamicConv(GatedConvolution):
     def kernel_logits(self, g):
         """(B, N, C) -> (B, H, N, K)."""
         return split_heads(self.kernel(g), self.heads)  # (B, N, H * K) -> (B, H, N, K)
-
-    def token_rows(self, x, attention_mask):
-        return self.kernel_logits(self.gate(x, attention_mask))
 
 
 # --- The table of variants ------------------------------------------------------------------------
@@ -1216,7 +1188,7 @@ DILATIONS = (1, 2, 4, 8)
 
 # The equations are only printed: what a variant computes is said by the other fields.
 VARIANTS = {
-    # [C]: position terms
+    # Chang: position terms
     "none": Variant("a_ij = q_i.k_j/sqrt(d)"),
     "absolute": Variant("a_ij = q_i.k_j/sqrt(d),  x_i = token_i + position_i", absolute=True),
     "fixed": Variant("a_ij = q_i.k_j/sqrt(d) + beta_r", terms=("fixed",)),
@@ -1226,7 +1198,7 @@ VARIANTS = {
         "a_ij = q_i.k_j/sqrt(d) + q_i.w_r/sqrt(d) + beta_r + k_j.u_(i-j)/sqrt(d)",
         terms=COMPOSITE + ("key_dynamic",),
     ),
-    # [C]: convolutions next to attention and in the projections
+    # Chang: convolutions next to attention and in the projections
     "depthwise": Variant(
         "a_ij = q_i.k_j/sqrt(d),  z_i = sum_j p_ij v_j + depthwise(v)_i", depthwise=True
     ),

@@ -1,40 +1,24 @@
-"""From a row of numbers per query to a map of scores: the definition, and an equal version.
+"""The hot loop of attention: from a row of numbers per query to weights. And its compiled path.
 
-Optional reading. To read `attention` in attention.py, one sentence of this file is enough:
-add_relative_scores(scores, rows) adds rows[i, j - i] to the score of query i and key j.
+    add_relative_scores(scores, rows)    adds rows[i, j - i] to the score of query i and key j
+    banded_softmax(scores, ...)          scores + rows + padding -> softmax, eager or compiled
+    relative_values(p, table)            what a vector s_r for each r adds to the outputs
+    convolve(kernels, value)             every query has a kernel of its own
 
 A row holds one number for each relative position r = j - i from -k to k: K = 2k + 1 numbers. The
 number for r is in column r + k. In code, the reach k has the name `reach`. A key farther away than
-k gets the number at the end of the row (beyond = "clip": Shaw et al. 2018; the default) or 0
-(beyond = "zero").
+k gets the number at the end of the row (beyond = "clip": Shaw et al. 2018) or 0 ("zero").
 
-    scores_by_index      the definition: an index says for every score which column it reads
-    scores_by_skew       the same map without an index: the rows are extended, and then skewed
-    extend               more columns at the two ends of the rows
-    skew                 row i is moved to the right by i columns
-    add_relative_scores  scores + map, made in one of these two ways; attention uses it
-    relative_values      what a vector s_r for each r adds to the outputs
-    convolve             every query has a kernel of its own
-    attention_in_blocks  long sequences, one block of queries at a time, to save memory
-
-The skew needs no index (an integer for each of the N x N scores, the same for all sequences and
-heads), but its extended rows need the memory of two maps for a moment. Why two ways? On one CPU, a
-training step takes 2 to 10 % less time with the skew in bf16, which training uses there (128 to
-512 tokens), and 3 to 30 % more in float32 (docs/speed.md, "Attention alone"). No GPU was measured.
-
-There is no backward pass to read: all functions are made of PyTorch's own operations, and autograd
-knows how to go back through these. Letters: B sequences, H heads, N keys, n queries (n = N, except
-in blocks of a long sequence), d channels per head, W columns of any table.
+Letters: B sequences, H heads, N keys, n queries (n = N, except in blocks of a long sequence), d
+channels per head, W columns of any table.
 """
 
 import torch
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 BEYOND = ("clip", "zero")  # what a key farther away than k gets
 SHORT = 64  # up to this many queries or keys, the map is always made with the index
 CONVOLVE_BLOCK = 32  # queries whose kernels `convolve` applies as one matrix
-BLOCK = 128  # queries per block of `attention_in_blocks`
 
 
 # --- From rows to the map of scores ---------------------------------------------------------------
@@ -79,6 +63,8 @@ def scores_by_index(rows, N, beyond="clip", first=0):
 
 def scores_by_skew(rows, N, beyond="clip", first=0):
     """Equal to `scores_by_index`, without an index. Same arguments and result.
+
+    It needs no integer for each of the N x N scores, but the memory of two maps for a moment.
 
     The example again: N = n = 3 and K = 3. First, every row is extended until it has a column for
     each r between a query and a key, here from -2 to 2, and one more (-), which is never read. (In
@@ -159,24 +145,20 @@ def skew(x):
 def add_relative_scores(scores, rows, beyond="clip", first=0):
     """scores[i, j] + rows[i, j - i]. The sum overwrites `scores`, which saves the memory of a map.
 
-    Autograd allows this: `scores` is a matrix product or a sum, and the backward pass of neither
-    needs its result.
+    Autograd allows this: `scores` is a sum, whose backward pass does not need its result.
 
-    Args:
-        scores: (B, H, n, N).
-        rows: (B, H, n, K); (H, n, K) if all sequences have the same rows; (H, 1, K) if all queries
-            have the same row, too.
-        beyond, first: as in `scores_by_index`.
+    scores: (B, H, n, N). rows: (B, H, n, K); (H, n, K) if all sequences have the same rows;
+    (H, 1, K) if all queries have the same row, too. beyond, first: as in `scores_by_index`.
     """
     n, N = scores.shape[-2:]
     rows = rows.to(scores.dtype)
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
-    # The index for short sequences, and for the rows of keys in a block of a long sequence. There
-    # the map is transposed: with 4,096 keys and a block of 128 queries it has n = 4,096 lines (one
-    # for each key) of N = 128 numbers. To be skewed, each row would become N + n = 4,224 wide; the
-    # index has only 128 numbers for it.
-    if min(n, N) <= SHORT or n > N:
+    # The skew is for longer sequences: on one CPU, it saves 2 to 10 % of a training step in bf16,
+    # and costs 3 to 30 % in float32 (docs/speed.md). It is not for the rows of keys in a block of a
+    # long sequence: with 4,096 keys and 128 queries, each row would become 4,224 wide. And it is
+    # not for the compiler, which makes slow code of it.
+    if torch.compiler.is_compiling() or min(n, N) <= SHORT or n > N:
         return scores.add_(scores_by_index(rows, N, beyond, first))
     return scores.add_(scores_by_skew(rows, N, beyond, first))
 
@@ -197,15 +179,10 @@ def relative_values(p, table, beyond="clip", first=0):
         p10 p11 p12      0 1 2       p10      p11  p12      p10  p11  p12
         p20 p21 p22      0 0 1       p20+p21  p22  0        p21  p22  0
 
-    Then a sum over the K columns is left, in place of one over the N keys: z_1 gets
-    p10 s_(-1) + p11 s_0 + p12 s_1 from the second line.
+    Then a sum over the K columns is left, in place of one over the N keys.
 
-    Args:
-        p: (B, H, n, N), the weights.
-        table: (d, K), the vectors s_r.
-        beyond, first: as in `scores_by_index`.
-    Returns:
-        (B, H, n, d).
+    p: (B, H, n, N), the weights. table: (d, K), the vectors s_r. Returns (B, H, n, d).
+    beyond, first: as in `scores_by_index`.
     """
     n, N = p.shape[-2:]
     K = table.shape[-1]
@@ -226,6 +203,91 @@ def relative_values(p, table, beyond="clip", first=0):
     return sums @ table.t()  # (B, H, n, K) (K, d) -> (B, H, n, d)
 
 
+# --- The compiled path ----------------------------------------------------------------------------
+
+
+def banded_softmax(scores, padding, query_rows=None, key_rows=None, beyond="clip", first=0):
+    """The hot loop of attention: all that happens to a score between two matrix products.
+
+        p_ij = softmax over j of  scores_ij + padding_j  [+ query_rows[i, j - i]]
+                                                         [+ key_rows[j, i - j]]
+
+    The rows of the keys need a map with its lines and columns exchanged: line j belongs to key j,
+    and is read at i - j. Example: N = 4 keys, and a block of n = 2 queries, with first = 1:
+
+                          i = 1   2
+              key j = 0       1   2
+                      1       0   1      i - j: in column c, i is first + c,
+                      2      -1   0      so i - j = first + c - j = c - (j - first)
+                      3      -2  -1
+
+    add_relative_scores computes column - (line + its argument `first`), as r = j - i for the
+    queries. Here lines are keys, and columns are queries that start at first: it needs -first.
+
+    Args:
+        scores: (B, H, n, N), q_i . k_j / sqrt(d).
+        padding: (B, 1, 1, N), what is added to the score of each key: 0, or a very low number.
+        query_rows, key_rows, beyond, first: as in attention.attention.
+    Returns:
+        p (B, H, n, N), the weights of each query, which sum to 1.
+    """
+    # Padding first: this sum is a new tensor, and the rows are added to it in place.
+    scores = scores + padding  # (B, H, n, N)
+
+    # fixed and dynamic: + beta_(j-i) + q_i . w_(j-i) / sqrt(d)
+    if query_rows is not None:
+        scores = add_relative_scores(scores, query_rows, beyond, first)
+
+    # key_dynamic: + k_j . u_(i-j) / sqrt(d), with lines and columns exchanged
+    if key_rows is not None:
+        scores = scores.transpose(-1, -2)  # (B, H, n, N) -> (B, H, N, n)
+        scores = add_relative_scores(scores, key_rows, beyond, -first)
+        scores = scores.transpose(-1, -2)  # (B, H, N, n) -> (B, H, n, N)
+
+    return scores.softmax(dim=-1)
+
+
+# A decorator for what the compiler must leave alone: it would unroll a loop over blocks.
+not_compiled = torch.compiler.disable
+
+
+def compile_hot_loop(layers, device, unit=None):
+    """Compile the hot loop of all layers of a model.Bert, in place.
+
+    Eager PyTorch runs each operation of banded_softmax on its own: the index, the map, the sums and
+    the softmax each write N x N numbers to memory and read them again. The compiler makes loops of
+    them: the column of a score is computed, and the number of the row read and added, while the
+    score is in a register. No index and no map is written.
+
+    unit: "band", banded_softmax alone, with dropout outside: on a CPU, the compiler's own random
+        numbers are slow. Or "layer", a whole layer with the band in it: on CUDA, each operation
+        that is merged with another one is a launch less. None: "layer" on CUDA, "band" elsewhere.
+        What each unit gains on a CPU is in docs/speed.md; CUDA was not measured.
+
+    Compiled and eager values are equal up to rounding. Without a compiler on the machine,
+    everything stays eager, and one line says so.
+    """
+    # is there a compiler?
+    try:
+        torch.compile(lambda x: x + 1)(torch.zeros(1, device=device))
+    except Exception as error:
+        print(f"nothing is compiled: {str(error).splitlines()[0]}")
+        return
+
+    torch.compiler.reset()  # forget the model before this one
+    torch._dynamo.config.recompile_limit = 128  # a graph for each kind of shapes and rows
+    torch._dynamo.config.suppress_errors = True  # what cannot be compiled stays eager
+    unit = unit or ("layer" if device.type == "cuda" else "band")
+
+    # Nothing is compiled before the first call. dynamic: for any number of sequences and tokens.
+    compiled_band = torch.compile(banded_softmax, dynamic=True)
+    for layer in layers:
+        if unit == "layer":
+            layer.compile(dynamic=True)
+        else:
+            layer.mixer.banded_softmax = compiled_band
+
+
 # --- Convolutions with a kernel per query ---------------------------------------------------------
 
 
@@ -240,11 +302,8 @@ def convolve(kernels, value):
                                                    [ v_(i+1) ]
                                                    [ v_(i+2) ]
 
-    Args:
-        kernels: (B, H, N, K), one per query.
-        value: (B, H, N, d); values beyond the ends of the sequence are 0.
-    Returns:
-        (B, H, N, d).
+    kernels: (B, H, N, K), one per query. value: (B, H, N, d); values beyond the ends of the
+    sequence are 0. Returns (B, H, N, d).
     """
     N = value.shape[-2]
     reach = kernels.shape[-1] // 2
@@ -266,48 +325,3 @@ def convolve(kernels, value):
 
     z = matrices @ near.transpose(-1, -2)  # (B, H, blocks, n, d)
     return z.flatten(-3, -2)[..., :N, :]  # (B, H, N, d)
-
-
-# --- Long sequences -------------------------------------------------------------------------------
-
-
-@torch.compiler.disable  # torch.compile would unroll the loop over the blocks
-def attention_in_blocks(
-    attention, q, k, v, attention_mask, query_rows, key_rows, value_table, beyond, dropout
-):
-    """Call `attention` for BLOCK queries at a time, so that its map is never in memory as a whole.
-
-    A block needs its own queries and their rows, and all keys and values. `checkpoint` forgets the
-    map of a block after the forward pass; the backward pass computes it again, with the same
-    dropout. So memory grows with N and not with N^2, for the price of a second forward pass of
-    attention. But N rows of 2N - 1 columns, as those of xl, or of the sum of dynamic and alibi,
-    grow with N^2.
-
-    The first argument is the function attention.attention, which calls this one. It is passed
-    because attention.py imports this file, so this file cannot import attention.py. The other
-    arguments, and the result, are those of `attention`.
-    """
-    blocks = []
-    for first in range(0, q.shape[-2], BLOCK):
-        # the queries of this block, and their rows; one row for all queries stays as it is
-        own = slice(first, first + BLOCK)
-        rows = query_rows
-        if rows is not None and rows.shape[-2] > 1:
-            rows = rows[..., own, :]
-
-        z = checkpoint(
-            attention,
-            q[..., own, :],
-            k,
-            v,
-            attention_mask,
-            rows,
-            key_rows,
-            value_table,
-            beyond,
-            dropout,
-            first,
-            use_reentrant=False,
-        )
-        blocks.append(z)  # (B, H, n, d)
-    return torch.cat(blocks, dim=-2)  # (B, H, N, d)

@@ -1,7 +1,7 @@
 """The table of the assignment: the graded functions, their points, and the tests that grade them.
 
-A function is named by its file and its name there: "attention.Fixed.forward" is in attention.py.
-The tests of a function are those in `file` whose names contain one of the `words`; every one of
+A function is named by its file and its name there: "attention.Fixed.query_rows" is in attention.py.
+The tests of a function are those in `files` whose names contain one of the `words`; every one of
 them must fail while the function is blank. To move the course to other functions, change the table.
 
 A test whose name contains NO_LOOP is a condition: it says nothing about the numbers, so it earns no
@@ -18,41 +18,45 @@ class Function(NamedTuple):
     name: str  # its file, and its name in the file
     points: int
     title: str  # what the blank says: "part 2: the dynamic term"
-    file: str  # in tests/science
+    files: tuple[str, ...]  # in tests/science
     words: tuple[str, ...]  # in the names of its tests
 
 
 NO_LOOP = "over_the_positions"  # no Python loop over the positions
 
-ATTENTION = "test_attention.py"
-KERNELS = "test_kernels.py"
-MASKING = "test_masking.py"
-MODEL = "test_model.py"
-TRAINING = "test_training.py"
+TERMS = ("test_terms.py",)
+CONVOLUTIONS = ("test_terms.py", "test_convolutions.py")
+MIXERS = ("test_terms.py", "test_convolutions.py", "test_mixers.py")
+KERNELS = ("test_kernels.py",)
+MASKING = ("test_masking.py",)
+MODEL = ("test_model.py",)
+TRAINING = ("test_training.py",)
 
 # fmt: off
 GRADED = (
     Function(1, "attention.split_heads", 2, "split the channels into heads",
-        ATTENTION, ("test_heads_are", "over_the_positions[split_heads")),
+        TERMS, ("test_heads_are", "over_the_positions[split_heads")),
     Function(1, "attention.merge_heads", 2, "merge the heads",
-        ATTENTION, ("merged_heads", "over_the_positions[merge_heads")),
+        TERMS, ("merged_heads", "over_the_positions[merge_heads")),
     Function(1, "attention.lowest_at_padding", 4, "no attention to padding",
-        ATTENTION, ("lowest_score", "over_the_positions[lowest")),
-    Function(1, "attention.attention", 12, "attention",
-        ATTENTION, ("attention_alone", "without_terms", "padding_gets", "weights_are_dropped",
+        TERMS, ("lowest_score", "over_the_positions[lowest")),
+    Function(1, "kernels.banded_softmax", 4, "from scores and rows to weights",
+        KERNELS, ("banded_softmax",)),
+    Function(1, "attention.attention", 8, "attention",
+        TERMS, ("attention_alone", "without_terms", "padding_gets", "weights_are_dropped",
             "goes_in_blocks", "over_the_positions[attention")),
 
     Function(2, "attention.Fixed.query_rows", 3, "the fixed term",
-        ATTENTION, ("loop_adds[fixed",)),
+        TERMS, ("loop_adds[fixed",)),
     Function(2, "attention.Dynamic.query_rows", 3, "the dynamic term",
-        ATTENTION, ("loop_adds[dynamic",)),
+        TERMS, ("loop_adds[dynamic",)),
     Function(2, "attention.KeyDynamic.key_rows", 3, "the key's dynamic term",
-        ATTENTION, ("loop_adds[key_dynamic",)),
+        TERMS, ("loop_adds[key_dynamic",)),
     Function(2, "kernels.scores_by_index", 6, "from rows to the map, by an index",
         KERNELS, ("loops[scores_by_index", "order[scores_by_index", "computes[scores_by_index",
             "over_the_positions[scores_by_index")),
     Function(2, "attention.composite_attention", 5, "the paper in ten lines",
-        ATTENTION, ("ten_lines_equal", "ten_lines_prints", "over_the_positions[composite_att")),
+        TERMS, ("ten_lines_equal", "ten_lines_prints", "over_the_positions[composite_att")),
 
     Function(3, "kernels.skew", 4, "move each row, without a copy",
         KERNELS, ("skew_moves", "over_the_positions[skew")),
@@ -65,20 +69,20 @@ GRADED = (
         KERNELS, ("convolve",)),
 
     Function(4, "attention.depthwise_convolution", 4, "a kernel per channel",
-        ATTENTION, ("over_dilated_positions", "drawing_of_depthwise",
+        CONVOLUTIONS, ("over_dilated_positions", "drawing_of_depthwise",
             "over_the_positions[depthwise_convolution")),
     Function(4, "attention.HalfConvolution.forward", 3, "half convolution",
-        ATTENTION, ("half_convolution_alone", "of_a_mixer[conv-v")),
+        CONVOLUTIONS, ("half_convolution_alone", "of_a_mixer[conv-v")),
     Function(4, "attention.GatedConvolution.gate", 3, "the gated linear unit",
-        ATTENTION, ("gate_alone", "of_a_mixer[lightconv]")),
+        CONVOLUTIONS, ("gate_alone", "of_a_mixer[lightconv]")),
     Function(4, "attention.LightConv.convolution", 3, "LightConv",
-        ATTENTION, ("its_loops[lightconv-0", "its_loops[dilated-1", "its_loops[dilated-4",
+        CONVOLUTIONS, ("its_loops[lightconv-0", "its_loops[dilated-1", "its_loops[dilated-4",
             "lightconv_drops", "of_a_mixer[dilated]")),
     Function(4, "attention.DynamicConv.convolution", 3, "DynamicConv",
-        ATTENTION, ("gradients[dynamicconv-clip", "dynamicconv_drops",
+        MIXERS, ("gradients[dynamicconv-clip", "dynamicconv_drops",
             "of_a_mixer[dynamicconv]")),
     Function(4, "attention.ConvBert.forward", 4, "ConvBERT",
-        ATTENTION, ("gradients[convbert-clip", "convbert_drops", "otherwise[convbert",
+        MIXERS, ("gradients[convbert-clip", "convbert_drops", "otherwise[convbert",
             "of_a_mixer[convbert")),
 
     Function(5, "data.mask_tokens", 6, "hide some tokens",
@@ -101,8 +105,6 @@ def pytest_command(functions):
     files = []
     words = []
     for function in functions:
-        path = f"tests/science/{function.file}"
-        if path not in files:
-            files.append(path)
+        files += [f"tests/science/{file}" for file in function.files]
         words += function.words
-    return ["python", "-m", "pytest", "-q", *files, "-k", " or ".join(words)]
+    return ["python", "-m", "pytest", "-q", *dict.fromkeys(files), "-k", " or ".join(words)]

@@ -74,7 +74,7 @@ def copy_project(folder, bodies):
 
 
 def file_of(name):
-    """The file of a function: "attention.py" for "attention.Fixed.forward"."""
+    """The file of a function: "attention.py" for "attention.Fixed.query_rows"."""
     return name.split(".")[0] + ".py"
 
 

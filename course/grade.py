@@ -162,7 +162,7 @@ def results_of(function, results):
     """{name of a test: its error} of one function."""
     own = {}
     for (file, test), message in results.items():
-        if file == function.file and any(word in test for word in function.words):
+        if file in function.files and any(word in test for word in function.words):
             own[test] = message
     return own
 

@@ -1,18 +1,20 @@
 """What a training step costs.
 
-    python -m lab.bench --size small    training steps of all variants
+    python -m lab.bench --size small                                         all variants
+    python -m lab.bench --variant composite --unit eager band layer          compiled (kernels.py)
 
 The command prints a table. With --out FILE.json it also writes the numbers to a file, together with
 the options and the machine.
 
-The variants take turns in one process: each round measures every one of them once. Times are
-medians over the rounds. For a ratio, each time is divided by the time of `absolute` in the same
-round; the ratio is the median of these quotients. So a busy machine changes a ratio less than a
-time. Nothing is compiled by torch.compile. Letters as in attention.py.
+The rows take turns in one process: each round measures every one of them once. Times are medians
+over the rounds. For a ratio, each time is divided by the time of the first row in the same round;
+the ratio is the median of these quotients. So a busy machine changes a ratio less than a time. The
+first row is `absolute`, or with several units the first of them. Letters as in attention.py.
 """
 
 import argparse
 import functools
+import itertools
 import json
 import time
 from dataclasses import asdict, dataclass
@@ -23,6 +25,7 @@ import torch
 
 from attention import VARIANTS
 from data import prepare_corpus
+from kernels import compile_hot_loop
 from model import SIZES, BertConfig, BertForMaskedLM
 from pretrain import RECIPES, Trainer, train_step
 from support.commands import positive_int, run_command
@@ -30,6 +33,9 @@ from support.devices import choose_device
 from support.files import write_text
 from support.runs import made_by
 from support.tokenizer import PAD, SPECIAL_TOKENS
+
+UNITS = ("eager", "band", "layer")  # what is compiled: nothing, or a unit of kernels.py
+
 
 # --- Measuring ------------------------------------------------------------------------------------
 
@@ -95,16 +101,19 @@ class FullSequences:
         return torch.randint(len(SPECIAL_TOKENS), self.vocab_size, shape, generator=generator)
 
 
-def start_training(config, settings, full_sequences, device, dtype):
+def start_training(config, settings, full_sequences, device, dtype, unit):
     """A Trainer that has done three steps on full sequences: by then it has used all its memory."""
-    trainer = Trainer(BertForMaskedLM(config), settings, Path(), device, dtype)  # it is never saved
+    # its checkpoint is never written
+    trainer = Trainer(BertForMaskedLM(config), settings, Path(), device, dtype, compiled=False)
+    if unit != "eager":
+        compile_hot_loop(trainer.model.bert.layers, device, unit)
     for _ in range(3):
         train_step(trainer, full_sequences)
     return trainer
 
 
 def times_of_steps(trainers, source, rounds, device):
-    """{variant: [seconds of each step]}. All train on the same batches, of the steps 0, 1, ..."""
+    """{row: [seconds of each step]}. All train on the same batches, of the steps 0, 1, ..."""
     runs = {}
     for name, trainer in trainers.items():
         trainer.step = 0
@@ -113,21 +122,30 @@ def times_of_steps(trainers, source, rounds, device):
 
 
 def step_rows(args, device, dtype):
-    """Yield the rows of the table. The other variants are compared with `absolute`."""
+    """Yield the rows of the table."""
     # what they train on, as in pretrain.py
     recipe = RECIPES[args.size]
     settings = {**asdict(recipe), "batch_size": args.batch_size, "seed": 0}
     corpus = prepare_corpus(args.corpus, Path("cache"), recipe.seq_len)
     full_sequences = FullSequences(corpus.vocab_size, recipe.seq_len)
 
-    # the first steps of each variant
+    # what is compared
+    rows = list(itertools.product(args.variant, args.unit))
+    if len(args.unit) == 1:
+        rows = list(dict.fromkeys([("absolute", *args.unit), *rows]))
+
+    # the first steps of each row
     trainers = {}
     peaks = {}
-    for name in dict.fromkeys(["absolute", *args.variant]):
+    first_seconds = {}
+    for row in rows:
+        variant, unit = row
         options = {"max_length": recipe.seq_len, "dropout": recipe.dropout}
-        config = BertConfig.from_size(args.size, name, corpus.vocab_size, **options)
-        start = functools.partial(start_training, config, settings, full_sequences, device, dtype)
-        trainers[name], peaks[name] = with_peak(start, device)
+        config = BertConfig.from_size(args.size, variant, corpus.vocab_size, **options)
+        given = (config, settings, full_sequences, device, dtype, unit)
+        started = time.perf_counter()
+        trainers[row], peaks[row] = with_peak(functools.partial(start_training, *given), device)
+        first_seconds[row] = time.perf_counter() - started
 
     # The first batches of the corpus are a warm-up: they have widths that have not occurred before.
     times_of_steps(trainers, corpus, 2, device)
@@ -138,14 +156,17 @@ def step_rows(args, device, dtype):
     batches = [corpus.batch(0, step, args.batch_size) for step in range(args.rounds)]
     tokens = [(batch != PAD).sum() for batch in batches]
 
-    for name in trainers:
+    for row in rows:
+        variant, unit = row
         yield {
-            "variant": name,
-            "full_ms": round(1000 * float(np.median(full_times[name])), 2),
-            "full_ratio": median_ratio(full_times[name], full_times["absolute"]),
-            "corpus_tokens_per_second": median_ratio(tokens, corpus_times[name]),
-            "corpus_ratio": median_ratio(corpus_times[name], corpus_times["absolute"]),
-            "peak_mib": peaks[name],
+            "variant": variant,
+            "unit": unit,
+            "first_steps_s": round(first_seconds[row], 1),
+            "full_ms": round(1000 * float(np.median(full_times[row])), 2),
+            "full_ratio": median_ratio(full_times[row], full_times[rows[0]]),
+            "corpus_tokens_per_second": median_ratio(tokens, corpus_times[row]),
+            "corpus_ratio": median_ratio(corpus_times[row], corpus_times[rows[0]]),
+            "peak_mib": peaks[row],
         }
 
 
@@ -158,6 +179,7 @@ def parse_arguments(arguments=None):
     add = parser.add_argument
     add("--size", choices=SIZES, default="tiny", help="(default: tiny)")
     add("--variant", nargs="+", choices=VARIANTS, metavar="VARIANT", default=list(VARIANTS))
+    add("--unit", nargs="+", choices=UNITS, default=["eager"], help="(default: eager)")
     add("--batch_size", type=positive_int, default=16, help="pairs of sentences (default: 16)")
     add("--corpus", nargs="+", default=["toy"], help="as for pretrain.py (default: toy)")
     add("--device", default="auto", help="auto, cpu, cuda, ... (default: auto)")

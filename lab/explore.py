@@ -23,7 +23,15 @@ import numpy as np
 import torch
 
 from attention import VARIANTS, ConvBert, Deberta, SelfAttention, Term, split_heads
-from lab.look import encode_sentence, input_of_mixer, is_clipped, mixer_of
+from lab.look import (
+    depthwise_convolutions,
+    encode_sentence,
+    fixed_rows,
+    input_of_mixer,
+    is_clipped,
+    mixer_of,
+    token_rows,
+)
 from model import load_run
 from support.commands import UserError, run_command
 from support.files import write_text
@@ -156,14 +164,14 @@ def convolution_heads(mixer, x, attention_mask):
     An empty list if the mixer has no such rows.
     """
     # (H, N, K), or (H, 1, K) if all tokens have the same row
-    token_rows = mixer.token_rows(x, attention_mask)  # (1, H, N, K) or None
-    fixed_rows = mixer.fixed_rows()  # (H, K) or None
-    if token_rows is not None:
+    of_tokens = token_rows(mixer, x, attention_mask)  # (1, H, N, K) or None
+    of_head = fixed_rows(mixer)  # (H, K) or None
+    if of_tokens is not None:
         name = "dynamic"
-        rows_of_heads = token_rows[0]  # (1, H, N, K) -> (H, N, K)
-    elif fixed_rows is not None:
+        rows_of_heads = of_tokens[0]  # (1, H, N, K) -> (H, N, K)
+    elif of_head is not None:
         name = "fixed"
-        rows_of_heads = fixed_rows[:, None]  # (H, K) -> (H, 1, K)
+        rows_of_heads = of_head[:, None]  # (H, K) -> (H, 1, K)
     else:
         return []
 
@@ -213,7 +221,7 @@ def notes_on(model, mixer, layer, heads):
             )
         if type(term).queries_and_keys is not Term.queries_and_keys:
             notes.append(f"The term {name} changes the content term: positions are part of it.")
-    for what in mixer.depthwise_kernels():
+    for what in depthwise_convolutions(mixer):
         notes.append(
             f"There is also a depthwise convolution {what}, which is not shown here: "
             f"python -m lab.figures depthwise RUN --layer {layer} draws it."

@@ -14,7 +14,18 @@ Layers count from 1. Letters as in attention.py.
 import numpy as np
 import torch
 
-from attention import VARIANTS, SelfAttention, attention, split_heads
+from attention import (
+    VARIANTS,
+    ConvBert,
+    DepthwiseConvolution,
+    DynamicConv,
+    LightConv,
+    SelfAttention,
+    add_rows,
+    attention,
+    split_heads,
+    zero_padding,
+)
 from support.commands import UserError
 
 
@@ -89,6 +100,59 @@ def attention_map(model, ids, layer, with_content=True):
     return p[0].numpy()
 
 
+# --- What a mixer has learned, as rows (before the softmax) and as convolutions -------------------
+
+
+def fixed_rows(mixer):
+    """(H, K): a row per head that does not depend on the text; None without such rows."""
+    if isinstance(mixer, LightConv):
+        return mixer.weight
+    if isinstance(mixer, SelfAttention) and "fixed" in mixer.terms:
+        return mixer.terms["fixed"].beta
+    return None
+
+
+def token_rows(mixer, x, attention_mask):
+    """(B, H, N, K): the row that each token makes as a query; None without such rows.
+
+    H counts only the heads that make rows. The rows of the keys (key_dynamic), rows without a
+    window, and DeBERTa's rows are not included.
+    """
+    if isinstance(mixer, DynamicConv):
+        return mixer.kernel_logits(mixer.gate(x, attention_mask))
+    if isinstance(mixer, ConvBert):
+        x = zero_padding(x, attention_mask)
+        return mixer.kernel_logits(x, mixer.query(x))
+    if not isinstance(mixer, SelfAttention):
+        return None
+
+    # the rows that depend on the text: the others have no dimension B
+    query, _, _ = mixer.project(x, attention_mask)
+    q = split_heads(query, mixer.heads)  # (B, H, N, d)
+    total = None
+    for term in mixer.terms.values():
+        rows = term.query_rows(q)
+        if term.has_window and rows is not None and rows.dim() == 4:
+            total = add_rows(total, rows, mixer.beyond)
+    return total
+
+
+def depthwise_convolutions(mixer):
+    """{of what: DepthwiseConvolution} of a mixer."""
+    names = {
+        "depthwise": "of the input" if isinstance(mixer, ConvBert) else "of the values",
+        "canon": "of the input",
+        "query.depthwise": "for the query",
+        "key.depthwise": "for the key",
+        "value.depthwise": "for the value",
+    }
+    found = {}
+    for path, module in mixer.named_modules():
+        if isinstance(module, DepthwiseConvolution):
+            found[names.get(path, path)] = module
+    return found
+
+
 # --- Kernels --------------------------------------------------------------------------------------
 
 
@@ -97,7 +161,7 @@ def fixed_kernels(model):
     """{layer: (H, K)}: the kernels that do not depend on the text, softmax over r of the rows."""
     found = {}
     for layer, block in enumerate(model.bert.layers, 1):
-        rows = block.mixer.fixed_rows()  # (H, K)
+        rows = fixed_rows(block.mixer)  # (H, K)
         if rows is not None:
             found[layer] = rows.softmax(dim=-1).numpy()
     if not found:
@@ -110,7 +174,7 @@ def dynamic_kernels(model, ids, layer):
     """(H, N, K): the kernel that each token makes, softmax over r of its row."""
     mixer = mixer_of(model, layer)
     x, attention_mask = input_of_mixer(model, ids, layer)
-    rows = mixer.token_rows(x, attention_mask)  # (1, H, N, K)
+    rows = token_rows(mixer, x, attention_mask)  # (1, H, N, K)
     if rows is None:
         raise UserError(
             f"layer {layer} of {model.config.variant} has no dynamic kernels of K weights; "
@@ -123,13 +187,13 @@ def dynamic_kernels(model, ids, layer):
 def depthwise_kernels(model, layer):
     """{of what: (C, K)}: the depthwise convolutions of a layer, each sorted by `channel_order`.
 
-    The names are "of the values" (added to attention, [C] eq. 7), "of the input" (ConvBERT and
-    Canon), "for the query", "for the key" and "for the value" (half convolutional projections, [C]
-    section 5).
+    The names are "of the values" (added to attention, Chang eq. 7), "of the input" (ConvBERT and
+    Canon), "for the query", "for the key" and "for the value" (half convolutional projections,
+    Chang sec. 5).
     """
     found = {}
-    for name, weight in mixer_of(model, layer).depthwise_kernels().items():
-        weight = weight.numpy()  # (C, K)
+    for name, convolution in depthwise_convolutions(mixer_of(model, layer)).items():
+        weight = convolution.weight[:, 0].numpy()  # (C, 1, K) -> (C, K)
         found[name] = weight[channel_order(weight)]
     if not found:
         raise UserError(f"layer {layer} of {model.config.variant} has no depthwise convolution")

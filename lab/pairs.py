@@ -272,7 +272,7 @@ def score_run(folder, paradigms, device):
     }
 
 
-def read_run(folder, data):
+def read_result(folder, data):
     """The result of a run as a record, of which lab/report.py makes tables."""
     path = result_path(folder, data)
     if not path.exists():
@@ -332,7 +332,7 @@ def main(arguments=None):
     args = parse_arguments(arguments)
     data = data_name(args.data)
     if args.table or args.compare:
-        records = [read_run(folder, data) for folder in args.runs]
+        records = [read_result(folder, data) for folder in args.runs]
         print_tables(records, data, args.compare)
         return
 
@@ -345,7 +345,7 @@ def main(arguments=None):
     for folder in args.runs:
         path = result_path(folder, data)
         if path.exists():
-            read_run(folder, data)
+            read_result(folder, data)
             print(f"{folder} was scored before: {path}")
             continue
         write_text(path, json.dumps(score_run(folder, paradigms, device), indent=2) + "\n")

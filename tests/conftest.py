@@ -31,6 +31,12 @@ sys.path.insert(0, str(TESTS))
 sys.path.insert(0, str(ROOT))
 
 
+def pytest_configure(config):
+    """`python -m pytest -m compiled` runs the tests that compile every variant; others do not."""
+    config.addinivalue_line("markers", "compiled: compiles every variant (slow)")
+    config.option.markexpr = config.option.markexpr or "not compiled"
+
+
 # --- A small text ---------------------------------------------------------------------------------
 
 

@@ -9,8 +9,8 @@ which says what terms and what mixer a variant has. If you add a term or a mixer
 write its equation here and add it to SCORE_TERMS, VALUE_TERMS or MIXERS: until then, its tests end
 in a KeyError with its name.
 
-[C] is the paper, Chang, Xu, Xu, Tu 2021. Letters as in attention.py, and t for the column of r in a
-row of K numbers: t = r + k within the window. Arguments that most functions share:
+"Chang" is Chang, Xu, Xu, Tu 2021. Letters as in attention.py, and t for the column of r in a row of
+K numbers: t = r + k within the window. Arguments that most functions share:
 
     x               (B, N, C), the input of a mixer
     attention_mask  (B, N) bool, True at real tokens
@@ -68,6 +68,24 @@ def key_scores(rows, n, beyond, first=0):
     return relative_scores(rows, n, beyond, -first).transpose(-1, -2)
 
 
+def add_relative_scores(scores, rows, beyond, first=0):
+    """scores + the map of rows, which may be one row for all queries."""
+    n, N = scores.shape[-2:]
+    return scores + relative_scores(rows.expand(*rows.shape[:-2], n, -1), N, beyond, first)
+
+
+def banded_softmax(scores, padding, query_rows=None, key_rows=None, beyond="clip", first=0):
+    """p (B, H, n, N) of the function `banded_softmax`."""
+    B, H, n, N = scores.shape
+    a = scores + padding
+    if query_rows is not None:
+        a = add_relative_scores(a, query_rows, beyond, first)
+    if key_rows is not None:
+        a = a + key_scores(key_rows.expand(B, H, N, -1), n, beyond, first)
+    exponentials = torch.exp(a - a.max(dim=-1, keepdim=True).values)
+    return exponentials / exponentials.sum(dim=-1, keepdim=True)
+
+
 def relative_values(p, table, beyond, first=0):
     """sum_j p_ij s_(j-i): (..., n, N) and (d, K) -> (..., n, d)."""
     n, N = p.shape[-2:]
@@ -121,13 +139,13 @@ def attention(
 
 
 def content_score(q_i, k_j):
-    """q_i . k_j / sqrt(d). [C] eq. 1"""
+    """q_i . k_j / sqrt(d). Chang eq. 1"""
     d = len(q_i)
     return q_i @ k_j / math.sqrt(d)
 
 
 def fixed_score(weights, q_i, k_j, i, j, h, config, N):
-    """beta_(j-i), one scalar per head, not scaled. [C] eq. 4"""
+    """beta_(j-i), one scalar per head, not scaled. Chang eq. 4"""
     beta = weights["terms.fixed.beta"]  # (H, K)
     t = column(j - i, config.kernel_size, config.beyond)
     if t is None:
@@ -136,7 +154,7 @@ def fixed_score(weights, q_i, k_j, i, j, h, config, N):
 
 
 def dynamic_score(weights, q_i, k_j, i, j, h, config, N):
-    """q_i . w_(j-i) / sqrt(d), one table for all heads. [C] eq. 5; Shaw et al. 2018"""
+    """q_i . w_(j-i) / sqrt(d), one table for all heads. Chang eq. 5; Shaw et al. 2018"""
     w = weights["terms.dynamic.w"]  # (d, K)
     t = column(j - i, config.kernel_size, config.beyond)
     if t is None:
@@ -368,7 +386,7 @@ def linear(x, weights, name):
 
 
 def depthwise_convolution(x, weights, name):
-    """y_i,c = b_c + sum_r w_c,r x_(i+r),c, with x = 0 beyond the ends. [C] eq. 2"""
+    """y_i,c = b_c + sum_r w_c,r x_(i+r),c, with x = 0 beyond the ends. Chang eq. 2"""
     weight = weights[f"{name}.weight"]  # (C, 1, K)
     bias = weights[f"{name}.bias"]  # (C,)
     N = x.shape[1]
@@ -385,7 +403,7 @@ def depthwise_convolution(x, weights, name):
 
 
 def half_convolution(x, attention_mask, weights, name):
-    """[pointwise(depthwise(x)), linear(x)]: half of the heads each. [C] sec. 5"""
+    """[pointwise(depthwise(x)), linear(x)]: half of the heads each. Chang sec. 5"""
     x = zero_padding(x, attention_mask)
     convolved = depthwise_convolution(x, weights, f"{name}.depthwise")  # (B, N, C)
     convolved = linear(convolved, weights, f"{name}.pointwise")  # (B, N, C/2)
@@ -459,7 +477,7 @@ def attention_head(q, k, v, real, weights, h, config, variant):
 def self_attention(x, attention_mask, weights, variant, config, layer):
     """output(attention [+ depthwise(v)]), with the terms of the variant.
 
-    [C] eq. 1, 4 - 7; the convolution of eq. 7 is outside of the softmax, as in its footnote 3.
+    Chang eq. 1, 4 - 7; the convolution of eq. 7 is outside of the softmax, as in its footnote 3.
     """
     # projections, (B, N, C) each
     q = projection(x, attention_mask, weights, "query", variant)
@@ -543,7 +561,7 @@ def two_halves(x, attention_mask, weights, variant, config, convolve):
 
 
 def released_convbert(x, attention_mask, weights, variant, config, layer):
-    """ConvBERT in [C]'s released code: weight number r + k of key i + r; docs/differences.md
+    """ConvBERT in Chang's released code: weight number r + k of key i + r; docs/differences.md
 
     The softmax is over the real keys.
     """

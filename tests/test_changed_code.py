@@ -106,7 +106,7 @@ def edit(tmp_path, monkeypatch):
         (copies / "attention.py").write_text(text.replace(old, new, 1), encoding="utf-8")
         monkeypatch.setattr(runs, "ROOT", copies)
         code = runs.code_digests(*pretrain.CODE)
-        monkeypatch.setattr(pretrain.Trainer.__init__, "__defaults__", (code,))
+        monkeypatch.setattr(pretrain.Trainer.__init__, "__defaults__", (code, None))
 
     return call
 

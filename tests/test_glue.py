@@ -28,7 +28,7 @@ from support.tokenizer import CLS, PAD, SEP
 CPU = torch.device("cpu")
 TRAIN_ROWS, OTHER_ROWS = 200, 24  # of every task
 
-# [C] table 5 (WNLI: the released code): epochs, batch size, learning rate, and where a task starts
+# Chang table 5 (WNLI: the released code): epochs, batch size, learning rate, where a task starts
 TABLE_5 = {
     "cola": (3, 32, 3e-4, None),
     "sst-2": (3, 32, 3e-4, None),

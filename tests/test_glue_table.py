@@ -127,19 +127,19 @@ def test_constant_answers_and_changed_settings_are_marked_also_in_what_starts_th
     assert set(row["GLUE"].removeprefix("67.9")) == {"*", "!"}
 
 
-# --- The paper's rows: [C] table 6 ----------------------------------------------------------------
+# --- The paper's rows: Chang table 6 --------------------------------------------------------------
 
 
 def test_the_table_has_the_paper_s_rows_of_a_variant():
     rows = rows_of([made_run("composite", 0, {"cola": [1, 2]})], published=True)
     columns = ["CoLA", "MNLI-m", "MNLI-mm", "MRPC", "QNLI", "QQP", "RTE", "SST", "STS", "GLUE"]
-    row = rows["[C] BERT-base composite"]
+    row = rows["Chang BERT-base composite"]
     assert " ".join(row[column] for column in columns) == (
         "58.5+-0.5 81.9+-0.1 81.6+-0.1 86.0+-1.2 85.0+-0.3 88.7+-0.0 71.0+-0.7 90.5+-0.1 "
         "88.4+-0.1 81.2+-0.2"
     )
     assert (row["runs"], row["results"]) == ("1^", "10")
-    assert rows["[C] BERT-small composite"]["GLUE"] == "76.9+-0.1"
+    assert rows["Chang BERT-small composite"]["GLUE"] == "76.9+-0.1"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_the_table_has_the_paper_s_rows_of_a_variant():
 def test_the_paper_s_columns_have_the_sums_of_its_table_and_glue_is_the_mean(
     size, tolerance, means, errors
 ):
-    """All numbers were compared with the text of [C] table 6. A wrong one changes a sum.
+    """All numbers were compared with the text of Chang table 6. A wrong one changes a sum.
 
     The columns are rounded, so their mean may differ from GLUE; for BERT-base the paper prints a
     smaller one.

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 import attention
 import data
 import kernels
+import references
 from attention import VARIANTS, mixer_of_layer
 from model import BertConfig, BertForMaskedLM
 
@@ -116,7 +117,7 @@ def loss_of(model, ids):
 def go_in_blocks(monkeypatch, longest, block):
     """Attention goes in blocks of `block` queries if there are more than `longest`."""
     monkeypatch.setattr(attention, "LONGEST_WHOLE", longest)
-    monkeypatch.setattr(kernels, "BLOCK", block)
+    monkeypatch.setattr(attention, "BLOCK", block)
 
 
 # --- The attention function -----------------------------------------------------------------------
@@ -235,6 +236,17 @@ def assert_same_with_gradients(got, expected, inputs, tolerance=1e-10):
     one = torch.autograd.grad(got, inputs, upstream, **options)
     other = torch.autograd.grad(expected, inputs, upstream, **options)
     assert_near(one, other, tolerance, "gradient")
+
+
+def assert_equals_loops(variant, N, beyond="clip", layer=0, **settings):
+    """The output at real tokens, and the gradients of the input and of every parameter."""
+    mixer = random_mixer(variant, layer, beyond=beyond, **settings)
+    config = mixer_config(variant, beyond=beyond, **settings)
+    weights = dict(mixer.named_parameters())
+    x, mask = padded_batch(N)
+    x.requires_grad_()
+    expected = references.mixer(x, mask, weights, config, layer)[mask]  # (real tokens, C)
+    assert_same_with_gradients(mixer(x, mask)[mask], expected, [x, *weights.values()])
 
 
 # --- Drawings in docstrings -----------------------------------------------------------------------

@@ -47,7 +47,7 @@ def settings_of_these_tests(monkeypatch):
     for owner, name in MAY_WAIT:
         monkeypatch.setattr(owner, name, waiting_allowed()(getattr(owner, name)))
     monkeypatch.setattr("attention.LONGEST_WHOLE", 90)
-    monkeypatch.setattr("kernels.BLOCK", 70)
+    monkeypatch.setattr("attention.BLOCK", 70)
 
 
 def near(numbers):

@@ -125,6 +125,25 @@ def test_the_map_of_the_keys_is_drawn_at_key_dynamic():
     assert torch.equal(kernels.add_relative_scores(torch.zeros(3, 3), rows.float()).t(), expected)
 
 
+# --- The band: scores, rows and padding to weights ------------------------------------------------
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("n, first, N", [(7, 0, 7), (2, 0, 10), (6, 3, 10)])
+def test_banded_softmax_equals_its_loops(monkeypatch, n, first, N, beyond):
+    """Values and gradients, with padding, with and without rows, one row for all, and in blocks."""
+    # loops in place of the map: mistakes there do not fail this test
+    monkeypatch.setattr(kernels, "add_relative_scores", references.add_relative_scores)
+    scores, query_rows = draw(2, 3, n, N).requires_grad_(), draw(2, 3, n, 7).requires_grad_()
+    key_rows, one_row = draw(2, 3, N, 7).requires_grad_(), draw(3, 1, 7).requires_grad_()
+    padding = attention.lowest_at_padding(torch.arange(N)[None, :] < N - 1, torch.float64)
+    for rows in ([], [query_rows], [None, key_rows], [one_row, one_row], [query_rows, key_rows]):
+        rows += [None] * (2 - len(rows))
+        got = kernels.banded_softmax(scores, padding, *rows, beyond, first)
+        expected = references.banded_softmax(scores, padding, *rows, beyond, first)
+        assert_same_with_gradients(got, expected, [scores, *filter(torch.is_tensor, rows)])
+
+
 # --- The map added to a map -----------------------------------------------------------------------
 
 

@@ -39,7 +39,7 @@ def exact_gelu(x):
 
 def loss_of(model, input_ids, labels, size=None):
     """The loss of a batch, as a training step computes it."""
-    logits, targets = model(input_ids, labels=labels, size=size)
+    logits, targets = model(input_ids, labels=labels, M=size)
     return masked_lm_loss(logits, targets, (labels != -100).sum())
 
 

@@ -1,0 +1,405 @@
+"""Every mixer equals the plain loops of tests/references.py.
+
+From top to bottom: values and gradients; padding; properties that follow from the equations; the
+initial weights; the rows and kernels that lab/look.py finds in a mixer.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import attention
+import references
+from attention import TERMS, VARIANTS, DepthwiseConvolution, Mixer, Term, Variant
+from helpers import (
+    B,
+    H,
+    K,
+    assert_equals_loops,
+    assert_near,
+    go_in_blocks,
+    loss_of,
+    mixer_config,
+    padded_batch,
+    random_mixer,
+    random_tokens,
+    small_model,
+)
+from kernels import BEYOND
+from lab import look
+from model import Bert, BertConfig, BertForClassification, BertForMaskedLM
+
+# --- Every mixer against the plain loops ----------------------------------------------------------
+
+
+WITH_BEYOND = [(name, "clip") for name in VARIANTS]
+WITH_BEYOND += [(name, "zero") for name, variant in VARIANTS.items() if variant.uses_beyond]
+
+
+# N shorter and longer than the kernel, odd and even; K smaller and larger than the sequence
+@pytest.mark.parametrize("N, kernel_size", [(1, 5), (2, 13), (3, 1), (6, 3), (11, 5)])
+@pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
+def test_mixer_equals_its_loops_in_values_and_gradients(variant, beyond, N, kernel_size):
+    if VARIANTS[variant].has_kernel:
+        assert_equals_loops(variant, N, beyond, kernel_size=kernel_size)
+    else:
+        assert_equals_loops(variant, N, beyond)
+
+
+@pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
+def test_mixer_equals_its_loops_in_blocks(monkeypatch, variant, beyond):
+    go_in_blocks(monkeypatch, 6, 3)
+    assert_equals_loops(variant, 7, beyond)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_beyond_changes_the_output_only_of_variants_that_use_it(variant):
+    """Of two mixers with the same weights. N = 11 is longer than the window."""
+    clip = random_mixer(variant, beyond="clip")
+    zero = random_mixer(variant, beyond="zero")
+    x, mask = padded_batch(11)
+    is_equal = torch.equal(clip(x, mask)[mask], zero(x, mask)[mask])
+    assert is_equal == (not VARIANTS[variant].uses_beyond)
+
+
+ONLY_CONTENT = ("SelfAttention", "Canon", "ConvBert", "ReleasedConvBert")
+ONLY_CONTENT += ("LightConv", "DynamicConv")
+
+
+def key_bias_learns(variant):
+    """Whether the bias of the keys learns. None: a term or mixer that this test does not know."""
+    terms = VARIANTS[variant].terms
+    mixer = VARIANTS[variant].mixer.__name__
+    # DeBERTa's positions see the bias; Primer's convolution of the keys sees where they end
+    if "key_dynamic" in terms or "rotary" in terms or mixer in ("Deberta", "Primer"):
+        return True
+    for name in terms:
+        changes_keys = TERMS[name].queries_and_keys is not Term.queries_and_keys
+        if TERMS[name].key_rows is not Term.key_rows or (changes_keys and name != "xl"):
+            return None
+    return False if mixer in ONLY_CONTENT else None
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_parameter_learns_except_key_biases_that_cannot(variant):
+    """q_i . (k_j + b) adds one constant to all scores of query i, which the softmax ignores.
+
+    So b, the bias of the key projection, learns only if keys enter the score in another way. Such
+    constants are also the last bias of FIRE's function and that of Primer's convolution of the
+    keys. Whether b learns in a term or mixer of your own is not asked.
+    """
+    learns = key_bias_learns(variant)
+    model = small_model(variant)
+    loss_of(model, random_tokens(2, 9)).backward()
+
+    for name, parameter in model.named_parameters():
+        largest = parameter.grad.abs().max()
+        is_key_bias = ".key." in name and name.endswith("bias")
+        is_constant = name.endswith(("terms.fire.output.bias", "mixer.convolutions.1.bias"))
+        if is_constant or (is_key_bias and learns is False):
+            assert largest < 1e-13, f"{name} has a gradient"
+        elif not is_key_bias or learns:
+            assert largest > 1e-9, f"{name} has no gradient"
+
+
+# --- Padding --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
+def test_neither_content_nor_amount_of_padding_changes_a_real_token(variant, beyond):
+    model = small_model(variant, beyond=beyond)
+    sentence = random_tokens(1, 7)
+    alone = model(sentence)  # (1, 7, V)
+
+    for amount in (1, 9, 33):
+        mask = torch.ones(1, 7 + amount, dtype=torch.bool)
+        mask[:, 7:] = False
+        for seed in (1, 2):
+            padded = torch.cat([sentence, random_tokens(1, amount, seed=seed)], dim=1)
+            got = model(padded, mask)[:, :7]
+            assert_near(got, alone, 1e-12)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_gradient_reaches_the_hidden_states_of_padding(variant):
+    mixer = random_mixer(variant)
+    x, mask = padded_batch(9)
+    x.requires_grad_()
+    mixer(x, mask)[mask].square().sum().backward()
+    assert x.grad[~mask].eq(0).all()
+    assert x.grad[mask].ne(0).any(-1).all()
+
+
+# --- Properties that follow from the equations ----------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if "fixed" in VARIANTS[name].terms])
+def test_a_constant_added_to_beta_changes_nothing_with_clip(variant):
+    for beyond in BEYOND:
+        mixer = random_mixer(variant, beyond=beyond)
+        x, mask = padded_batch(10)
+        before = mixer(x, mask)[mask]
+        with torch.no_grad():
+            per_head = torch.tensor([1.0, -2.0, 3.0, 0.5])
+            mixer.terms["fixed"].beta += per_head[:, None]
+        change = (mixer(x, mask)[mask] - before).abs().max()
+        if beyond == "clip":
+            assert change < 1e-12
+        else:
+            assert change > 1e-3
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_only_none_ignores_word_order(variant):
+    """In other words, only `none` commutes with permutations of the tokens."""
+    model = small_model(variant)
+    sentence = random_tokens(1, 12)
+    order = torch.arange(12).roll(5).flip(0)
+    difference = (model(sentence[:, order]) - model(sentence)[:, order]).abs().max()
+    if variant == "none":
+        assert difference < 1e-12
+    else:
+        assert difference > 1e-3, f"word order does not change the output of {variant}"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_only_absolute_positions_know_where_a_sentence_begins(variant):
+    """Behind padding, a sentence gives the same output: all other terms depend on j - i alone.
+
+    FIRE's also depends on N, but only if N > L = 512.
+    """
+    model = small_model(variant)
+    sentence = random_tokens(1, 8)
+    alone = model(sentence)  # (1, 8, V)
+
+    for shift in (1, 30):
+        before = random_tokens(1, shift, seed=1)
+        after = random_tokens(1, 2, seed=2)
+        shifted = torch.cat([before, sentence, after], dim=1)
+        mask = torch.zeros(1, shift + 10, dtype=torch.bool)
+        mask[:, shift : shift + 8] = True
+        got = model(shifted, mask)[:, shift : shift + 8]
+
+        difference = (got - alone).abs().max()
+        if VARIANTS[variant].absolute:
+            assert difference > 1e-3
+        else:
+            assert difference < 1e-12
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_dropout_acts_only_in_training(variant):
+    x, mask = padded_batch(9)
+    mixer = random_mixer(variant, dropout=0.5).eval()
+    without = mixer(x, mask)
+    assert torch.equal(without, mixer(x, mask))
+    assert torch.equal(without, random_mixer(variant, dropout=0.0).train()(x, mask))
+
+    first = mixer.train()(x, mask)
+    second = mixer(x, mask)
+    assert not torch.equal(first, second), f"dropout does not change the output of {variant}"
+
+
+# --- The initial weights --------------------------------------------------------------------------
+
+
+def new_model(variant):
+    """A model of two layers with C = 64, with the weights that pre-training starts from."""
+    config = BertConfig.from_size(
+        "tiny", variant, vocab_size=30, layers=2, hidden_size=64, ffn_size=64, embedding_size=64
+    )
+    return BertForMaskedLM(config)
+
+
+def test_fixed_t5_xl_deberta_and_fire_start_as_their_docstrings_say():
+    torch.manual_seed(0)
+    for layer in new_model("fixed").bert.layers:
+        assert layer.mixer.terms["fixed"].beta.eq(0).all()
+    for layer in new_model("t5").bert.layers:
+        assert layer.mixer.terms["t5"].beta.eq(0).all()
+    for layer in new_model("xl").bert.layers:
+        assert layer.mixer.terms["xl"].b_c.eq(0).all()
+        assert layer.mixer.terms["xl"].b_p.eq(0).all()
+
+    # normal(0, 0.02), within five standard errors
+    P = new_model("deberta").bert.layers[0].mixer.P
+    assert abs(P.mean()) < 5 * 0.02 / P.numel() ** 0.5
+    assert abs(P.std() - 0.02) < 5 * 0.02 / (2 * P.numel()) ** 0.5
+
+    # torch's initial values: within 1 and 1 / sqrt(32)
+    for layer in new_model("fire").bert.layers:
+        fire = layer.mixer.terms["fire"]
+        assert 0.5 < fire.hidden.weight.abs().max() <= 1
+        assert 0.1 < fire.output.weight.abs().max() <= 32**-0.5
+        assert fire.hidden.bias.ne(0).all() and fire.output.bias.ne(0).all()
+
+
+def check_initial_weights(model):
+    """Linear and embedding weights normal(0, 0.02), biases 0, LayerNorms 1 and 0.
+
+    Depthwise convolutions start as in PyTorch.
+    """
+    for name, module in model.named_modules():
+        if ".terms.fire." in name:
+            continue  # it initialises its weights itself
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            weight = module.weight
+            # one standard error of a standard deviation is sigma / sqrt(2n): allow five
+            error = 0.02 / (2 * weight.numel()) ** 0.5
+            assert abs(weight.std().item() - 0.02) < 5 * error, name
+            assert abs(weight.mean().item()) < 5 * 0.02 / weight.numel() ** 0.5, name
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            assert (module.bias == 0).all(), name
+        if isinstance(module, nn.LayerNorm):
+            assert (module.weight == 1).all() and (module.bias == 0).all(), name
+        if isinstance(module, DepthwiseConvolution):
+            # PyTorch's own initial values: uniform in +-1/sqrt(K)
+            limit = module.weight.shape[-1] ** -0.5
+            assert_uniform(module.weight, limit)
+            assert_uniform(module.bias, limit)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_initial_weights_have_the_published_spread(variant):
+    torch.manual_seed(0)
+    check_initial_weights(BertForMaskedLM(BertConfig.from_size("tiny", variant, 2000)))
+
+
+def test_initial_weights_of_the_classifier_have_the_published_spread():
+    torch.manual_seed(0)
+    model = BertForClassification(BertConfig.from_size("tiny", vocab_size=2000), num_labels=3)
+    check_initial_weights(model)
+
+
+class OwnInitialisation(Mixer):
+    """A mixer that initialises its weights itself."""
+
+    def __init__(self, config, variant, layer):
+        super().__init__()
+        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x, attention_mask):
+        return self.linear(x)
+
+    def initialise(self):
+        nn.init.constant_(self.linear.weight, 3)
+        nn.init.constant_(self.linear.bias, 4)
+
+
+class NoInitialise(OwnInitialisation):
+    """A mixer that does not initialise its weights itself."""
+
+    initialise = Mixer.initialise
+
+
+def test_a_mixers_own_initial_weights_are_kept_in_a_model(monkeypatch):
+    monkeypatch.setitem(VARIANTS, "own-initialisation", Variant("", mixer=OwnInitialisation))
+    for layer in new_model("own-initialisation").bert.layers:
+        assert layer.mixer.linear.weight.eq(3).all()
+        assert layer.mixer.linear.bias.eq(4).all()
+
+
+def test_a_mixer_without_initialise_has_berts_initial_weights(monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setitem(VARIANTS, "no-initialise", Variant("", mixer=NoInitialise))
+    for layer in new_model("no-initialise").bert.layers:
+        assert abs(layer.mixer.linear.weight.std() - 0.02) < 0.002
+        assert layer.mixer.linear.bias.eq(0).all()
+
+
+def test_weights_are_drawn_layer_by_layer():
+    """So the first layer of a model does not depend on how many layers there are."""
+    first_layers = []
+    for layers in (1, 2):
+        torch.manual_seed(0)
+        model = Bert(BertConfig.from_size("tiny", "depthwise", vocab_size=40, layers=layers))
+        first_layers.append(model.layers[0].state_dict())
+    one, two = first_layers
+    for name, x in one.items():
+        assert torch.equal(x, two[name]), name
+
+
+def assert_uniform(numbers, limit):
+    """All within +-limit, and with the spread of a uniform distribution and not of another one."""
+    assert numbers.abs().max() <= limit
+    assert numbers.abs().max() > 0.9 * limit
+
+    # a uniform distribution has the variance limit^2 / 3; the variance of a square is 4/45 limit^4
+    n = numbers.numel()
+    assert abs(numbers.mean()) < 5 * limit / math.sqrt(3 * n)
+    assert abs((numbers**2).mean() - limit**2 / 3) < 5 * limit**2 * math.sqrt(4 / 45 / n)
+
+
+@pytest.mark.parametrize(
+    "variant, term, table",
+    [
+        ("composite", "dynamic", "w"),
+        ("composite-key", "dynamic", "w"),
+        ("composite-key", "key_dynamic", "u"),
+        ("shaw", "dynamic", "w"),
+        ("shaw", "relative_value", "s"),
+    ],
+)
+def test_the_tables_w_u_and_s_start_uniform_within_1_over_sqrt_K(variant, term, table):
+    """K = 17. As kaiming_uniform_(a=sqrt(5)) has it; not normal, and not at 0."""
+    torch.manual_seed(0)
+    for layer in new_model(variant).bert.layers:
+        assert_uniform(getattr(layer.mixer.terms[term], table), 1 / math.sqrt(17))
+
+
+def test_the_kernel_of_lightconv_starts_with_xaviers_range():
+    """The authors' weight is (H, 1, K): its range is sqrt(6 / (K + H * K)), and not 0."""
+    torch.manual_seed(0)
+    config = mixer_config("lightconv", hidden_size=32, heads=16, kernel_size=17)
+    weight = attention.mixer_of_layer(config, 0).weight  # (H, K)
+    assert_uniform(weight, math.sqrt(6 / (17 + 16 * 17)))
+
+
+# --- Rows and kernels, for figures ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["canon", "convbert"])
+def test_the_kernel_of_canon_and_convbert_is_the_weight_of_their_convolution_of_the_input(variant):
+    mixer = random_mixer(variant)
+    convolution = mixer.canon if variant == "canon" else mixer.depthwise
+    assert look.depthwise_convolutions(mixer) == {"of the input": convolution}
+
+
+def test_the_fixed_kernel_of_lightconv_is_the_softmax_of_its_weight():
+    """The mixer equals the loops of references.py, in which this is the kernel."""
+    mixer = random_mixer("lightconv")
+    assert look.depthwise_convolutions(mixer) == {}
+    assert torch.equal(look.fixed_rows(mixer), mixer.weight)
+
+
+@pytest.mark.parametrize("variant", ["none", "fixed", "t5", "conv-qk", "lightconv"])
+def test_without_a_dynamic_term_or_convolution_tokens_make_no_rows(variant):
+    assert look.token_rows(random_mixer(variant), *padded_batch(3)) is None
+
+
+def assert_token_rows(variant, expected_at):
+    """expected_at(x, mask, weights) gives the rows (B, heads, N, K) at all real tokens."""
+    mixer = random_mixer(variant)
+    x, mask = padded_batch(7)
+    got = look.token_rows(mixer, x, mask).transpose(1, 2)  # (B, N, heads, K)
+    expected = expected_at(x, mask, mixer.state_dict()).transpose(1, 2)
+    assert_near(got[mask], expected[mask], 1e-12)
+
+
+def test_token_rows_of_convbert_are_its_linear_layer():
+    def expected_at(x, mask, weights):
+        rows = references.convbert_rows(x, mask, weights)  # (B, N, H/2 * K)
+        return rows.view(B, -1, H // 2, K).transpose(1, 2)
+
+    assert_token_rows("convbert", expected_at)
+
+
+def test_token_rows_of_dynamicconv_are_its_linear_layer():
+    def expected_at(x, mask, weights):
+        g = references.gate(x, mask, weights)
+        rows = references.linear(g, weights, "kernel")  # (B, N, H * K)
+        return rows.view(B, -1, H, K).transpose(1, 2)
+
+    assert_token_rows("dynamicconv", expected_at)

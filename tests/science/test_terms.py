@@ -1,0 +1,443 @@
+"""The function `attention` and every term equal their equations.
+
+From top to bottom: the paper in ten lines; the function `attention`; no Python loop over the
+positions; the terms of the score and of the values.
+"""
+
+import doctest
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import attention
+import references
+from attention import TERMS, VARIANTS, Variant
+from helpers import (
+    C,
+    H,
+    K,
+    assert_equals_loops,
+    assert_near,
+    assert_same_with_gradients,
+    attention_inputs,
+    d,
+    draw,
+    go_in_blocks,
+    lines_run,
+    mixer_config,
+    random_mixer,
+    randomise,
+    results,
+)
+from kernels import BEYOND
+from support.commands import UserError
+
+# --- The paper in ten lines -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("N", [1, 2, 9, 70])
+def test_the_ten_lines_equal_the_mixer_composite(N):
+    """Values, and the gradients of the input and of every parameter."""
+    mixer = random_mixer("composite")
+    x = draw(2, N, C).requires_grad_()
+    z = attention.composite_attention(
+        mixer.query(x),
+        mixer.key(x),
+        mixer.value(x),
+        mixer.terms["dynamic"].w,
+        mixer.terms["fixed"].beta,
+    )
+    got = mixer(x, torch.ones(2, N, dtype=torch.bool))
+    inputs = [x, *mixer.parameters()]
+    assert_same_with_gradients(got, mixer.output(z), inputs, 1e-12)
+
+
+def test_the_example_of_the_ten_lines_prints_what_its_docstring_says():
+    failed, tried = doctest.testmod(attention)
+    assert tried > 0 and failed == 0
+
+
+def test_the_maps_of_the_ten_lines_are_those_that_their_docstring_draws():
+    """q_i . k_j, q_i . w_(j-i), beta_(j-i) and the sum, one entry at a time."""
+    q, k, w, beta = [1, -1, 0, 2], [0, 1, 0, 1], [-1, 0, 1], [1, 0, 2]
+    lines = attention.composite_attention.__doc__.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.split()[:2] == ["q_i", "."])
+    for i in range(4):
+        drawn = [int(number) for number in lines[start + 1 + i].split()]
+        for j in range(4):
+            t = references.column(j - i, 3, "clip")
+            parts = [q[i] * k[j], q[i] * w[t], beta[t]]
+            assert [drawn[j], drawn[4 + j], drawn[8 + j], drawn[12 + j]] == [*parts, sum(parts)]
+
+
+# --- The attention function -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def maps_of_loops(monkeypatch):
+    """attention() with loops in place of kernels.py: mistakes there do not fail its tests.
+
+    Returns the keyword argument that it needs.
+    """
+    monkeypatch.setattr(attention, "relative_values", references.relative_values)
+    return {"softmax": references.banded_softmax}
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize(
+    "n, first, N, K",
+    [
+        (1, 0, 1, 3),
+        (7, 0, 7, 1),
+        (7, 0, 7, 5),
+        (9, 0, 9, 33),
+        (4, 3, 9, 5),  # a block of queries
+        (2, 0, 10, 7),  # the kernel reaches beyond one end only
+        (2, 8, 10, 7),
+    ],
+)
+def test_attention_alone_equals_its_loops(maps_of_loops, n, first, N, K, beyond):
+    """Values and all gradients, with padding and all terms, and without any."""
+    inputs = attention_inputs(N, K, n)
+    options = dict(beyond=beyond, first=first)
+    expected = results(references.attention, inputs, **options)
+    assert_near(results(attention.attention, inputs, **options, **maps_of_loops), expected, 1e-10)
+
+    inputs |= dict.fromkeys(("query_rows", "key_rows", "value_table"))
+    expected = results(references.attention, inputs)
+    assert_near(results(attention.attention, inputs, **maps_of_loops), expected, 1e-10)
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("n, first, N", [(7, 0, 7), (2, 0, 10), (65, 0, 65), (66, 3, 70)])
+def test_attention_with_its_maps_equals_the_loops(n, first, N, beyond):
+    """Together with kernels.py, up to 64 tokens and above; and with one row for all tokens."""
+    inputs = attention_inputs(N, 7, n, B=1)
+    options = dict(beyond=beyond, first=first)
+    expected = results(references.attention, inputs, **options)
+    assert_near(results(attention.attention, inputs, **options), expected, 1e-10)
+
+    for name in ("query_rows", "key_rows"):
+        inputs[name] = inputs[name][0, :, :1].detach().requires_grad_()  # (H, 1, K)
+    expected = results(references.attention, inputs, **options)
+    assert_near(results(attention.attention, inputs, **options), expected, 1e-10)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_the_weights_are_dropped_and_their_relative_values_with_them(monkeypatch, blocks):
+    """The weights that are left are scaled up, whether in blocks of queries or not.
+
+    The first 40 channels of the values are the identity, so these channels of z are the map of
+    weights. The last 4 channels of the values are 0: there is what relative_value adds.
+    """
+    inputs = attention_inputs(40, 5)
+    identity = torch.cat([torch.eye(40), torch.zeros(40, 4)], dim=-1).double()  # (N, 44)
+    s = draw(4, 5)
+    inputs["v"] = identity.expand(2, 2, 40, 44)
+    inputs["value_table"] = torch.cat([torch.zeros(40, 5).double(), s])  # (44, K)
+    p = attention.attention(**inputs)[..., :40]
+    if blocks:
+        go_in_blocks(monkeypatch, 8, 4)
+    torch.manual_seed(0)
+    z = attention.attention(**inputs, dropout=0.3)
+    dropped = z[..., :40]
+
+    kept = dropped > 0
+    assert_near(dropped[kept], p[kept] / 0.7)
+    assert abs(kept[p > 0].double().mean() - 0.7) < 0.05
+    assert_near(z[..., 40:], references.relative_values(dropped, s, "clip"))
+
+
+def test_attention_without_terms_is_that_of_torch():
+    inputs = attention_inputs(9, 5)
+    q, k, v, mask = (inputs[name] for name in ("q", "k", "v", "attention_mask"))
+    expected = F.scaled_dot_product_attention(q, k, v, mask[:, None, None, :])
+    assert_near(attention.attention(q, k, v, mask), expected, 1e-12)
+
+
+@pytest.mark.parametrize("N", [40, 70])
+def test_in_bf16_attention_is_near_to_float64_and_returns_bf16(N):
+    """Values and gradients, without autocast and with it: within four steps of bf16."""
+    inputs = attention_inputs(N, 9, dtype=torch.bfloat16, B=1)
+    exact_inputs = dict(inputs)
+    for name, x in inputs.items():
+        if x.dtype == torch.bfloat16:
+            exact_inputs[name] = x.detach().double().requires_grad_()
+    exact = results(attention.attention, exact_inputs)
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            got = results(attention.attention, inputs)
+        for name in got:
+            assert got[name].dtype == torch.bfloat16
+            error = (got[name] - exact[name]).abs().max()
+            assert error <= 4 * 2**-8 * exact[name].abs().max(), name
+
+
+@pytest.mark.parametrize("N", [40, 150])
+def test_attention_with_the_same_seed_is_the_same_to_the_bit(N):
+    """Values and gradients, with dropout."""
+    inputs = attention_inputs(N, 17, dtype=torch.float32)
+    first = results(attention.attention, inputs, dropout=0.2)
+    second = results(attention.attention, inputs, dropout=0.2)
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_padding_gets_no_attention_and_no_gradient(monkeypatch, maps_of_loops, blocks):
+    if blocks:
+        go_in_blocks(monkeypatch, 4, 4)
+    got = results(attention.attention, attention_inputs(9, 3), **maps_of_loops)
+    for name in ("k", "v", "key_rows"):
+        assert got[name][1, :, 5:].eq(0).all(), name
+        assert got[name][1, :, :5].ne(0).any(), name
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
+)
+def test_the_lowest_score_at_padding_cannot_overflow(dtype):
+    """Not even if half of the lowest number is added to it, and its softmax is 0."""
+    mask = torch.tensor([[True, True, False]])
+    lowest = attention.lowest_at_padding(mask, dtype)
+    assert lowest.shape == (1, 1, 1, 3)
+    assert lowest.dtype == dtype
+    assert lowest[..., :2].eq(0).all()
+    assert torch.isfinite(lowest + torch.finfo(dtype).min / 2).all()
+
+    p = (torch.tensor([-100.0, 100.0, 20000.0], dtype=dtype) + lowest).softmax(dim=-1)
+    assert p[..., 2].eq(0).all()
+
+
+def test_heads_are_neighbouring_channels():
+    x = draw(2, 5, 12)
+    by_head = attention.split_heads(x, 3)  # (B, H, N, d)
+    assert by_head.shape == (2, 3, 5, 4)
+    for h in range(3):
+        assert torch.equal(by_head[:, h], x[:, :, 4 * h : 4 * h + 4])
+
+
+def test_merged_heads_are_neighbouring_channels():
+    by_head = draw(2, 3, 5, 4)  # (B, H, N, d)
+    x = attention.merge_heads(by_head)
+    assert x.shape == (2, 5, 12)
+    for h in range(3):
+        assert torch.equal(x[:, :, 4 * h : 4 * h + 4], by_head[:, h])
+
+
+def test_attention_goes_in_blocks_exactly_above_longest_whole_queries(monkeypatch):
+    """However many keys there are."""
+    calls = []
+    monkeypatch.setattr(attention, "attention_in_blocks", lambda *given: calls.append(given))
+    assert attention.LONGEST_WHOLE == 1024
+    for queries, keys, expected in ((1, 1, 0), (1024, 1024, 0), (3, 1025, 0), (1025, 3, 1)):
+        calls.clear()
+        q, k = torch.zeros(1, 1, queries, 1), torch.zeros(1, 1, keys, 1)
+        attention.attention(q, k, k, torch.ones(1, keys, dtype=torch.bool))
+        assert len(calls) == expected, f"{queries} queries, {keys} keys"
+
+
+# --- No Python loop over the positions ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_python_loop_over_the_positions_of_a_mixer(name):
+    """More tokens do not run more lines."""
+    mixer = random_mixer(name)
+
+    def lines_for(N):
+        return lines_run(mixer, draw(1, N, C), torch.ones(1, N, dtype=torch.bool))
+
+    assert lines_for(34) == lines_for(60)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "composite_attention",
+        "split_heads",
+        "merge_heads",
+        "lowest_at_padding",
+        "attention",
+        "depthwise_convolution",
+    ],
+)
+def test_no_python_loop_over_the_positions(maps_of_loops, name):
+    def lines_for(N):
+        by_head, rows, x = draw(1, H, N, d), draw(1, H, N, K), draw(1, N, C)
+        mask, table = torch.ones(1, N, dtype=torch.bool), draw(d, K)
+        arguments = {
+            "composite_attention": (x, x, x, table, draw(H, K)),
+            "split_heads": (x, H),
+            "merge_heads": (by_head,),
+            "lowest_at_padding": (mask, torch.float32),
+            "attention": (by_head, by_head, by_head, mask, rows, rows, table),
+            "depthwise_convolution": (x, draw(C, K)),
+        }
+        return lines_run(getattr(attention, name), *arguments[name])
+
+    assert lines_for(34) == lines_for(60)
+
+
+# --- Terms ----------------------------------------------------------------------------------------
+
+
+def scores_of_term(term, q, k, beyond):
+    """What a term adds to the scores (B, H, N, N), from its rows and its content."""
+    N = q.shape[-2]
+    own_q, own_k = term.queries_and_keys(q, k)
+    scores = (own_q @ own_k.transpose(-1, -2) - q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
+    query_rows, key_rows = term.query_rows(q), term.key_rows(k)
+    if query_rows is not None:
+        query_rows = query_rows.expand(*query_rows.shape[:-2], N, -1)
+        scores = scores + references.relative_scores(query_rows, N, beyond)
+    if key_rows is not None:
+        scores = scores + references.key_scores(key_rows, N, beyond)
+    return scores
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("name", [name for name in TERMS if name in references.SCORE_TERMS])
+def test_a_term_adds_what_its_loop_adds(name, beyond):
+    """Values, and the gradients of the queries, the keys and the parameters of the term.
+
+    FIRE's L is below N in the last round, and above it in the others.
+    """
+    config = mixer_config(VARIANTS_OF_TERMS[name], heads=2, hidden_size=12, beyond=beyond)
+    config.kernel_size = K
+    for N, log_L in ((1, 0.0), (7, 0.0), (7, -6.0)):
+        term = randomise(TERMS[name](config).double(), 0.5)
+        if name == "fire":
+            nn.init.constant_(term.log_L, log_L)
+        parameters = {f"terms.{name}.{key}": x for key, x in term.named_parameters()}
+        q, k = draw(2, 2, N, 6).requires_grad_(), draw(2, 2, N, 6, seed=1).requires_grad_()
+
+        expected = []
+        for b, h, i, j in torch.cartesian_prod(*(torch.arange(s) for s in (2, 2, N, N))).tolist():
+            given = (parameters, q[b, h, i], k[b, h, j], i, j, h, config, N)
+            score = references.SCORE_TERMS[name](*given)
+            expected.append(torch.as_tensor(score, dtype=torch.float64))
+        expected = torch.stack(expected).reshape(2, 2, N, N)
+        got = scores_of_term(term, q, k, beyond).expand(2, 2, N, N)
+        if expected.requires_grad:
+            assert_same_with_gradients(got, expected, [q, k, *parameters.values()])
+        assert_near(got, expected, 1e-10)
+
+
+# any variant with the term
+VARIANTS_OF_TERMS = {term: name for name in VARIANTS for term in VARIANTS[name].terms}
+
+
+NARROW_AND_WIDE = {
+    "fixed-alibi": ("fixed", "alibi"),
+    "dynamic-t5": ("dynamic", "t5"),
+    "fixed-dynamic-xl": ("fixed", "dynamic", "xl"),
+    "rotary-key-fire": ("rotary", "key_dynamic", "fire"),
+}
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("name", NARROW_AND_WIDE)
+def test_the_terms_of_a_variant_are_added_whatever_their_widths(monkeypatch, name, beyond):
+    """K below and above the 2N - 1 columns of a term without a window, and in blocks."""
+    monkeypatch.setitem(VARIANTS, name, Variant("", terms=NARROW_AND_WIDE[name]))
+    for N, kernel_size in ((2, 13), (5, 1), (6, 3), (6, 11)):
+        assert_equals_loops(name, N, beyond, kernel_size=kernel_size)
+
+    go_in_blocks(monkeypatch, 4, 2)
+    assert_equals_loops(name, 5, beyond, kernel_size=3)
+
+
+def test_rows_that_all_queries_share_are_one_row():
+    """(H, 1, K) or (H, 1, 2N - 1), so that their gradient never has N rows."""
+    for name, columns in (("fixed", K), ("t5", 17), ("alibi", 17), ("fire", 17)):
+        config = mixer_config("fixed")
+        assert TERMS[name](config).query_rows(draw(2, H, 9, d)).shape == (H, 1, columns)
+
+
+def test_t5s_buckets_are_those_of_its_docstring():
+    """Read off a row whose table holds the number of each bucket."""
+    term = TERMS["t5"](mixer_config("t5"))
+    with torch.no_grad():
+        term.beta.copy_(torch.arange(32.0))
+    row = term.query_rows(torch.zeros(1, H, 300, d))[0, 0].tolist()
+    buckets = dict(zip(range(-299, 300), row, strict=True))
+    for r, bucket in buckets.items():
+        assert bucket == references.t5_bucket(r), r
+
+    # where the wide buckets begin, and the last distance of each
+    table = " ".join(attention.T5.__doc__.split())
+    assert "8-11 12-15 16-22 23-31 32-45 46-63 64-90 91 and more" in table
+    for bucket, first in enumerate((8, 12, 16, 23, 32, 46, 64, 91), start=8):
+        assert (buckets[-first], buckets[1 - first]) == (bucket, bucket - 1)
+
+
+@pytest.mark.parametrize(
+    "slopes",
+    # The last slope is 1/256, whatever the number of heads, and each is the same part of the one
+    # before: a quarter with four heads, a sixteenth with two.
+    [(1 / 4, 1 / 16, 1 / 64, 1 / 256), (1 / 16, 1 / 256)],
+    ids=["four heads", "two heads"],
+)
+def test_alibis_slopes_are_those_of_its_docstring(slopes):
+    rows = TERMS["alibi"]().query_rows(torch.zeros(1, len(slopes), 3, 2))  # (H, 1, 5)
+    for row, slope in zip(rows, slopes, strict=True):
+        assert row[0].tolist() == [-2 * slope, -slope, 0, -slope, -2 * slope]
+
+
+def test_fire_starts_with_the_papers_c_and_L():
+    term = TERMS["fire"](mixer_config("fire"))
+    assert 0.1 * term.log_c.exp() == 0.1
+    assert 512 * term.log_L.exp() == 512
+
+
+@pytest.mark.parametrize("variant", ["t5", "alibi", "fire", "xl", "rotary"])
+def test_in_bf16_far_positions_are_still_told_apart(variant):
+    """Angles and distances are computed in float32: bf16 has only every second number above 256."""
+    mixer = random_mixer(variant).float()
+    q = draw(1, H, 600, d).bfloat16()  # as a linear layer gives it under autocast
+    exact_q, _, exact_rows, _, _ = mixer.double().apply_terms(q.double(), q.double())
+    mixer.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        turned, _, rows, _, _ = mixer.apply_terms(q, q)
+
+    if exact_rows is not None:
+        allowed = 0.02  # fire and xl have bf16 products
+        if variant in ("t5", "alibi"):
+            allowed = 1e-6
+        assert (rows - exact_rows).abs().max() < allowed * exact_rows.abs().max()
+    assert (turned - exact_q).abs().max() < 0.02 * exact_q.abs().max()
+
+
+def test_the_first_layer_of_fire_is_the_same_under_autocast_with_queries_in_bf16():
+    """bf16 would round its distances, and 600 of them would become 407."""
+    term = randomise(TERMS["fire"](mixer_config("fire")), 0.5)
+    seen = []
+    term.output.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    term.query_rows(torch.zeros(1, H, 600, d))
+    with torch.autocast("cpu", torch.bfloat16):
+        term.query_rows(
+            torch.zeros(1, H, 600, d, dtype=torch.bfloat16)
+        )  # as a linear layer gives them
+    assert torch.equal(*seen)
+
+
+@pytest.mark.parametrize(
+    "variant, heads, hidden_size, message",
+    [
+        ("rotary", 4, 12, "rotates pairs of channels: the channels of a head must be even, not 3"),
+        ("xl", 3, 9, "as many sines as cosines: hidden_size must be even, not 9"),
+        ("conv-v", 3, 12, "half of the heads are convolutions: heads must be even, not 3"),
+        ("composite-conv-qk", 3, 12, "heads must be even, not 3"),
+        ("convbert", 3, 12, "heads must be even, not 3"),
+    ],
+)
+def test_an_odd_number_where_a_variant_needs_an_even_one_is_a_mistake_of_the_user(
+    variant, heads, hidden_size, message
+):
+    with pytest.raises(UserError, match=message) as refused:
+        random_mixer(variant, hidden_size=hidden_size, heads=heads)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,271 @@
+"""The table VARIANTS: what each variant holds, the paper's parameter counts, a new variant."""
+
+import pytest
+import torch
+
+import references
+from attention import TERMS, VARIANTS, Term, Variant
+from helpers import (
+    H,
+    K,
+    assert_equals_loops,
+    assert_near,
+    d,
+    loss_of,
+    random_mixer,
+    random_tokens,
+    small_model,
+)
+from kernels import BEYOND
+from lab import look
+from model import BertConfig, BertForMaskedLM, parameter_count
+from support.commands import UserError
+
+# --- The table of variants ------------------------------------------------------------------------
+
+COMPOSITE = {"fixed", "dynamic"}
+QK = {"query.depthwise", "key.depthwise"}
+V = {"value.depthwise"}
+
+# The paper's variants: the terms, and the depthwise convolutions by the names of their weights.
+HOLDS = {
+    "none": (set(), set()),
+    "absolute": (set(), set()),
+    "fixed": ({"fixed"}, set()),
+    "dynamic": ({"dynamic"}, set()),
+    "composite": (COMPOSITE, set()),
+    "composite-key": (COMPOSITE | {"key_dynamic"}, set()),
+    "depthwise": (set(), {"depthwise"}),
+    "composite-depthwise": (COMPOSITE, {"depthwise"}),
+    "conv-qk": (set(), QK),
+    "conv-v": (set(), V),
+    "conv-qkv": (set(), QK | V),
+    "composite-conv-qk": (COMPOSITE, QK),
+    "composite-conv-v": (COMPOSITE, V),
+    "composite-conv-qkv": (COMPOSITE, QK | V),
+}
+
+# What lab.look calls these convolutions.
+NAMES_IN_KERNELS = {
+    "depthwise": "of the values",
+    "query.depthwise": "for the query",
+    "key.depthwise": "for the key",
+    "value.depthwise": "for the value",
+}
+
+# Parameters of BERT-small: C = 256, d = 64, H = 4, E = 128, 12 layers, a vocabulary of
+# 30004, 128 positions, k = 8.
+SMALL = {
+    "none": 13_414_324,
+    "absolute": 13_430_708,
+    "fixed": 13_415_140,
+    "dynamic": 13_427_380,
+    "composite": 13_428_196,
+    "composite-key": 13_441_252,
+    "depthwise": 13_469_620,
+    "composite-depthwise": 13_483_492,
+    "conv-qk": 13_524_916,
+    "conv-v": 13_469_620,
+    "conv-qkv": 13_580_212,
+    "composite-conv-qk": 13_538_788,
+    "composite-conv-v": 13_483_492,
+    "composite-conv-qkv": 13_594_084,
+    "convbert": 13_094_540,
+}
+
+# What the paper prints of these. It also prints 13.53M for conv-qk, where this table has 13.52M.
+PRINTED = {
+    "none": "13.41M",
+    "absolute": "13.43M",
+    "fixed": "13.42M",
+    "dynamic": "13.43M",
+    "composite": "13.43M",
+    "composite-key": "13.44M",
+    "depthwise": "13.47M",
+    "composite-depthwise": "13.48M",
+    "conv-v": "13.47M",
+    "conv-qkv": "13.58M",
+    "composite-conv-qk": "13.54M",
+    "composite-conv-v": "13.48M",
+    "composite-conv-qkv": "13.59M",
+    "convbert": "13.09M",
+}
+
+# The variants of other papers. A mixer of `none` has 4 (C^2 + C) = 263,168 parameters.
+#   shaw         none, and two tables d * K per layer: + 12 * 2 * 64 * 17
+#   lightconv    C -> 2C and C -> C with biases, 3 (C^2 + C), and H * K weights:
+#                - 12 * (65,792 - 68)
+#   dynamicconv  the same with a matrix C * H * K in place of the weights:
+#                - 12 * (65,792 - 17,408)
+#   dilated      as lightconv
+#   hybrids      11 such layers and one of none
+OTHERS = {
+    "shaw": 13_440_436,
+    "lightconv": 12_625_636,
+    "dynamicconv": 12_833_716,
+    "dilated": 12_625_636,
+    "lightconv-hybrid": 12_691_360,
+    "dynamicconv-hybrid": 12_882_100,
+    "dilated-hybrid": 12_691_360,
+}
+
+# Further relative positions, counted from none.
+#   t5           H * 32 scalars per layer: + 12 * 4 * 32
+#   alibi        nothing to learn; nor has rotary
+#   fire         layers 1 -> 32 and 32 -> H with biases, and c and L: + 12 * (64 + 132 + 2)
+#   xl           W: C -> C without bias, and b_c and b_p, H * d each: + 12 * (65,536 + 2 * 256)
+#   deberta      one table K * C for all layers: + 17 * 256
+#   canon        a kernel of 5 and a bias per channel: + 12 * 6 * 256
+FAMILY = {
+    "t5": 13_415_860,
+    "alibi": 13_414_324,
+    "fire": 13_416_700,
+    "xl": 14_206_900,
+    "rotary": 13_414_324,
+    "deberta": 13_418_676,
+    "canon": 13_432_756,
+}
+
+# Parameters of BERT-base: C = E = 768, H = 12, d = 64, a feed-forward size of 3072.
+#   embeddings  30004 * 768 tokens + 2 * 768 types + 2 * 768 norm                       23,046,144
+#   per layer   4 (768^2 + 768) + (768 * 3072 + 3072) + (3072 * 768 + 768) + 4 * 768     7,087,872
+#   12 layers                                                                           85,054,464
+#   head        768^2 + 768 + 2 * 768 norm + 30004 biases; the decoder is tied             622,132
+#   none        the sum                                                                108,722,740
+#   absolute    + 128 * 768
+#   fixed       + 12 layers * 12 heads * 17
+#   dynamic     + 12 layers * 64 * 17
+BASE = {
+    "absolute": (108_821_044, "108.82M"),
+    "fixed": (108_725_188, "108.73M"),
+    "dynamic": (108_735_796, "108.74M"),
+    "composite": (108_738_244, "108.74M"),
+}
+
+
+def count(size, variant):
+    """The parameters of a model; on the device "meta" it has shapes without numbers."""
+    with torch.device("meta"):
+        model = BertForMaskedLM(BertConfig.from_size(size, variant, vocab_size=30004))
+    return parameter_count(model)
+
+
+@pytest.mark.parametrize("variant", HOLDS)
+def test_a_variant_has_the_terms_and_convolutions_of_the_paper_and_no_others(variant):
+    """And lab.look finds beta and the weights of these convolutions."""
+    terms, convolutions = HOLDS[variant]
+    mixer = random_mixer(variant)
+    weights = mixer.state_dict()
+    kernels = {}
+
+    # tables: beta has one row per head, the others have d
+    tables = {name.split(".")[1]: x for name, x in weights.items() if name.startswith("terms.")}
+    assert set(tables) == terms
+    for name, table in tables.items():
+        assert table.shape == ((H, K) if name == "fixed" else (d, K))
+
+    # convolutions
+    found = {name.removesuffix(".weight") for name in weights if "depthwise.weight" in name}
+    assert found == convolutions
+    for name in found:
+        kernels[NAMES_IN_KERNELS[name]] = weights[f"{name}.weight"][:, 0]  # (C, K)
+    found = look.depthwise_convolutions(mixer)
+    assert_near({name: each.weight[:, 0] for name, each in found.items()}, kernels, 0)
+    assert look.fixed_rows(mixer) is (mixer.terms["fixed"].beta if "fixed" in terms else None)
+
+
+@pytest.mark.parametrize("variant", SMALL)
+def test_small_has_the_parameters_of_the_table_and_of_the_paper_where_it_prints_them(variant):
+    assert count("small", variant) == SMALL[variant]
+    if variant in PRINTED:
+        assert f"{SMALL[variant] / 1e6:.2f}M" == PRINTED[variant]
+
+
+@pytest.mark.parametrize("variant", OTHERS | FAMILY)
+def test_small_has_the_parameters_derived_above(variant):
+    assert count("small", variant) == (OTHERS | FAMILY)[variant]
+
+
+@pytest.mark.parametrize("variant", BASE)
+def test_base_has_the_parameters_of_the_paper(variant):
+    parameters, printed = BASE[variant]
+    assert count("base", variant) == parameters
+    assert f"{parameters / 1e6:.2f}M" == printed
+
+
+def test_the_table_has_the_fifteen_variants_of_the_paper_and_those_of_the_others():
+    assert set(SMALL) | set(OTHERS) | set(FAMILY) <= set(VARIANTS)
+    assert len(SMALL) == 15
+    assert set(HOLDS) == set(SMALL) - {"convbert"}
+    assert {name for name in SMALL if VARIANTS[name].absolute} == {"absolute", "convbert"}
+
+
+def test_exactly_none_and_absolute_and_terms_without_a_window_have_no_kernel():
+    ours = [*SMALL, *OTHERS, *FAMILY]
+    without = {name for name in ours if not VARIANTS[name].has_kernel}
+    assert without == {"none", "absolute", "t5", "alibi", "fire", "xl", "rotary"}
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (dict(terms=("fixed", "fixd")), "unknown term 'fixd'; the terms are: fixed, dynamic, key_"),
+        (dict(terms="fixed"), "unknown term 'f'"),
+        (dict(convolutional=("values",)), "unknown projection 'values'; they are: query, key, val"),
+    ],
+)
+def test_an_unknown_name_in_a_variant_is_refused_in_one_line(fields, message):
+    with pytest.raises(UserError, match=message) as refused:
+        Variant("an equation", **fields)
+    assert "\n" not in str(refused.value)
+
+
+# --- A new variant --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_a_new_variant_of_existing_terms_is_one_line(monkeypatch, beyond):
+    variant = Variant("content + beta_r + k_j.u_(i-j)", terms=("fixed", "key_dynamic"))
+    monkeypatch.setitem(VARIANTS, "fixed-key", variant)
+    assert_equals_loops("fixed-key", 9, beyond)
+
+    # a model with it trains
+    model = small_model("fixed-key", beyond=beyond)
+    loss_of(model, random_tokens(2, 9)).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+    # per layer: H * K for beta, d * K for u
+    assert count("small", "fixed-key") == SMALL["none"] + 12 * (4 * 17 + 64 * 17)
+
+
+class NewTerm(Term):
+    """A term without parameters, which no loop describes yet: + |r| per relative position."""
+
+    def query_rows(self, q):
+        row = torch.arange(-(K // 2), K // 2 + 1, dtype=q.dtype).abs()  # (K,)
+        return row.expand(q.shape[1], q.shape[2], -1)  # (H, N, K)
+
+
+class NewKeyTerm(Term):
+    """The same number for each r, from the keys."""
+
+    def key_rows(self, k):
+        return NewTerm.query_rows(self, k)
+
+
+def new_term_in_loops(weights, q_i, k_j, i, j, h, config, N):
+    t = references.column(j - i, config.kernel_size, config.beyond)
+    if t is None:
+        return 0
+    return abs(t - config.kernel_size // 2)
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("term", [NewTerm, NewKeyTerm])
+def test_a_new_term_without_parameters_is_one_class_and_one_entry_in_the_loops(
+    monkeypatch, term, beyond
+):
+    monkeypatch.setitem(TERMS, "new-term", term)
+    monkeypatch.setitem(VARIANTS, "new", Variant("", terms=("dynamic", "new-term")))
+    monkeypatch.setitem(references.SCORE_TERMS, "new-term", new_term_in_loops)
+    assert_equals_loops("new", 9, beyond)

@@ -1,13 +1,12 @@
 """The figures of docs/family.md: what schemes of relative positions have learned to add to scores.
 
     python -m lab.family           draws them from the record results/family-rows.jsonl
-    python -m lab.family runs      makes this record from the runs in the folder runs, and draws it
 
-The runs are those of one command:
+The runs of the record are those of one command:
 
     python pretrain.py --variant fixed t5 alibi fire dynamic xl rotary deberta --seed 3
 
-The record has a line per run: what made it (settings, code, made_by), the layer, the tokens, and
+A line of the record is a run: what made it (settings, code, made_by), the layer, the tokens, and
 the scores: (H, N, N), what the position terms add to a_ij, minus the mean over j, which the softmax
 ignores.
 
@@ -18,24 +17,18 @@ adds to the scores what a bias of the keys adds: q_i . R_r k_mean / sqrt(d), a d
 Layers and heads count from 1. Drawing needs matplotlib (pip install matplotlib).
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from lab.figures import COLOURS, load_pyplot
-from lab.look import attention_map, encode_sentence, input_of_mixer, mixer_of
-from model import load_run
 from support.commands import run_command
-from support.runs import read_log, read_records, write_records
+from support.runs import read_records
 
 RECORD = Path("results/family-rows.jsonl")
 
-# 17 tokens with [CLS] and [SEP], so that the token in the middle, query 8, sees r = -8 ... 8.
-SENTENCE = "the old cat that chased the big black dogs near the cow was tired."
-
-# The lines of a panel, as (head, query), both from 0. In the first figure all queries of a head
+# The lines of a panel, as (head, query), both from 0; query 8 of the 17 tokens is in the middle and
+# sees r = -8 ... 8. In the first figure all queries of a head
 # have the same row, and four heads are drawn. In the second one each query makes its own.
 HEADS = {"head 1": (0, 8), "head 2": (1, 8), "head 3": (2, 8), "head 4": (3, 8)}
 QUERIES = {"query cat": (0, 3), "that": (0, 4), "chased": (0, 5), "was": (0, 13)}
@@ -57,29 +50,6 @@ FIGURES = {
         "rotary": (3, "q_i . R_r k_mean / sqrt(d)", QUERIES),
     },
 }
-
-
-@torch.no_grad()
-def record_of(variant, layer, folder):
-    """What made a run, and the scores that its position terms make in one layer."""
-    first_line = read_log(folder)[0]
-    model, tokenizer = load_run(folder)
-    ids, pieces = encode_sentence(model, tokenizer, SENTENCE)
-
-    # rotary: every key becomes the mean of the keys
-    is_rotary = variant == "rotary"
-    if is_rotary:
-        key = mixer_of(model, layer).key
-        x, _ = input_of_mixer(model, ids, layer)
-        key.bias.copy_(key(x)[0].mean(dim=0))  # (N, C) -> (C,)
-        key.weight.zero_()
-
-    # log(p_ij) = a_ij - (a number for each i): without the mean over j, this number is gone
-    p = attention_map(model, ids, layer, with_content=is_rotary)  # (H, N, N)
-    scores = np.log(p.astype(float))
-    scores -= scores.mean(axis=-1, keepdims=True)
-    made = {"layer": layer, "tokens": pieces, "scores": scores.round(2).tolist()}
-    return {**first_line, **made}
 
 
 def draw_family(records, schemes):
@@ -121,22 +91,10 @@ def draw_family(records, schemes):
     return figure
 
 
-def parse_arguments(arguments=None):
-    parser = argparse.ArgumentParser(description="Draw the figures of docs/family.md.")
-    parser.add_argument("runs", nargs="?", type=Path, help="their folder, for a new record")
-    return parser.parse_args(arguments)
-
-
-def main(arguments=None):
-    args = parse_arguments(arguments)
-    if args.runs:
-        records = []
-        for schemes in FIGURES.values():
-            for name, (layer, *_) in schemes.items():
-                records.append(record_of(name, layer, args.runs / f"{name}-seed3"))
-        write_records(RECORD, records)
+def main():
+    records = read_records(RECORD)
     for path, schemes in FIGURES.items():
-        draw_family(read_records(RECORD), schemes).savefig(path, dpi=100)
+        draw_family(records, schemes).savefig(path, dpi=100)
         print(path)
 
 

@@ -1,8 +1,8 @@
 """The paper's figures, drawn from a trained model.
 
-    python -m lab.figures attention RUN "the dog barks." --layer 1 --head 2   [C] figure 1
-    python -m lab.figures fixed RUN                                           [C] figure 2
-    python -m lab.figures depthwise RUN --layer 4                             [C] figure 3
+    python -m lab.figures attention RUN "the dog barks." --layer 1 --head 2   Chang figure 1
+    python -m lab.figures fixed RUN                                           Chang figure 2
+    python -m lab.figures depthwise RUN --layer 4                             Chang figure 3
     python -m lab.figures dynamic RUN "the dog barks." --layer 1 --head 2     kernel of each token
     python -m lab.figures loss RUN RUN ...                                    loss curves
     python -m lab.figures results                                             of docs/results.md
@@ -86,7 +86,7 @@ def relative_axis(axis, K, clipped=False):
 
 
 def draw_attention(model, tokenizer, args):
-    """[C] figure 1: the attention map of a head, next to the map of its position terms alone."""
+    """Chang figure 1: the attention map of a head, next to the map of its position terms alone."""
     # the two maps, (H, N, N) each
     ids, pieces = encode_sentence(model, tokenizer, args.sentence)
     maps = {
@@ -109,7 +109,7 @@ def draw_attention(model, tokenizer, args):
 
 
 def draw_fixed(model, tokenizer, args):
-    """[C] figure 2: the fixed kernel of each layer (from top to bottom) and head."""
+    """Chang figure 2: the fixed kernel of each layer (from top to bottom) and head."""
     kernels = fixed_kernels(model)  # {layer: (H, K)}
     layers = len(kernels)
     H, K = next(iter(kernels.values())).shape
@@ -143,7 +143,7 @@ def draw_fixed(model, tokenizer, args):
 
 
 def draw_depthwise(model, tokenizer, args):
-    """[C] figure 3: depthwise kernels, one line per channel, sorted by `channel_order`."""
+    """Chang figure 3: depthwise kernels, one line per channel, sorted by `channel_order`."""
     kernels = depthwise_kernels(model, args.layer)  # {of what: (C, K)}
     limit = max(np.abs(weight).max() for weight in kernels.values())
 
@@ -215,19 +215,30 @@ def draw_lines(lines, x_label):
 # --- The figures of docs/results.md, from the records in results/ ---------------------------------
 
 
+# H1 of docs/plan.md: the position terms of the first four look at the text, those of the others do
+# not.
+WITH_TEXT = ("dynamic", "composite", "rotary", "deberta")
+WITHOUT_TEXT = ("fixed", "t5", "alibi", "fire")
+
+# what was fine-tuned on English
+GLUE_TASKS = (report.glue_measure("CoLA", "cola"), report.glue_measure("SST-2", "sst-2"))
+
+
 def draw_runs():
     """Every run: a panel per measure, a line per variant, a dot per run."""
     toy = records_of("toy.jsonl") + records_of("plan-toy.jsonl")
     english = records_of("english.jsonl")
-    panels = [("toy language", toy, measure) for measure in report.TOY_MEASURES]
-    panels += [("English", english, measure) for measure in report.ENGLISH_MEASURES]
+    toy_measures = (report.LOSS, report.TOY_PAIRS, report.glue_measure("toy score"))
+    panels = [("toy language", toy, measure) for measure in toy_measures]
+    english_measures = (report.LOSS, report.BLIMP, *GLUE_TASKS)
+    panels += [("English", english, measure) for measure in english_measures]
 
     # the lowest loss on the toy language at the top
     variants = sorted(
         {record["settings"]["variant"] for record in toy},
         key=lambda variant: -np.mean(report.values_of(toy, variant, report.LOSS)),
     )
-    colours = dict.fromkeys(report.WITH_TEXT, BLUE) | dict.fromkeys(report.WITHOUT_TEXT, RED)
+    colours = dict.fromkeys(WITH_TEXT, BLUE) | dict.fromkeys(WITHOUT_TEXT, RED)
 
     figure, axes = load_pyplot().subplots(1, len(panels), sharey=True, figsize=(10, 4.2))
     for axis, (language, records, measure) in zip(axes, panels, strict=True):
@@ -246,14 +257,14 @@ def draw_runs():
 def draw_loss_by_step():
     """English: every run of `absolute` and `dynamic`, and of `none`."""
     variants = ["none", "absolute", "dynamic"]
-    return draw_lines(lines_of("english.jsonl", variants, "curve"), "optimizer steps")
+    return draw_lines(curves_of("english.jsonl", variants, "curve"), "optimizer steps")
 
 
 def draw_loss_by_length():
     """English: the loss in longer sequences, and that of `fixed` with divided end weights."""
     variants = ["none", "fixed", "dynamic", "alibi", "xl", "rotary"]
-    lines = lines_of("english-lengths.jsonl", variants, "losses")
-    divided = lines_of("english-lengths-divided.jsonl", ["fixed"], "losses")
+    lines = curves_of("english-lengths.jsonl", variants, "losses")
+    divided = curves_of("english-lengths-divided.jsonl", ["fixed"], "losses")
     lines += [("fixed, divided", points) for _, points in divided]
 
     figure = draw_lines(lines, "tokens in a sequence (in training, at most 128)")
@@ -262,8 +273,8 @@ def draw_loss_by_length():
     return figure
 
 
-def lines_of(file, variants, key):
-    """The lines for draw_lines of some variants in a file of results/."""
+def curves_of(file, variants, key):
+    """The curves for draw_lines of some variants in a file of results/."""
     records = report.of_variants(records_of(file), variants)
     return [(record["settings"]["variant"], record[key]) for record in records]
 

@@ -45,13 +45,10 @@ End weights. The end weights of a fixed kernel (--beyond clip), exp(beta) at its
 for all tokens at k positions and farther. A token of a sequence of N has (N - k)(N - k + 1) / N
 such tokens on average: with k = 8, 113 in a sequence of 128, and 2,033 in a sequence of 2,048. So,
 before the softmax divides by the sum, these tokens together count 18 times as much. In sequences of
-N > S tokens, where S is the --seq_len of the training (here 128), --divide_end_weights both divides
+N > S tokens, where S is the --seq_len of the training (here 128), --divide_end_weights divides
 the end weights by N / S. This cancels nearly all of it:
 
-    python -m lab.lengths RUN [RUN ...] --corpus english.txt --divide_end_weights both
-
-Three more choices are controls for H4 of docs/plan.md: only the left end, only the right end, and
-constant (both ends by 16, at every N).
+    python -m lab.lengths RUN [RUN ...] --corpus english.txt --divide_end_weights
 
 Letters as in attention.py; a batch has M scored tokens, and the vocabulary V.
 """
@@ -78,9 +75,6 @@ from support.tokenizer import CLS, IGNORED, SEP, VOCABULARY_SIZE
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096
 MARGIN = 8  # tokens between a scored token and the ends of its sequence: the window of K = 17
-
-# the columns of beta that --divide_end_weights changes
-ENDS = {"both": [0, -1], "left": [0], "right": [-1], "constant": [0, -1]}
 
 
 # --- The text -------------------------------------------------------------------------------------
@@ -187,7 +181,7 @@ def sequences_of_length(text, N):
 
 
 @torch.inference_mode()
-def loss_at(model, text, N, device, dtype):
+def loss_of_text(model, text, N, device, dtype):
     """The mean loss in nats over all scored tokens, in sequences of N tokens."""
     masked_ids, labels = sequences_of_length(text, N)
     batch_size = max(1, TOKENS_PER_BATCH // N)
@@ -213,24 +207,24 @@ def possible_lengths(config, lengths):
 
 
 @torch.no_grad()
-def with_divided_end_weights(model, N, ends):
-    """A copy of a model, in which end weights of every fixed kernel are divided.
+def with_divided_end_weights(model, N):
+    """A copy of a model, in which both end weights of every fixed kernel are divided.
 
-    The divisor is N / max_length, or 1 if N is not larger than max_length; for "constant" it is 16.
-    The weights are exp(beta), so the logarithm of the divisor is subtracted from beta.
+    The divisor is N / max_length, or 1 if N is not larger than max_length. The weights are
+    exp(beta), so the logarithm of the divisor is subtracted from beta.
     """
     changed = copy.deepcopy(model)
-    divisor = 16 if ends == "constant" else max(1, N / model.config.max_length)
+    divisor = max(1, N / model.config.max_length)
     for layer in changed.bert.layers:
         beta = layer.mixer.terms["fixed"].beta  # (H, K)
-        beta[:, ENDS[ends]] -= math.log(divisor)
+        beta[:, [0, -1]] -= math.log(divisor)
     return changed
 
 
-def measure_run(folder, text, lengths, ends, device, dtype):
+def measure_run(folder, text, lengths, divide, device, dtype):
     """[[N, loss], ...] of a run at all lengths that it can read.
 
-    ends: which of its end weights are divided; None for none of them.
+    divide: whether its end weights are divided.
     """
     model, _ = load_run(folder)
     model = model.to(device)
@@ -238,9 +232,9 @@ def measure_run(folder, text, lengths, ends, device, dtype):
     losses = []
     for N in possible_lengths(model.config, lengths):
         model_for_N = model
-        if ends is not None:
-            model_for_N = with_divided_end_weights(model, N, ends)
-        losses.append([N, loss_at(model_for_N, text, N, device, dtype)])
+        if divide:
+            model_for_N = with_divided_end_weights(model, N)
+        losses.append([N, loss_of_text(model_for_N, text, N, device, dtype)])
     return losses
 
 
@@ -272,7 +266,8 @@ def parse_arguments(arguments=None):
     add("--vocab_size", type=positive_int, default=VOCABULARY_SIZE, help="as for pretrain.py")
     add("--cache_dir", type=Path, default="cache", help="downloads and token ids (%(default)s)")
     add("--lengths", nargs="+", type=number(int, 2), default=LENGTHS, help="64 to 2,048")
-    add("--divide_end_weights", choices=ENDS, help="of fixed kernels, in longer sequences")
+    help_text = "of fixed kernels, in longer sequences"
+    add("--divide_end_weights", action="store_true", help=help_text)
     add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
     add("--out", type=Path, metavar="FILE.jsonl", help="also write the losses to a new file")

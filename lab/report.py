@@ -1,9 +1,8 @@
-"""The tables of README.md and docs/, made from the records in results/.
+"""Records of runs, and their tables: means, standard errors and differences.
 
-    python -m lab.report                                 print all tables
-    python -m lab.report english english-order           print these tables
-    python -m lab.report --write                         put the tables into README.md and docs/*.md
-    python -m lab.report collect RUN ... --out results/english.jsonl
+    python -m lab.report collect RUN ... --out mine.jsonl      finished runs become records
+    python -m lab.report mine.jsonl                            a row per variant
+    python -m lab.report mine.jsonl --compare composite none   composite - none, with 95 % intervals
 
 `collect` reads finished runs (folders that pretrain.py wrote, with the results of glue.py and
 lab.pairs if there are any) into a file of records. A run that is already in the file is replaced.
@@ -18,20 +17,15 @@ Each line is one run, a JSON object:
     glue        the results of fine-tuning
     pairs       {name of the data: a list, one entry per paradigm of minimal pairs}
 
-In a document, a table is between two markers. A test compares it with what this program prints.
-
-    <!-- table: english -->
-    <!-- end -->
-
 A cell "a +- b" is mean and standard error over the runs of a variant, which differ in their seed. A
 cell "a (b to c)" is a difference and its 95 % interval. An empty cell was not measured. Only runs
-with the same settings may be in one table. Only differences that docs/plan.md names have a p-value.
+with the same settings may be in one table.
+
+The files in results/ hold such records, behind the tables of README.md and docs/results.md.
 """
 
 import argparse
-import itertools
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -43,15 +37,11 @@ import torch
 from glue import read_results
 from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
-from support.files import sha256_of, write_text
+from support.files import sha256_of
 from support.runs import Run, group_runs, read_log, read_records, write_records
-from support.statistics import difference, holm, mean_and_standard_error
+from support.statistics import INTERVAL_NOTE, difference, mean_and_standard_error
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-# [C]: none < absolute < fixed < dynamic <= composite
-ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
 
 
 # --- From a run to its record ---------------------------------------------------------------------
@@ -192,11 +182,8 @@ LOSS = Measure("held-out loss", 3, lambda record: record["result"]["loss"])
 ACCURACY = Measure("accuracy (%)", 2, lambda record: 100 * record["result"]["accuracy"])
 TOY_PAIRS = pairs_measure("minimal pairs (%)", "toy")
 BLIMP = pairs_measure("BLiMP (%)", "blimp")
-TOY_SCORE = glue_measure("toy score")  # the mean over nine tasks, as in docs/plan.md
-COLA = glue_measure("CoLA", "cola")
-SST = glue_measure("SST-2", "sst-2")
-TOY_MEASURES = (LOSS, TOY_PAIRS, TOY_SCORE)
-ENGLISH_MEASURES = (LOSS, BLIMP, COLA, SST)
+TOY_SCORE = glue_measure("fine-tuned")  # the mean over all tasks
+MEASURES = (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS, BLIMP, TOY_SCORE)
 
 
 # --- The runs of a table --------------------------------------------------------------------------
@@ -280,15 +267,6 @@ def of_variants(records, variants):
     return found
 
 
-def range_table(records, measure):
-    """The table of one measure, and the lowest and the highest value of each variant."""
-    header, rows = measure_rows(records, [measure])
-    for row in rows:
-        values = values_of(records, row[0], measure)
-        row.append(f"{min(values):.1f} to {max(values):.1f}")
-    return [*markdown([*header, "range"], rows), "", origin(records)]
-
-
 def measure_rows(records, measures):
     """The header and the rows of `measure_table`, as lists of cells."""
     check(records)
@@ -314,248 +292,28 @@ def machine(made_by):
     return f"{made_by['device']}, threads: {made_by['threads']}, torch {made_by['torch']}"
 
 
-def difference_rows(records, measures, comparisons, p_values=()):
+def difference_rows(records, measures, comparisons):
     """Differences between variants: a header, then one row per comparison, one column per measure.
 
-    Args:
-        comparisons: list of (first, second); the row is first - second.
-        p_values: {(comparison, measure): p}, where there are any.
+    comparisons: list of (first, second); the row is first - second.
     """
     check(records)
     rows = []
     for comparison in comparisons:
         row = [" - ".join(comparison)]
         for measure in measures:
-            text = difference_of(records, comparison, measure).text(measure.digits)
-            if (comparison, measure) in p_values:
-                text += f", p = {p_values[comparison, measure]:.2g}"
-            row.append(text)
+            row.append(difference_of(records, comparison, measure).text(measure.digits))
         rows.append(row)
     return ["difference", *[measure.title for measure in measures]], rows
 
 
-def plan_table(before, plan, seeds, measures, comparisons, tests):
-    """The differences of a hypothesis of docs/plan.md.
-
-    Args:
-        before, plan: records of runs made before the plan and for it; those of `seeds` are used.
-        measures, comparisons: as of `difference_rows`.
-        tests: list of (comparison, measure), one family. Other differences have no p-value.
-    """
-    records = [record for record in [*before, *plan] if record["settings"]["seed"] in seeds]
-    differences = [difference_of(records, *test) for test in tests]
-    p_values = dict(zip(tests, holm([each.p for each in differences]), strict=True))
-    header, rows = difference_rows(records, measures, comparisons, p_values)
-
-    # the answers: the signs of the differences with p < 0.05
-    shown = [
-        each.mean > 0 for each, p in zip(differences, p_values.values(), strict=True) if p < 0.05
+def measured(records):
+    """Those of MEASURES that at least one of the records has."""
+    return [
+        measure
+        for measure in MEASURES
+        if any(measure.value(record) is not None for record in records)
     ]
-    note = (
-        f"{len(seeds)} runs of each variant. In brackets: 95 % interval, not corrected. p: Welch's "
-        f"t-test, corrected by Holm's method (tests: {len(tests)}). Differences with p < 0.05: "
-        f"{shown.count(True)} positive, {shown.count(False)} negative."
-    )
-    return [*markdown(header, rows), "", note]
-
-
-def plateau_table(records):
-    """H3 of docs/plan.md: a row per run, with the first evaluation that is off the plateau.
-
-    This is a loss below 5.675, 0.2 below the final loss of `none`.
-    """
-    rows = []
-    for record in records:
-        below = [step for step, loss, _ in record["curve"] if loss < 5.675] or ["never"]
-        rows.append([record["run"], str(below[0]), f"{record['result']['loss']:.3f}"])
-    return markdown(["run", "below 5.675 at step", "held-out loss"], rows)
-
-
-def ends_table(records):
-    """H4 of docs/plan.md: a row without a division of the end weights, then one for each division.
-
-    The share of the rise that disappears is printed for each run; the losses are means over runs.
-    """
-    losses = np.array([[loss for _, loss in record["losses"]] for record in records])
-    losses = losses.reshape(-1, 3, 6)  # (divisions, runs, lengths)
-    rises = losses[:, :, -1] - losses[:, :, 1]  # from 128 to 2,048 tokens
-    shares = 100 - 100 * rises / rises[0]
-
-    # a row per division, which three records have: the first of them names it
-    rows = []
-    for record, share, loss in zip(records[::3], shares, losses.mean(axis=1), strict=True):
-        rows.append(
-            [
-                record["measured"]["divide_end_weights"] or "nothing",
-                *[f"{x:.1f}" for x in share],
-                *[f"{x:.3f}" for x in loss],
-            ]
-        )
-    seeds = ("seed 3 (%)", "seed 4 (%)", "seed 5 (%)")
-    return markdown(["divided", *seeds, *[measure.title for measure in LENGTHS]], rows)
-
-
-def summary_table(toy_before, toy_plan, english):
-    """The small table of README.md: a row per measure, a column per variant of the order."""
-    rows = []
-    for text, records, measures in (
-        ("toy language", [*toy_before, *toy_plan], TOY_MEASURES),
-        ("English", english, (LOSS, BLIMP)),
-    ):
-        check(records)
-        for measure in measures:
-            cells = [cell(records, variant, measure) for variant in ORDER]
-            rows.append([f"{text}: {measure.title}", *cells])
-    return markdown(["", *ORDER], rows)
-
-
-def noise_table(records, again, measures, variants):
-    """The noise between seeds and between processors: two standard deviations, "0.058 / 0.037".
-
-    The first is of the runs of a variant on one kind of processor, the second of two runs with the
-    same seed. Each is the root of the mean variance.
-
-    again: records of the same runs of these variants, in the same order, on another kind of
-        processor.
-    """
-    rows = []
-    for variant in variants:
-        row = [variant]
-        for measure in measures:
-            values = [values_of(each, variant, measure) for each in (records, again)]  # (2, seeds)
-
-            # the mean variance along each axis: between seeds, then between processors
-            noise = [np.sqrt(np.var(values, axis=axis, ddof=1).mean()) for axis in (1, 0)]
-            row.append(" / ".join(f"{x:.{measure.digits}f}" for x in noise))
-        rows.append(row)
-    return markdown(["variant", *[measure.title for measure in measures]], rows)
-
-
-def first_command_table(records):
-    """What the first command of README.md costs and reaches: one row per run."""
-    rows = []
-    for record in records:
-        result = record["result"]
-        minutes, seconds = divmod(round(result["seconds"]), 60)
-
-        # where and how it ran, how long, and what it reached
-        rows.append(
-            [
-                machine(record["made_by"]),
-                record["settings"]["dtype"],
-                f"{minutes}:{seconds:02d}",
-                f"{result['tokens_per_second']:,.0f}",
-                f"{result['loss']:.3f}",
-                f"{100 * result['accuracy']:.1f} %",
-            ]
-        )
-    header = ["hardware", "precision", "training (min:s)", "tokens/s", "held-out loss", "accuracy"]
-    return markdown(header, rows)
-
-
-# --- Tables of benchmarks -------------------------------------------------------------------------
-
-
-def steps_table(record):
-    """Training steps of all variants, from `python -m lab.bench`."""
-    rows = []
-    for row in record["rows"]:
-        rows.append(
-            [
-                row["variant"],
-                f"{row['full_ms']:,.0f} ms",
-                f"{row['full_ratio']:.2f}",
-                f"{row['corpus_tokens_per_second']:,.0f} tok/s",
-                f"{row['corpus_ratio']:.2f}",
-                f"{row['peak_mib']:,.0f} MiB",
-            ]
-        )
-    header = ["variant", "full sequences", "x absolute", "text", "x absolute", "peak memory"]
-    return markdown(header, rows)
-
-
-# --- All tables -----------------------------------------------------------------------------------
-
-# agreement across 1 to 12 tokens, in toy/pairs.py
-DISTANCES = [pairs_measure(f"{N}", "toy", f"distance_{N:02}") for N in range(1, 13)]
-
-WITH_DISTANCES = (*ORDER[1:], "fire", "xl", "rotary", "lightconv", "dynamicconv", "dilated")
-
-LENGTHS = length_measures((64, 128, 256, 512, 1024, 2048))
-
-# the runs on the toy language: those made before docs/plan.md, and those made for it
-ALL_TOY = ["toy.jsonl", "plan-toy.jsonl"]
-
-# docs/plan.md: measures, comparisons and tests of its hypotheses
-# H1: the position terms of the first four look at the text, those of the others do not
-WITH_TEXT = ("dynamic", "composite", "rotary", "deberta")
-WITHOUT_TEXT = ("fixed", "t5", "alibi", "fire")
-TEXT_STEPS = list(itertools.product(WITH_TEXT, WITHOUT_TEXT))
-PLAN_TEXT = [TOY_SCORE], TEXT_STEPS, [(step, TOY_SCORE) for step in TEXT_STEPS]
-
-# H2: each variant against the one before it; `composite - dynamic` is not tested
-ORDER_STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
-ORDER_TESTS = list(itertools.product(ORDER_STEPS[:-1], [TOY_PAIRS, TOY_SCORE]))
-PLAN_ORDER = TOY_MEASURES, ORDER_STEPS, ORDER_TESTS
-
-# H3: one test
-PLATEAU_STEP = ("dynamic", "absolute")
-
-# fmt: off
-# {name: (function, the files in results/ whose contents it gets, further arguments)}
-TABLES = {
-    # README.md
-    "first-command":     (first_command_table, ["first-command.jsonl"]),
-    "summary":           (summary_table, [*ALL_TOY, "english.jsonl"]),
-    # docs/tour.md
-    "neighbours":        (range_table, ["neighbours.jsonl"], ACCURACY),
-    "lesson":            (measure_table, ["lesson.jsonl"], (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS)),
-    # docs/results.md
-    "toy-language":      (measure_table, ["toy.jsonl"],
-                          (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS, TOY_SCORE)),
-    "plan-text":         (plan_table, ALL_TOY, range(3, 8), *PLAN_TEXT),
-    "plan-order":        (plan_table, ALL_TOY, range(8), *PLAN_ORDER),
-    "plan-order-new":    (plan_table, ALL_TOY, range(3, 8), *PLAN_ORDER),
-    "plan-order-again":  (plan_table, ["toy-again.jsonl", "plan-toy.jsonl"], range(8), *PLAN_ORDER),
-    "plan-plateau":      (plateau_table, ["plan-plateau.jsonl"]),
-    "plan-plateau-test": (plan_table, ["english.jsonl", "plan-plateau.jsonl"], range(4, 7),
-                          [LOSS], [PLATEAU_STEP], [(PLATEAU_STEP, LOSS)]),
-    "plan-ends":         (ends_table, ["plan-ends.jsonl"]),
-    "toy-distances":     (measure_table, ["toy.jsonl"], DISTANCES, WITH_DISTANCES),
-    "english":           (measure_table, ["english.jsonl"],
-                          (PARAMETERS, LOSS, ACCURACY, BLIMP, COLA, SST)),
-    "english-lengths":   (measure_table, ["english-lengths.jsonl"], LENGTHS),
-    "noise":             (noise_table, ["toy.jsonl", "toy-again.jsonl"], TOY_MEASURES, ORDER),
-    # docs/speed.md
-    "speed-steps":       (steps_table, ["bench-steps-bf16.json"]),
-}
-# fmt: on
-
-
-def lines_of(name):
-    """The lines of a table, in Markdown."""
-    if name not in TABLES:
-        raise UserError(f"there is no table {name!r}; the tables are: {', '.join(TABLES)}")
-    make, files, *arguments = TABLES[name]
-    return make(*[read_records(ROOT / "results" / file) for file in files], *arguments)
-
-
-def with_tables(text):
-    """The text of a document, with every table between its markers made again."""
-
-    def table(match):
-        lines = [match["begin"], *lines_of(match["name"]), match["end"]]
-        return "\n".join(lines)
-
-    markers = r"(?P<begin><!-- table: (?P<name>\S+) -->)\n.*?(?P<end><!-- end -->)"
-    return re.sub(markers, table, text, flags=re.DOTALL)
-
-
-def write_tables():
-    """Put all tables into the documents. They are written only if every table can be made."""
-    texts = {path: with_tables(path.read_text(encoding="utf-8")) for path in DOCUMENTS}
-    for path, text in texts.items():
-        write_text(path, text)
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -564,27 +322,34 @@ def write_tables():
 def parse_arguments(arguments=None):
     """The command line's values."""
     parser = argparse.ArgumentParser(
-        usage="%(prog)s [TABLE ... | --write | collect RUN ... --out FILE]",
-        description="Collect runs, and print or write the tables of the documents.",
+        usage="%(prog)s [FILE.jsonl [--compare A B] | collect RUN ... --out FILE.jsonl]",
+        description="Collect runs, and print their table.",
     )
-    parser.add_argument("words", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}")
-    parser.add_argument("--write", action="store_true", help="write all tables into the documents")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="of collect: results/NAME.jsonl")
+    parser.add_argument("words", nargs="+", metavar="FILE.jsonl", help="records of runs")
+    parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="A - B, two variants")
+    parser.add_argument("--out", metavar="FILE.jsonl", type=Path, help="of collect")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None):
-    """Collect runs, or print or write tables."""
+    """Collect runs, or print a table."""
     args = parse_arguments(arguments)
-    if args.words[:1] == ["collect"]:
+    if args.words[0] == "collect":
         if args.out is None:
-            raise UserError("collect needs --out FILE")
+            raise UserError("collect needs --out FILE.jsonl")
         collect(args.words[1:], args.out)
-    elif args.write:
-        write_tables()
+        return
+
+    records = []
+    for path in args.words:
+        records += read_records(path)
+    measures = measured(records)
+    if args.compare:
+        measures = [measure for measure in measures if measure.digits is not None]
+        print(*markdown(*difference_rows(records, measures, [args.compare])), sep="\n")
+        print("", INTERVAL_NOTE, sep="\n")
     else:
-        for name in args.words or TABLES:
-            print(name, "", *lines_of(name), "", sep="\n")
+        print(*measure_table(records, measures), sep="\n")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import model
 import pretrain
 from attention import VARIANTS, composite_attention
 from conftest import ROOT
-from lab import bench, explore, family, figures, huggingface, lengths, pairs, report
+from lab import bench, explore, figures, huggingface, lengths, pairs, report
 from support.glue_table import PUBLISHED
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -99,7 +99,6 @@ PARSERS = {
     "lab.bench": bench.parse_arguments,
     "lab.huggingface": huggingface.parse_arguments,
     "lab.explore": explore.parse_arguments,
-    "lab.family": family.parse_arguments,
     "lab.figures": figures.parse_arguments,
     "lab.lengths": lengths.parse_arguments,
     "lab.pairs": pairs.parse_arguments,

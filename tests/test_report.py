@@ -1,12 +1,18 @@
-"""lab/report.py: from finished runs to records, and from records to the tables of the documents."""
+"""lab/report.py: from runs to records and tables; the tables of the documents, from the records."""
 
+import itertools
 import json
+import re
+from functools import partial
 
+import numpy as np
 import pytest
 
 import pretrain
+from conftest import ROOT
 from lab import report
 from support.files import sha256_of
+from support.statistics import holm
 
 SETTINGS = {"variant": "none", "corpus": "abc", "steps": 40, "seed": 0}
 MADE_BY = {"device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}
@@ -82,11 +88,12 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
 
     # it can be put into a table, with the mean of two fine-tuning seeds
     record["glue"].append(glue_record(20.0, seed=43))
-    table = report.measure_table([record], [report.LOSS, report.COLA, report.TOY_PAIRS])
+    measures = [report.LOSS, report.glue_measure("CoLA", "cola"), report.TOY_PAIRS]
+    table = report.measure_table([record], measures)
     assert table[2] == f"| fixed | {evaluation['held_out_loss']:.3f} | 15.0 | 60.0 |"
 
 
-@pytest.mark.parametrize("mistake", ["no run", "unfinished", "other model", "no table"])
+@pytest.mark.parametrize("mistake", ["no run", "unfinished", "other model", "no file"])
 def test_a_mistake_of_the_user_is_one_line_and_the_file_of_records_stays(
     mistake, trained, tmp_path, refused
 ):
@@ -95,8 +102,8 @@ def test_a_mistake_of_the_user_is_one_line_and_the_file_of_records_stays(
     words = ["collect", trained, "--out", out]
     if mistake == "no run":
         words[1] = tmp_path / "nowhere"
-    elif mistake == "no table":
-        words = ["no-such-table"]
+    elif mistake == "no file":
+        words = [tmp_path / "nowhere.jsonl"]
     elif mistake == "unfinished":
         log = (trained / "log.jsonl").read_text().splitlines()
         (trained / "log.jsonl").write_text("\n".join(log[:2]))
@@ -119,44 +126,19 @@ def test_a_cell_is_mean_and_standard_error_over_seeds_and_says_if_seeds_are_miss
     assert lines[3] == "| fixed | 1.500 +- 0.500 (2 seeds) |"
 
 
-def test_the_tests_of_the_plan_are_corrected_and_other_differences_have_an_interval():
-    """scipy's Welch test: p = 0.0705 and 0.63. Holm: the smaller one times 2."""
-    losses = {"none": [13.0, 14.0, 12.0], "fixed": [11.0, 12.0, 10.0], "dynamic": [12, 15, 9.0]}
+def test_a_file_of_records_is_printed_as_a_table_or_as_differences(tmp_path, run_program):
+    """scipy's Welch interval: -2.000 (-4.267 to 0.267)."""
+    losses = {"none": [13.0, 14.0, 12.0], "fixed": [11.0, 12.0, 10.0]}
     records = []
     for variant, values in losses.items():
-        records += [run_record(variant, 3 + seed, loss) for seed, loss in enumerate(values)]
-    records.append(run_record("none", 0, 99.0))  # another seed
-    steps = [("fixed", "none"), ("dynamic", "fixed"), ("dynamic", "none")]
-    tests = [(step, report.LOSS) for step in steps[:2]]
-    arguments = range(3, 6), [report.LOSS], steps, tests
-
-    table = report.plan_table(records[:5], records[5:], *arguments)
-    assert table[2] == "| fixed - none | -2.000 (-4.267 to 0.267), p = 0.14 |"
-    assert table[4] == "| dynamic - none | -1.000 (-7.645 to 5.645) |"
-    assert "(tests: 2). Differences with p < 0.05: 0 positive, 0 negative." in table[-1]
-
-
-def test_the_noise_of_seeds_is_within_a_variant_and_that_of_processors_between_equal_runs():
-    records, again = [
-        [run_record(seed=seed, loss=loss) for seed, loss in enumerate(losses)]
-        for losses in ([1.0, 3.0], [2.0, 6.0])
-    ]
-    # variances between seeds: 2 and 8, mean 5; between processors: 0.5 and 4.5, mean 2.5
-    lines = report.noise_table(records, again, [report.LOSS], ["none"])
-    assert lines[2] == "| none | 2.236 / 1.581 |"
-
-
-def test_the_table_of_end_weights_has_the_share_of_the_rise_that_each_division_removes():
-    """H4 of docs/plan.md. The rise from 128 to 2,048 tokens is 1 without a division."""
-    records = []
-    for ends, last_losses in ((None, [3.0, 3.0, 3.0]), ("both", [2.1, 2.2, 2.6])):
-        for last in last_losses:
-            losses = [[N, 2.0] for N in (64, 128, 256, 512, 1024)] + [[2048, last]]
-            records.append({"measured": {"divide_end_weights": ends}, "losses": losses})
-    lines = report.ends_table(records)
-    assert lines[2].startswith("| nothing | 0.0 | 0.0 | 0.0 | 2.000 |")
-    assert lines[3].startswith("| both | 90.0 | 80.0 | 40.0 | 2.000 |")
-    assert lines[3].endswith("| 2.300 |")
+        records += [run_record(variant, seed, loss) for seed, loss in enumerate(values)]
+    for record in records:
+        record["result"] |= {"accuracy": 0.5, "parameters": 1000}
+    report.write_records(tmp_path / "a.jsonl", records)
+    table = run_program(report.main, tmp_path / "a.jsonl").out
+    assert "| none | 1,000 | 13.000 +- 0.577 | 50.00 +- 0.00 |" in table
+    compared = run_program(report.main, tmp_path / "a.jsonl", "--compare", "fixed", "none").out
+    assert "| fixed - none | -2.000 (-4.267 to 0.267) |" in compared
 
 
 @pytest.mark.parametrize(
@@ -177,7 +159,127 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_table(other):
         report.measure_table([first, other], [report.LOSS])
 
 
-@pytest.mark.parametrize("path", report.DOCUMENTS, ids=lambda path: path.name)
-def test_the_tables_of_a_document_are_those_that_the_program_makes(path):
-    text = path.read_text(encoding="utf-8")
-    assert report.with_tables(text) == text
+# --- The tables of the documents, computed again from the records in results/ --------------------
+
+ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
+ORDER_STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
+WITH_TEXT = ("dynamic", "composite", "rotary", "deberta")
+TEXT_STEPS = list(itertools.product(WITH_TEXT, ("fixed", "t5", "alibi", "fire")))
+
+LOSS, ACCURACY, PAIRS = report.LOSS, report.ACCURACY, report.TOY_PAIRS
+SCORE = report.glue_measure("toy score")
+TOY = (LOSS, PAIRS, SCORE)
+ORDER_TESTS = list(itertools.product(ORDER_STEPS[:-1], TOY[1:]))
+LENGTHS = report.length_measures((64, 128, 256, 512, 1024, 2048))
+DISTANCES = [report.pairs_measure(f"{N}", "toy", f"distance_{N:02}") for N in range(1, 13)]
+TASKS = [report.glue_measure(task, task) for task in ("cola", "sst-2")]
+
+
+def records_of(*files):
+    return [x for file in files for x in report.read_records(ROOT / f"results/{file}.jsonl")]
+
+
+def means(files, measures, variants=None):
+    records = records_of(*files)
+    return report.measure_rows(
+        report.of_variants(records, variants) if variants else records, measures
+    )[1]
+
+
+def plan(files, seeds, measures, comparisons, tests):
+    """Differences; those of docs/plan.md have a p-value, corrected by Holm's method."""
+    records = [x for x in records_of(*files) if x["settings"]["seed"] in seeds]
+    _, rows = report.difference_rows(records, measures, comparisons)
+    p_values = holm([report.difference_of(records, *test).p for test in tests])
+    for (comparison, measure), p in zip(tests, p_values, strict=True):
+        rows[comparisons.index(comparison)][1 + measures.index(measure)] += f", p = {p:.2g}"
+    return rows
+
+
+def plateau():
+    """H3: the first evaluation below 5.675."""
+    rows = []
+    for x in records_of("plan-plateau"):
+        below = [step for step, loss, _ in x["curve"] if loss < 5.675] or ["never"]
+        rows.append([x["run"], str(below[0]), f"{x['result']['loss']:.3f}"])
+    return rows
+
+
+def ends():
+    """H4: the share of the rise from 128 to 2,048 tokens that goes away, and the mean losses."""
+    records = records_of("plan-ends")
+    losses = np.array([[loss for _, loss in x["losses"]] for x in records]).reshape(-1, 3, 6)
+    rises = losses[:, :, -1] - losses[:, :, 1]  # (divisions, runs)
+    numbers = [
+        [*(f"{x:.1f}" for x in share), *(f"{x:.3f}" for x in loss)]
+        for share, loss in zip(100 - 100 * rises / rises[0], losses.mean(axis=1), strict=True)
+    ]
+    names = [x["measured"]["divide_end_weights"] or "nothing" for x in records[::3]]
+    return [[name, *row] for name, row in zip(names, numbers, strict=True)]
+
+
+def noise():
+    """Two standard deviations: between seeds, and between two processors with the same seed."""
+    rows = []
+    for variant in ORDER:
+        row = [variant]
+        for measure in TOY:
+            both = [report.values_of(records_of(x), variant, measure) for x in ("toy", "toy-again")]
+            deviations = [np.sqrt(np.var(both, axis=axis, ddof=1).mean()) for axis in (1, 0)]
+            row.append(" / ".join(f"{x:.{measure.digits}f}" for x in deviations))
+        rows.append(row)
+    return rows
+
+
+def summary():
+    rows = []
+    for language, files, measures in (
+        ("toy language", ALL_TOY, TOY),
+        ("English", ["english"], (LOSS, report.BLIMP)),
+    ):
+        for measure in measures:
+            cells = [report.cell(records_of(*files), variant, measure) for variant in ORDER]
+            rows.append([f"{language}: {measure.title}", *cells])
+    return rows
+
+
+ALL_TOY = ("toy", "plan-toy")
+PLAN_ORDER = TOY, ORDER_STEPS, ORDER_TESTS
+OLDER_AND_NEWER = ("english", "plan-plateau")
+PLATEAU = ("dynamic", "absolute")
+DISTANT = (*ORDER[1:], "fire", "xl", "rotary", "lightconv", "dynamicconv", "dilated")
+TABLES = {
+    "summary": summary,
+    "lesson": partial(means, ["lesson"], (report.PARAMETERS, LOSS, ACCURACY, PAIRS)),
+    "toy-language": partial(means, ["toy"], (report.PARAMETERS, LOSS, ACCURACY, PAIRS, SCORE)),
+    "toy-distances": partial(means, ["toy"], DISTANCES, DISTANT),
+    "english": partial(
+        means, ["english"], (report.PARAMETERS, LOSS, ACCURACY, report.BLIMP, *TASKS)
+    ),
+    "english-lengths": partial(means, ["english-lengths"], LENGTHS),
+    "plan-text": partial(
+        plan, ALL_TOY, range(3, 8), [SCORE], TEXT_STEPS, [(step, SCORE) for step in TEXT_STEPS]
+    ),
+    "plan-order": partial(plan, ALL_TOY, range(8), *PLAN_ORDER),
+    "plan-order-new": partial(plan, ALL_TOY, range(3, 8), *PLAN_ORDER),
+    "plan-order-again": partial(plan, ("toy-again", "plan-toy"), range(8), *PLAN_ORDER),
+    "plan-plateau-test": partial(
+        plan, OLDER_AND_NEWER, range(4, 7), [LOSS], [PLATEAU], [(PLATEAU, LOSS)]
+    ),
+    "plan-plateau": plateau,
+    "plan-ends": ends,
+    "noise": noise,
+}
+
+
+def test_the_tables_of_the_documents_are_those_of_the_records():
+    """Every row of every table between <!-- table: name --> and <!-- end -->, to the character."""
+    found = set()
+    for path in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
+        text = path.read_text(encoding="utf-8")
+        for name, table in re.findall(r"<!-- table: (\S+) -->(.*?)<!-- end -->", text, re.DOTALL):
+            lines = [line for line in table.splitlines() if line.startswith("| ")]
+            _, *rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]
+            assert rows == TABLES[name](), name
+            found.add(name)
+    assert found == set(TABLES)

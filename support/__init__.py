@@ -1,1 +1,1 @@
-"""What the programs share: files, locks, devices, downloads, formats. Readers may skip it."""
+"""What the programs share: files, locks, devices, downloads, formats."""

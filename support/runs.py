@@ -107,7 +107,12 @@ def device_name(device):
 
 
 def commit():
-    """The git commit of the code, with "-dirty" if files were changed since; None without git."""
+    """The git commit of the code, with "-dirty" if files were changed since; None without git.
+
+    A copy of the project inside another repository has no .git of its own: None, too.
+    """
+    if not (ROOT / ".git").exists():
+        return None
     try:
         command = ["git", "describe", "--always", "--dirty"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -125,9 +130,23 @@ def code_digests(*names):
             has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
             if has_docstring and ast.get_docstring(node) is not None:
                 del node.body[0]
-        # unparse: the text of the syntax tree; ast.dump would differ between versions of Python
-        digests[name] = hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
+        digests[name] = hashlib.sha256(repr(plain_tree(tree)).encode()).hexdigest()[:12]
     return digests
+
+
+def plain_tree(node):
+    """A syntax tree as lists: the name of each node, and its fields that are not empty.
+
+    Every version of Python makes the same of the same code: a new version adds fields to its nodes,
+    which are empty in code for older ones. (ast.dump prints these, and ast.unparse writes f-strings
+    with other quotes.)
+    """
+    if isinstance(node, list):
+        return [plain_tree(each) for each in node]
+    if not isinstance(node, ast.AST):
+        return node
+    fields = [(name, value) for name, value in ast.iter_fields(node) if value not in (None, [])]
+    return [type(node).__name__, *[(name, plain_tree(value)) for name, value in fields]]
 
 
 def check_same(folder, saved, here):
@@ -135,7 +154,7 @@ def check_same(folder, saved, here):
 
     saved, here: {"settings": {name: value}, "code": {file: digest}}.
     """
-    advice = "delete it, or choose another --out_dir (pretrain.py) or --name (glue.py)"
+    advice = "choose another --out_dir (pretrain.py) or --name (glue.py); this one stays as it is"
     differences = []
     for name in {**saved["settings"], **here["settings"]}:
         there = saved["settings"].get(name)

@@ -144,7 +144,7 @@ def test_after_an_edit_a_run_is_neither_continued_nor_shown_as_a_result(
     outcome = run_program(pretrain.main, *options)
     assert outcome.code == 1 and "finished before" not in outcome.out
     assert outcome.error.count("\n") == 1
-    assert "attention.py was changed" in outcome.error and "delete it" in outcome.error
+    assert "attention.py was changed" in outcome.error and "--out_dir" in outcome.error
     assert content_of(run) == before
 
     # another comment or docstring: the run is shown or continued

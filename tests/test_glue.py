@@ -21,7 +21,7 @@ from conftest import start_process
 from glue import LabelledPairs, classify, predict
 from model import BertConfig, BertForClassification, BertForMaskedLM, save_run
 from model_helpers import TINIER, toy_tokenizer
-from support.commands import run_command
+from support.commands import UserError, run_command
 from support.glue_files import SUBMISSION, Examples, read_task
 from support.tokenizer import CLS, PAD, SEP
 
@@ -171,6 +171,13 @@ def test_predictions_are_those_of_each_row_alone(tokenizer, num_labels):
         expected.append(alone.argmax().item() if num_labels > 1 else alone[0].item())
     assert len(set(expected)) > 1
     np.testing.assert_allclose(predicted, expected, atol=1e-5, rtol=0)
+
+
+def test_answers_that_are_not_finite_give_no_result(tokenizer):
+    model = BertForClassification(small_config(tokenizer), 2)
+    model.classifier.bias.data[0] = math.nan
+    with pytest.raises(UserError, match="--lr"):
+        predict(model, random_pairs(tokenizer, 3), CPU, torch.float32)
 
 
 def test_the_loss_is_the_mean_of_minus_log_p_or_of_squared_errors():

@@ -186,6 +186,23 @@ def signal_in(monkeypatch, steps):
 
 
 @no_signals
+def test_a_signal_during_the_last_evaluation_finishes_the_run_and_ends_the_command(
+    start, tmp_path, monkeypatch
+):
+    true_evaluate = pretrain.evaluate
+
+    def evaluate(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return true_evaluate(*arguments)
+
+    monkeypatch.setattr(pretrain, "evaluate", evaluate)
+    options = ["--steps", 3, "--eval_every", 3, "--seed", 0, 1, "--out_dir", tmp_path]
+    assert start(*options).code == 143
+    assert not (tmp_path / "corpus-composite-seed1" / "model.pt").exists()
+    assert log_of(tmp_path / "corpus-composite-seed0")[-1]["step"] == 3
+
+
+@no_signals
 def test_a_run_stopped_at_any_step_equals_an_uninterrupted_one_to_the_bit(
     start, tmp_path, monkeypatch
 ):

@@ -238,6 +238,14 @@ def test_loss_is_the_mean_negative_log_probability_of_the_masked_tokens(size):
     assert abs(loss_of(model, input_ids, labels, size) - expected) < 1e-12
 
 
+def test_what_fills_up_the_logits_has_no_target():
+    """Also if the first token of the batch, which fills the rest, is one to predict."""
+    model = BertForMaskedLM(small_config()).eval()
+    labels = torch.tensor([[7, -100, 9], [-100, 8, -100]])
+    _, targets = model.masked_logits(torch.randn(2, 3, model.config.hidden_size), labels, M=5)
+    assert targets.tolist() == [7, 9, 8, -100, -100]
+
+
 def test_masked_lm_loss_is_the_cross_entropy_of_torch_times_the_share_of_the_part():
     """Here 4 of the 10 masked tokens of a batch."""
     logits = torch.randn(6, len(WORDS), dtype=torch.float64)

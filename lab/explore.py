@@ -32,8 +32,8 @@ from lab.look import (
     mixer_of,
     token_rows,
 )
-from model import load_run
-from support.commands import UserError, run_command
+from model import load_run, say_unknown_words
+from support.commands import UserError, run_command, utf8_text
 from support.files import write_text
 
 TEMPLATE = Path(__file__).with_name("explore.html")
@@ -79,6 +79,7 @@ def describe_run(folder, sentence):
     ids, pieces = encode_sentence(model, tokenizer, sentence)
     if len(pieces) > LONGEST:
         raise UserError(f"the sentence has {len(pieces)} tokens, the page shows at most {LONGEST}")
+    say_unknown_words(folder, tokenizer, sentence)
 
     # the maps and kernels of every layer, and what names the run
     config = model.config
@@ -259,7 +260,7 @@ def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description="Write a page that shows the inside of a model.")
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="one or two folders of pretrain.py")
-    add("sentence", help='in quotation marks, as in "the dog barks."')
+    add("sentence", type=utf8_text, help='in quotation marks, as in "the dog barks."')
     add("--html", type=Path, metavar="FILE.html", help="default: RUN/figures/explore.html")
     return parser.parse_args(arguments)
 

@@ -28,7 +28,7 @@ from lab.look import (
     is_clipped,
 )
 from model import load_run
-from support.commands import UserError, positive_int, run_command
+from support.commands import UserError, positive_int, run_command, utf8_text
 from support.runs import read_log, read_records
 
 DOCS = report.ROOT / "docs"
@@ -311,7 +311,7 @@ def parse_arguments(arguments=None):
         count = "+" if name == "loss" else 1
         add("runs", nargs=count, type=Path, metavar="RUN", help="folder that pretrain.py wrote")
         if name in ("attention", "dynamic"):
-            add("sentence", help='in quotation marks, as in "the dog barks."')
+            add("sentence", type=utf8_text, help='in quotation marks, as in "the dog barks."')
             add("--head", type=positive_int, default=1, help="from 1 (default: 1)")
         if name in ("attention", "dynamic", "depthwise"):
             add("--layer", type=positive_int, default=1, help="from 1 (default: 1)")

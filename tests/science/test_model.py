@@ -310,14 +310,26 @@ def test_fill_in_ranks_the_words_for_each_blank_by_the_model_s_own_probabilities
         assert probabilities == pytest.approx(sorted(p.tolist(), reverse=True), abs=1e-6)
 
 
-def test_unknown_words_are_those_without_a_piece_and_those_that_are_only_spelled():
-    tokenizer = word_tokenizer()
-    assert unknown_words(tokenizer, "the cat [MASK] tired.") == []
-    assert unknown_words(tokenizer, "zebra [MASK] very zebra") == ["zebra", "very"]
+@pytest.mark.parametrize(
+    "text, unknown",
+    [
+        ("The cat saw the [MASK].", []),
+        ("The dot saw the [MASK], dot.", ["dot", ","]),  # every letter is known, the word is not
+        ("zebra? [MASK] zebra", ["zebra", "?"]),
+        ("the cat.\u201d saw", ["\u201d"]),  # of two marks, the full stop is known
+        ("the cat\u200b saw \U0001f642 the dogs", ["\\u200b", "\U0001f642"]),
+        ("the cafe\u0301", []),
+    ],
+)
+def test_unknown_are_words_and_marks_without_a_piece_and_words_that_are_only_spelled(text, unknown):
+    sample = ["the cat saw the dogs. the dogs saw the cat to and fro in the caf\u00e9."]
+    tokenizer = train_tokenizer(sample, 60)
+    assert unknown_words(tokenizer, text) == unknown
 
-    # this vocabulary has every letter of "dot", but not the word
-    text = ["the cat saw the dogs. the dogs saw the cat to and fro."]
-    assert unknown_words(train_tokenizer(text, 60), "The dot saw the [MASK].") == ["dot"]
+
+def test_unknown_words_of_a_vocabulary_of_words_are_those_that_it_does_not_have():
+    assert unknown_words(word_tokenizer(), "the cat [MASK] tired.") == []
+    assert unknown_words(word_tokenizer(), "zebra [MASK] very zebra") == ["zebra", "very"]
 
 
 # --- A run on disk --------------------------------------------------------------------------------

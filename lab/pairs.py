@@ -22,6 +22,7 @@ some small differences into ties, and some ties into differences.
 The result of a run is one file, RUN/pairs/NAME.json. NAME is toy, blimp or the name of FOLDER:
 
     model        12 hexadecimal digits of the SHA-256 of the run's model.pt
+    data         the same of the files of FOLDER; null for toy and blimp
     made_by      the machine, the version of torch and the commit of the code
     paradigms    a list of {"paradigm", "phenomenon", "pairs": how many pairs it has,
                  "scores": {"pll": {"accuracy": in per cent, "ties": how many}}}
@@ -30,6 +31,7 @@ A paradigm is a set of pairs of one kind; several paradigms test one phenomenon.
 """
 
 import argparse
+import hashlib
 import itertools
 import json
 import zipfile
@@ -50,7 +52,8 @@ from lab.report import (
     pairs_measure,
 )
 from model import load_config, load_run
-from support.commands import UserError, run_command
+from support.commands import UserError, is_text, run_command
+from support.corpus import read_lines
 from support.devices import choose_device
 from support.files import download, sha256_of, write_text
 from support.runs import made_by, read_records, run_settings
@@ -96,27 +99,34 @@ def read_paradigms(data, cache_dir):
     return read_folder(Path(data))
 
 
+FIELDS = ("linguistics_term", "UID", "sentence_good", "sentence_bad")
+
+
 def read_folder(folder):
     """The paradigms of all files *.jsonl in a folder: list of Paradigm, sorted by phenomenon.
 
     Each line of a file is a JSON object with the paradigm (UID), its phenomenon (linguistics_term),
-    and the pair (sentence_good, sentence_bad).
+    and the pair (sentence_good, sentence_bad). Empty lines and hidden files are skipped.
 
     folder: a pathlib.Path, or a zipfile.Path, which is the same for an archive.
     """
     pairs = {}  # {(phenomenon, name of the paradigm): list of pairs}
     for path in sorted(folder.iterdir(), key=str):
-        if not path.name.endswith(".jsonl"):
+        if path.name.startswith(".") or not path.name.endswith(".jsonl"):
             continue
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(read_lines(path), 1):
+            if not line.strip():
+                continue
             # a line that is not as described above is the user's wrong file
             try:
                 row = json.loads(line)
-                paradigm = row["linguistics_term"], row["UID"]
-                pair = "", row["sentence_good"], row["sentence_bad"]
+                texts = [row[name] for name in FIELDS]
             except (json.JSONDecodeError, KeyError, TypeError):
-                raise UserError(f"{path}, line {number} is not a pair in BLiMP's format") from None
-            pairs.setdefault(paradigm, []).append(pair)
+                texts = [None]
+            if not all(isinstance(text, str) and text.strip() and is_text(text) for text in texts):
+                raise UserError(f"{path}, line {number} is not a pair in BLiMP's format")
+            phenomenon, name, good, bad = texts
+            pairs.setdefault((phenomenon, name), []).append(("", good, bad))
     if not pairs:
         raise UserError(f"{folder} has no pairs in files *.jsonl")
     return [
@@ -134,6 +144,14 @@ def data_name(data):
     if name in ("toy", "blimp"):
         raise UserError(f"{data} has the name of built-in pairs: give the folder another name")
     return name
+
+
+def digest_of(data):
+    """A digest of the files of a folder of pairs; None for built-in pairs, which do not change."""
+    if data in ("toy", "blimp"):
+        return None
+    digests = [sha256_of(path) for path in sorted(Path(data).glob("*.jsonl"))]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
 
 
 # --- Scores ---------------------------------------------------------------------------------------
@@ -232,6 +250,12 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
     return sums.view(-1, 2).numpy()  # (2 * pairs,) -> (pairs, 2)
 
 
+def is_unknown(tokenizer, sentence):
+    """Whether a sentence has no known piece."""
+    ids = tokenizer.encode(sentence, add_special_tokens=False).ids
+    return set(ids) <= {tokenizer.token_to_id("[UNK]")}
+
+
 def judge(scores):
     """{"accuracy": in per cent, "ties": their number} of the scores (pairs, 2) of good and bad."""
     differences = scores[:, 0] - scores[:, 1]  # (pairs,) good - bad
@@ -247,7 +271,7 @@ def result_path(folder, data):
     return Path(folder, "pairs", f"{data}.json")
 
 
-def score_run(folder, paradigms, device):
+def score_run(folder, paradigms, digest, device):
     """Score a run on a list of Paradigm. Returns the dictionary that its file has."""
     model, tokenizer = load_run(folder)
     model = model.to(device)
@@ -255,8 +279,11 @@ def score_run(folder, paradigms, device):
 
     # the scores of the good and the bad sentences of each paradigm, and what they say
     results = []
+    unknown = 0
     for name, phenomenon, pairs in tqdm(paradigms, desc=str(folder), unit="paradigm", disable=None):
         scores = score_pairs(model, tokenizer, pairs, tokens_per_batch)
+        for _, *sentences in pairs:
+            unknown += any(is_unknown(tokenizer, sentence) for sentence in sentences)
         results.append(
             {
                 "paradigm": name,
@@ -265,14 +292,17 @@ def score_run(folder, paradigms, device):
                 "scores": {"pll": judge(scores)},
             }
         )
+    if unknown > 0:
+        print(f"{folder}: in {unknown:,} pairs, all pieces of a sentence are [UNK]")
     return {
         "model": sha256_of(Path(folder, "model.pt"))[:12],
+        "data": digest,
         "made_by": made_by(device),
         "paradigms": results,
     }
 
 
-def read_result(folder, data):
+def read_result(folder, data, digest):
     """The result of a run as a record, of which lab/report.py makes tables."""
     path = result_path(folder, data)
     if not path.exists():
@@ -280,6 +310,8 @@ def read_result(folder, data):
     result = read_records(path)
     if result["model"] != sha256_of(Path(folder, "model.pt"))[:12]:
         raise UserError(f"{path} is of another model than {folder}/model.pt: delete it")
+    if result.get("data") != digest:
+        raise UserError(f"{path} is of other pairs with the same name: delete it")
     settings = run_settings(folder)
     return {"run": folder, "settings": settings, "pairs": {data: result["paradigms"]}}
 
@@ -331,8 +363,9 @@ def main(arguments=None):
     """Score the runs, or print tables."""
     args = parse_arguments(arguments)
     data = data_name(args.data)
+    digest = digest_of(args.data)
     if args.table or args.compare:
-        records = [read_result(folder, data) for folder in args.runs]
+        records = [read_result(folder, data, digest) for folder in args.runs]
         print_tables(records, data, args.compare)
         return
 
@@ -345,10 +378,10 @@ def main(arguments=None):
     for folder in args.runs:
         path = result_path(folder, data)
         if path.exists():
-            read_result(folder, data)
+            read_result(folder, data, digest)
             print(f"{folder} was scored before: {path}")
             continue
-        write_text(path, json.dumps(score_run(folder, paradigms, device), indent=2) + "\n")
+        write_text(path, json.dumps(score_run(folder, paradigms, digest, device), indent=2) + "\n")
         print(f"{folder}: {path}, the table is printed by --table")
 
 

@@ -223,3 +223,17 @@ def test_a_submission_has_words_for_classes_and_numbers_between_0_and_5(tmp_path
         words = archive.read("RTE.tsv").decode()
     assert numbers == "index\tprediction\n0\t2.000\n1\t0.000\n2\t5.000\n3\t1.235\n"
     assert words == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
+
+
+@pytest.mark.parametrize("label", ["nan", "6e3", "-1", "inf", "five", ""])
+def test_a_label_of_sts_b_is_a_number_from_0_to_5(label):
+    with pytest.raises(UserError, match="is not a label of STS-B"):
+        glue_files.label_id(label, glue_files.FORMATS["sts-b"], "train.tsv")
+    assert glue_files.label_id("4.750", glue_files.FORMATS["sts-b"], "train.tsv") == 4.75
+
+
+def test_a_row_ends_at_a_line_feed_only_and_may_be_in_utf_16(tmp_path):
+    path = tmp_path / "dev.tsv"
+    path.write_bytes("sentence\tlabel\r\na\u2028b\x85c\t1\n".encode("utf-16"))
+    columns = glue_files.read_columns(path, ["sentence", "label"])
+    assert columns == {"sentence": ["a\u2028b\x85c"], "label": ["1"]}

@@ -10,6 +10,7 @@ import toy.pairs
 from lab import pairs
 from model import BertConfig, BertForMaskedLM, save_run
 from model_helpers import SMALL, toy_tokenizer
+from support.commands import UserError
 
 # --- Tokenizers and models ------------------------------------------------------------------------
 
@@ -119,6 +120,21 @@ def test_a_folder_is_read_by_paradigm_and_sorted_by_phenomenon(tmp_path):
     ]
 
 
+def test_a_sentence_may_hold_any_character_and_empty_lines_are_skipped(tmp_path):
+    row = json.dumps(json.loads(line(good="a\u2028b.", bad="c.")), ensure_ascii=False)
+    (tmp_path / "1.jsonl").write_text(f"\n{row}\n\n", encoding="utf-8")
+    (tmp_path / "._1.jsonl").write_bytes(b"\xff")
+    [paradigm] = pairs.read_paradigms(str(tmp_path), None)
+    assert paradigm.pairs == [("", "a\u2028b.", "c.")]
+
+
+@pytest.mark.parametrize("good", [None, 5, "", " ", "\ud83d"])
+def test_what_is_no_sentence_is_refused_with_its_file_and_line(good, tmp_path):
+    (tmp_path / "1.jsonl").write_text(line() + "\n" + line(good=good))
+    with pytest.raises(UserError, match="1.jsonl, line 3"):
+        pairs.read_paradigms(str(tmp_path), None)
+
+
 # --- The command ----------------------------------------------------------------------------------
 
 
@@ -159,6 +175,24 @@ def test_a_run_is_scored_once_and_the_same_sentences_always_get_the_same_result(
     for changed in ({"model": "x"}, {"paradigms": result["paradigms"][:1]}):
         files[0].write_text(json.dumps({**result, **changed}))
         assert run_program(pairs.main, *options, "--table").code == 1
+
+
+def test_a_result_is_that_of_its_own_pairs_only(runs, tmp_path, run_program, refused):
+    """Other pairs in a folder of the same name, or changed ones, are refused."""
+    for name, good in (("a", "the dog was tired."), ("b", "zebra zebra.")):
+        (tmp_path / name / "mine").mkdir(parents=True)
+        (tmp_path / name / "mine" / "u.jsonl").write_text(line(good=good))
+    options = ["--device", "cpu", "--data"]
+    assert "[UNK]" not in run_program(pairs.main, runs[0], *options, tmp_path / "a/mine").out
+    assert "of other pairs" in refused(pairs.main, runs[0], *options, tmp_path / "b/mine")
+    assert "of other pairs" in refused(
+        pairs.main, runs[0], "--table", *options, tmp_path / "b/mine"
+    )
+
+    # a sentence of unknown words only is counted
+    (runs[0] / "pairs" / "mine.json").unlink()
+    (tmp_path / "b" / "mine" / "u.jsonl").write_text(line(good="zebra zebra") + line())
+    assert "in 1 pairs" in run_program(pairs.main, runs[0], *options, tmp_path / "b/mine").out
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, processors
 
-from model import BertConfig, BertForMaskedLM, load_run, save_run
+from model import BertConfig, BertForMaskedLM, has_head, load_run, save_run
 from support.commands import UserError, run_command
-from support.files import load_checkpoint, new_folder, write_text
+from support.files import load_checkpoint, new_folder, save_checkpoint, write_text
 from support.tokenizer import PAD, SPECIAL_TOKENS
 
 # --- Names ----------------------------------------------------------------------------------------
@@ -174,9 +174,18 @@ SAME = {
 def import_checkpoint(folder, run):
     """Write the run of a published checkpoint. Returns lines for the user."""
     values = read_json(folder / "config.json")
-    kind = check_kind(values)
-    tensors = with_new_names(read_tensors(folder), kind)
-    tokenizer, old_ids = renumbered(read_json(folder / "tokenizer.json"))
+    tensors = read_tensors(folder)
+    kind = check_kind(values, tensors)
+    tensors = with_new_names(tensors, kind)
+    tokenizer, old_ids = renumbered(read_tokenizer(folder / "tokenizer.json"))
+
+    # each token needs a vector
+    vectors = tensors.get(published_name(TOKEN, kind), torch.empty(0, 0))
+    if max(old_ids) >= len(vectors):
+        raise UserError(
+            f"tokenizer.json has the id {max(old_ids)}, and the checkpoint has {len(vectors)} "
+            "vectors of tokens"
+        )
 
     # a model of the same sizes
     sizes = {own: values[name] for name, own in SIZES.items()}
@@ -187,31 +196,57 @@ def import_checkpoint(folder, run):
     config = BertConfig(
         variant=variant,
         vocab_size=len(old_ids),
-        embedding_size=tensors[published_name(TOKEN, kind)].shape[1],
+        embedding_size=vectors.shape[1],
         dropout=values.get("hidden_dropout_prob", 0.1),
         **sizes,
     )
     torch.manual_seed(0)  # for a new head
     model = BertForMaskedLM(config)
 
-    notes = load_published(model, tensors, kind, old_ids)
+    with_head, notes = load_published(model, tensors, kind, old_ids)
     with new_folder(run) as temporary:
         save_run(temporary, model, tokenizer)
+        if not with_head:
+            weights = {x: y for x, y in model.state_dict().items() if x.startswith("bert.")}
+            save_checkpoint(temporary / "model.pt", weights)
     return [f"{run}: {variant}, from {kind}", *notes]
 
 
-def read_json(path):
-    """The content of a JSON file."""
+def check_file(path):
+    """UserError if a file of a checkpoint is not there, or only the pointer of Git LFS to it."""
     if not path.is_file():
         raise UserError(
             f"{path} is not there: AutoModel and AutoTokenizer of transformers write it"
         )
-    return json.loads(path.read_text(encoding="utf-8"))
+    with open(path, "rb") as file:
+        if file.read(20).startswith(b"version https://git"):
+            raise UserError(f"{path} is a pointer of Git LFS: `git lfs pull` gets the file")
 
 
-def check_kind(values):
-    """The kind of a checkpoint, from the entries of its config.json."""
+def read_json(path):
+    """The content of a JSON file."""
+    check_file(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON: {error}") from None
+
+
+def read_tokenizer(path):
+    """The content of tokenizer.json, as the library writes it today: older files lack entries."""
+    text = json.dumps(read_json(path))
+    try:
+        return json.loads(Tokenizer.from_str(text).to_str())
+    except Exception as error:  # the library has no class of its own for it
+        raise UserError(f"{path} is no tokenizer: {error}") from None
+
+
+def check_kind(values, tensors):
+    """The kind of a checkpoint, from config.json, or from the names of its tensors."""
     kind = values.get("model_type")
+    if kind is None:
+        found = [each for each in CLASSES if any(name.startswith(f"{each}.") for name in tensors)]
+        kind = found[0] if found else None
     if kind not in CLASSES:
         raise UserError(f"model_type is {kind}; it must be one of {', '.join(CLASSES)}")
     for name, needed in SAME.items():
@@ -221,13 +256,32 @@ def check_kind(values):
 
 
 def read_tensors(folder):
-    """{name: tensor} of the file with the weights. Nothing in the file is executed."""
-    path = folder / "model.safetensors"
-    if path.is_file():
-        return import_safetensors().load_file(path)
+    """{name: tensor} of the files with the weights. Nothing in the files is executed."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / name).is_file():
+            return read_tensor_file(folder / name)
+
+        # in several files: an index says in which file a tensor is
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            tensors = {}
+            for file in sorted(set(read_json(index)["weight_map"].values())):
+                tensors |= read_tensor_file(folder / file)
+            return tensors
+    raise UserError(f"{folder} has no model.safetensors and no pytorch_model.bin")
+
+
+def read_tensor_file(path):
+    """{name: tensor} of one file."""
+    check_file(path)
+    if path.suffix == ".safetensors":
+        library = import_safetensors()
+        try:
+            return library.load_file(path)
+        except Exception as error:  # safetensors has a class of its own for a cut file
+            raise UserError(f"{path} is damaged: {error}") from None
 
     # load_checkpoint compares the checksums of a zip file; before PyTorch 1.6, files were none
-    path = folder / "pytorch_model.bin"
     with open(path, "rb") as file:
         is_zip = file.read(2) == b"PK"
     if is_zip:
@@ -249,9 +303,11 @@ def with_new_names(tensors, kind):
 
     LayerNorm.gamma, LayerNorm.beta     ->  LayerNorm.weight, LayerNorm.bias (older files)
     encoder.layer.0. ...                ->  bert.encoder.layer.0. ... (files of an encoder)
+    module.bert. ..., _orig_mod.bert.   ->  bert. ... (saved from a wrapped or a compiled model)
     """
     renamed = {}
     for name, tensor in tensors.items():
+        name = re.sub(r"^(module\.|_orig_mod\.)+", "", name)
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
         if name.startswith(("embeddings", "encoder.", "pooler.")):
@@ -261,7 +317,9 @@ def with_new_names(tensors, kind):
 
 
 def load_published(model, tensors, kind, old_ids):
-    """Copy the published weights into a model of ours. Returns lines for the user.
+    """Copy the published weights into a model of ours.
+
+    Returns (whether the checkpoint has a masked-LM head, lines for the user).
 
     Args:
         model: a BertForMaskedLM. Its head stays as it is if the checkpoint has none.
@@ -270,12 +328,12 @@ def load_published(model, tensors, kind, old_ids):
     """
     notes = []
     parts = separate_convbert(model.state_dict())
-    has_head = published_name("transform.weight", kind) in tensors
-    if not has_head:
+    with_head = published_name("transform.weight", kind) in tensors
+    if not with_head:
         notes.append("it has no masked-LM head: fine-tuning works, filling in blanks does not")
 
     for name, own in parts.items():
-        if not (has_head or name.startswith("bert.")):
+        if not (with_head or name.startswith("bert.")):
             continue
         published = published_name(name, kind)
         if published not in tensors:
@@ -308,7 +366,7 @@ def load_published(model, tensors, kind, old_ids):
         raise UserError(f"the encoder has parts that have no place here: {', '.join(of_encoder)}")
     if left:
         notes.append(f"left out: {', '.join(left)}")
-    return notes
+    return with_head, notes
 
 
 def renumbered(state):
@@ -355,17 +413,23 @@ def renumbered(state):
 
 def export_run(run, folder):
     """Write a checkpoint for transformers. Returns lines for the user."""
-    model, tokenizer = load_run(run)
+    model, tokenizer = load_run(run, needs_head=False)
     kind, tensors = published_tensors(model)
+    values = published_config(model.config, kind)
     safetensors = import_safetensors()
 
+    # without a head, it is the encoder alone
+    if not has_head(load_checkpoint(run / "model.pt")):
+        tensors = {name: x for name, x in tensors.items() if name.startswith(f"{kind}.")}
+        values["architectures"] = [CLASSES[kind].replace("ForMaskedLM", "Model")]
+
     with new_folder(folder) as temporary:
-        path = temporary / "model.safetensors"
-        safetensors.save_file(tensors, path, metadata={"format": "pt"})
-        write_json(temporary / "config.json", published_config(model.config, kind))
+        content = safetensors.save(tensors, metadata={"format": "pt"})
+        (temporary / "model.safetensors").write_bytes(content)
+        write_json(temporary / "config.json", values)
         write_text(temporary / "tokenizer.json", published_tokenizer(tokenizer).to_str())
         write_json(temporary / "tokenizer_config.json", tokenizer_settings(model.config))
-    return [f"{folder}: {CLASSES[kind]}, from {model.config.variant}"]
+    return [f"{folder}: {values['architectures'][0]}, from {model.config.variant}"]
 
 
 def published_tensors(model):

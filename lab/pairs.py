@@ -56,7 +56,7 @@ from support.commands import UserError, is_text, run_command
 from support.corpus import read_lines
 from support.devices import choose_device
 from support.files import download, sha256_of, write_text
-from support.runs import made_by, read_records, run_settings
+from support.runs import made_by, read_log, read_records, run_settings
 from support.statistics import INTERVAL_NOTE
 
 # Two scores that differ by less than this, in nats, count as equal. Scores that should be equal
@@ -251,9 +251,9 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
 
 
 def is_unknown(tokenizer, sentence):
-    """Whether a sentence has no known piece."""
+    """Whether a sentence has no known piece, apart from the space before a word."""
     ids = tokenizer.encode(sentence, add_special_tokens=False).ids
-    return set(ids) <= {tokenizer.token_to_id("[UNK]")}
+    return set(ids) <= {tokenizer.token_to_id("[UNK]"), tokenizer.token_to_id("\u2581")}
 
 
 def judge(scores):
@@ -312,7 +312,10 @@ def read_result(folder, data, digest):
         raise UserError(f"{path} is of another model than {folder}/model.pt: delete it")
     if result.get("data") != digest:
         raise UserError(f"{path} is of other pairs with the same name: delete it")
-    settings = run_settings(folder)
+    # an imported run has no log, and no seed: its folder tells it from others
+    settings = {"variant": load_config(folder).variant, "seed": str(folder)}
+    if read_log(folder):
+        settings = run_settings(folder)
     return {"run": folder, "settings": settings, "pairs": {data: result["paradigms"]}}
 
 

@@ -15,6 +15,7 @@ The pieces are learned and applied by the library "tokenizers".
 
 import json
 import multiprocessing
+import re
 from collections import Counter, deque
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
@@ -40,6 +41,7 @@ SAMPLE_SIZE = 32_000_000  # characters of text, at most, on which a tokenizer is
 LONGEST_WORD = 100  # characters; longer words do not train the tokenizer
 LONG_SHARE = 0.01  # if more of the sample is in such words, they are cut to this length
 REMEMBERED_WORDS = 1 << 20  # words for which the token ids are kept in memory
+ODD_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")  # Python splits at these, others may not
 CHUNK = 2_000  # paragraphs that a process encodes at once
 PROBES = ("the dog", "a b", "it isn't, he said", "12 3", "\u4e00 \u4e8c")  # see Encoder
 
@@ -342,7 +344,7 @@ class Encoder:
 
     def __call__(self, text):
         """The token ids of a text: an array of uint16, or of uint32 for more than 65,536 tokens."""
-        if self.by_word:
+        if self.by_word and not ODD_SPACES.search(text):
             ids = b"".join([self.encode_word(word) for word in text.split()])
         else:
             ids = self.encode(text)

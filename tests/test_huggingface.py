@@ -10,12 +10,15 @@ import sys
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tokenizers.implementations import BertWordPieceTokenizer
 
+import model
 from conftest import ROOT
 from lab import huggingface
 from model import load_run, save_run
 from model_helpers import WORDS, small_model, word_tokenizer
+from support.tokenizer import Encoder
 
 # --- A published checkpoint -----------------------------------------------------------------------
 
@@ -174,11 +177,11 @@ def write_checkpoint(folder, kind="bert", tensors=None, **changes):
 def imported_logits(folder, run):
     """Logits of an imported checkpoint, by the published ids: (N, V) in float64."""
     huggingface.main(["import", str(folder), str(run)])
-    model, tokenizer = load_run(run)
+    imported, tokenizer = load_run(run)
     new_ids = torch.tensor([tokenizer.token_to_id(piece) for piece in PIECES])
     input_ids, token_types = some_input()
     with torch.no_grad():
-        logits = model.double()(new_ids[input_ids][None], None, token_types[None])[0]
+        logits = imported.double()(new_ids[input_ids][None], None, token_types[None])[0]
     return logits[:, new_ids]
 
 
@@ -213,16 +216,111 @@ def test_a_file_with_old_names_and_copies_gives_the_same_model(tmp_path, capsys)
     assert capsys.readouterr().out.endswith("left out: bert.pooler.dense.weight\n")
 
 
-def test_a_checkpoint_without_a_head_keeps_its_encoder_and_gets_a_new_head(tmp_path, capsys):
+def test_a_checkpoint_without_a_head_keeps_its_encoder_and_fills_no_blanks(
+    tmp_path, capsys, refused
+):
     tensors = random_tensors("electra")
     encoder = {name: value for name, value in tensors.items() if name.startswith("electra.")}
     folder = write_checkpoint(tmp_path / "electra", "electra", encoder)
-    imported_logits(folder, tmp_path / "run")
+    run = tmp_path / "run"
+    huggingface.main(["import", str(folder), str(run)])
     assert "no masked-LM head" in capsys.readouterr().out
+    assert "no masked-LM head" in refused(model.main, run, "the [MASK] was tired.")
 
-    found = load_run(tmp_path / "run")[0].bert.layers[1].ffn_norm.weight
+    found = load_run(run, needs_head=False)[0].bert.layers[1].ffn_norm.weight
     name = "electra.encoder.layer.1.output.LayerNorm.weight"  # the last one of the encoder
     assert torch.equal(found, tensors[name])
+
+    # exported, it is the encoder alone
+    pytest.importorskip("safetensors")
+    huggingface.main(["export", str(run), str(tmp_path / "published")])
+    exported = huggingface.read_tensors(tmp_path / "published")
+    names = {name.replace("electra.", "bert.") for name in encoder}
+    assert exported.keys() == names  # its embeddings have the hidden size: it is a BERT
+    config = json.loads((tmp_path / "published" / "config.json").read_text())
+    assert config["architectures"] == ["BertModel"]
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_the_prefix_of_a_wrapped_model_is_taken_off(prefix, tmp_path):
+    tensors = {prefix + name: value for name, value in random_tensors("bert").items()}
+    wrapped = write_checkpoint(tmp_path / "wrapped", tensors=tensors)
+    plain = write_checkpoint(tmp_path / "plain")
+    got = imported_logits(wrapped, tmp_path / "run")
+    assert torch.equal(got, imported_logits(plain, tmp_path / "run2"))
+
+
+def test_a_checkpoint_in_several_files_and_without_its_type_gives_the_same_model(tmp_path):
+    plain = write_checkpoint(tmp_path / "plain")
+    shards = write_checkpoint(tmp_path / "shards")
+    config = json.loads((shards / "config.json").read_text())
+    del config["model_type"]
+    (shards / "config.json").write_text(json.dumps(config))
+
+    tensors = random_tensors("bert")
+    files = {name: f"pytorch_model-{i % 2}.bin" for i, name in enumerate(tensors)}
+    (shards / "pytorch_model.bin").unlink()
+    for file in set(files.values()):
+        part = {name: tensors[name] for name in tensors if files[name] == file}
+        torch.save(part, shards / file)
+    (shards / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
+    got = imported_logits(shards, tmp_path / "run")
+    assert torch.equal(got, imported_logits(plain, tmp_path / "run2"))
+
+
+def test_a_tokenizer_whose_model_has_no_type_is_read(tmp_path):
+    """As the file of bert-base-uncased."""
+    folder = write_checkpoint(tmp_path / "bert")
+    state = json.loads((folder / "tokenizer.json").read_text())
+    del state["model"]["type"]
+    (folder / "tokenizer.json").write_text(json.dumps(state))
+    huggingface.main(["import", str(folder), str(tmp_path / "run")])
+    assert load_run(tmp_path / "run")[1].encode("the cat").tokens == ["the", "cat"]
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("config.json", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
+        ("pytorch_model.bin", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
+        ("config.json", b'{"model_type": "be', "no JSON"),
+        ("tokenizer.json", b'{"model": 5}', "no tokenizer"),
+        ("model.safetensors", b"\x08\0\0\0\0\0\0\0{}", "damaged"),
+    ],
+)
+def test_a_damaged_file_is_refused_in_one_line_that_names_it(
+    name, content, message, refused, tmp_path
+):
+    pytest.importorskip("safetensors")
+    folder = write_checkpoint(tmp_path / "bert")
+    (folder / name).write_bytes(content)
+    line = refused(huggingface.main, "import", folder, tmp_path / "run")
+    assert name in line and message in line
+
+
+def test_a_checkpoint_s_folder_in_place_of_a_run_says_how_to_import_it(refused, tmp_path):
+    folder = write_checkpoint(tmp_path / "bert")
+    assert "lab.huggingface import" in refused(model.main, folder, "the [MASK]")
+
+
+def test_other_tokenizers_encode_whole_texts_and_large_vocabularies_have_32_bits():
+    """A byte-level tokenizer gives another piece to a word after a space."""
+    byte_level = Tokenizer(models.BPE())
+    byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    byte_level.train_from_iterator(["the dog and the cat and the dog"] * 9, trainer)
+    large = Tokenizer(models.WordLevel({f"w{i}": i for i in range(70_000)}, unk_token="w0"))
+    large.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    bert = published_tokenizer()._tokenizer
+    for tokenizer, text in (
+        (byte_level, "the dog and the cat"),
+        (large, "w69999 w1"),
+        (bert, "the\x0bcat \x1cthe\x85dog\x0c"),
+    ):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        assert Encoder(tokenizer)(text).tolist() == ids
 
 
 def test_an_imported_tokenizer_makes_the_same_pieces(tmp_path):

@@ -191,7 +191,7 @@ def test_a_result_is_that_of_its_own_pairs_only(runs, tmp_path, run_program, ref
 
     # a sentence of unknown words only is counted
     (runs[0] / "pairs" / "mine.json").unlink()
-    (tmp_path / "b" / "mine" / "u.jsonl").write_text(line(good="zebra zebra") + line())
+    (tmp_path / "b" / "mine" / "u.jsonl").write_text(line(good="\u4e00 \u4e8c") + line())
     assert "in 1 pairs" in run_program(pairs.main, runs[0], *options, tmp_path / "b/mine").out
 
 

@@ -175,7 +175,7 @@ def test_a_text_in_one_line_is_sampled_and_cut_into_sentences(tmp_path):
     assert " ".join(sample_text(read_paragraphs(path))) == words
     [document] = sentences(path)
     assert " ".join(document) == words
-    assert max(map(len, document)) <= 500
+    assert max(map(len, document)) <= 250
 
 
 def test_words_beyond_the_limit_are_cut_where_they_are_the_text(tmp_path):

@@ -372,6 +372,7 @@ def encode_chunks(paragraphs, tokenizer, sentences_of, processes=1):
     if processes == 1:
         start_worker(tokenizer.to_str(), sentences_of)
         yield from map(encode_chunk, chunks)
+        WORKER.clear()  # a million words are remembered
         return
 
     # Each process has a tokenizer of its own. "spawn" is the way that every system has.

@@ -70,6 +70,8 @@ def test_a_record_ends_at_a_line_feed_only(tmp_path):
         (gzip.compress(b"a.txt" + bytes(252) + b"ustar"), "a tar archive"),
         (b"a\0b", "a binary file"),
         (gzip.compress(b"text")[:-5], "is damaged"),
+        ("\u201c".encode() * 9 + b"\xe2\x80", "1 places are damaged"),  # the file was cut
+        (CAFE.encode("utf-16")[:-1], "is damaged"),
     ],
 )
 def test_what_is_no_text_is_refused_in_one_line_that_says_what_it_is(content, message, tmp_path):

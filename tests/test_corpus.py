@@ -68,7 +68,7 @@ def test_a_record_ends_at_a_line_feed_only(tmp_path):
         (b"<!doctype html><p>", "a web page"),
         (b"a.txt" + bytes(252) + b"ustar", "a tar archive"),
         (gzip.compress(b"a.txt" + bytes(252) + b"ustar"), "a tar archive"),
-        (b"a\0b", "a binary file"),
+        (b"a" * 1000 + b"\0b", "a binary file"),
         (gzip.compress(b"text")[:-5], "is damaged"),
         ("\u201c".encode() * 9 + b"\xe2\x80", "1 places are damaged"),  # the file was cut
         (CAFE.encode("utf-16")[:-1], "is damaged"),
@@ -151,6 +151,10 @@ def test_empty_lines_between_all_paragraphs_are_not_documents(tmp_path, capsys):
 def test_wikiextractor_s_marks_end_documents_and_are_no_sentences(tmp_path):
     text = '<doc id="1" url="x" title="A">\nA\n\nOne. Two.\n</doc>\n<doc id="2">\nThree.\n</doc>\n'
     assert sentences(text_file(tmp_path, text)) == [["A"], ["One.", "Two."], ["Three."]]
+
+    # also if empty lines end paragraphs
+    spaced = "".join(f'<doc id="{i}">\n\nOne.\n\nTwo.\n\n</doc>\n\n' for i in range(20))
+    assert sentences(text_file(tmp_path, spaced)) == 20 * [["One.", "Two."]]
 
 
 @pytest.mark.parametrize(

@@ -145,10 +145,8 @@ def skew(x):
 def add_relative_scores(scores, rows, beyond="clip", first=0):
     """scores[i, j] + rows[i, j - i]. The sum overwrites `scores`, which saves the memory of a map.
 
-    Autograd allows this: `scores` is a sum, whose backward pass does not need its result.
-
-    scores: (B, H, n, N). rows: (B, H, n, K); (H, n, K) if all sequences have the same rows;
-    (H, 1, K) if all queries have the same row, too. beyond, first: as in `scores_by_index`.
+    (Autograd allows this, because the backward pass of a sum does not need its result.) rows: as in
+    attention.attention; (H, 1, K) if all queries have one row. first: as in `scores_by_index`.
     """
     n, N = scores.shape[-2:]
     rows = rows.to(scores.dtype)
@@ -178,8 +176,6 @@ def relative_values(p, table, beyond="clip", first=0):
         p00 p01 p02      1 2 2       0        p00  p01+p02  0    p00  p01
         p10 p11 p12      0 1 2       p10      p11  p12      p10  p11  p12
         p20 p21 p22      0 0 1       p20+p21  p22  0        p21  p22  0
-
-    Then a sum over the K columns is left, in place of one over the N keys.
 
     p: (B, H, n, N), the weights. table: (d, K), the vectors s_r. Returns (B, H, n, d).
     beyond, first: as in `scores_by_index`.
@@ -264,8 +260,7 @@ def compile_hot_loop(layers, device, unit=None):
         that is merged with another one is a launch less. None: "layer" on CUDA, "band" elsewhere.
         What each unit gains on a CPU is in docs/speed.md; CUDA was not measured.
 
-    Compiled and eager values are equal up to rounding. Without a compiler on the machine,
-    everything stays eager, and one line says so.
+    Without a compiler on the machine, everything stays eager, and one line says so.
     """
     # is there a compiler?
     try:

@@ -75,7 +75,7 @@ CONVOLUTIONS = {
 
 def describe_run(folder, sentence):
     """What the page shows of one run: a dictionary of plain values."""
-    model, tokenizer = load_run(folder)
+    model, tokenizer = load_run(folder, needs_head=False)
     ids, pieces = encode_sentence(model, tokenizer, sentence)
     if len(pieces) > LONGEST:
         raise UserError(f"the sentence has {len(pieces)} tokens, the page shows at most {LONGEST}")

@@ -328,7 +328,7 @@ def main(arguments=None):
     if args.figure == "loss":
         figure = draw_loss(args.runs)
     else:
-        figure = FIGURES[args.figure](*load_run(args.runs[0]), args)
+        figure = FIGURES[args.figure](*load_run(args.runs[0], needs_head=False), args)
     save(figure, args.out or args.runs[0] / "figures" / f"{args.figure}.png")
 
 

@@ -145,8 +145,8 @@ def skew(x):
 def add_relative_scores(scores, rows, beyond="clip", first=0):
     """scores[i, j] + rows[i, j - i]. The sum overwrites `scores`, which saves the memory of a map.
 
-    (Autograd allows this, because the backward pass of a sum does not need its result.) rows: as in
-    attention.attention; (H, 1, K) if all queries have one row. first: as in `scores_by_index`.
+    scores: (B, H, n, N), a sum: its backward pass does not need it. rows: (B, H, n, K), or fewer
+    dimensions, as in attention.attention. beyond, first: as in `scores_by_index`.
     """
     n, N = scores.shape[-2:]
     rows = rows.to(scores.dtype)
@@ -262,7 +262,6 @@ def compile_hot_loop(layers, device, unit=None):
 
     Without a compiler on the machine, everything stays eager, and one line says so.
     """
-    # is there a compiler?
     try:
         torch.compile(lambda x: x + 1)(torch.zeros(1, device=device))
     except Exception as error:
@@ -274,8 +273,7 @@ def compile_hot_loop(layers, device, unit=None):
     torch._dynamo.config.suppress_errors = True  # what cannot be compiled stays eager
     unit = unit or ("layer" if device.type == "cuda" else "band")
 
-    # Nothing is compiled before the first call. dynamic: for any number of sequences and tokens.
-    compiled_band = torch.compile(banded_softmax, dynamic=True)
+    compiled_band = torch.compile(banded_softmax, dynamic=True)  # for all shapes, when called first
     for layer in layers:
         if unit == "layer":
             layer.compile(dynamic=True)

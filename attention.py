@@ -226,9 +226,9 @@ def attention(
     # far apart would give nearly all weight to one key, where the softmax has almost no gradient.
     scores = (q / math.sqrt(d)) @ k.transpose(-1, -2)  # (B, H, n, N)
 
-    # Each query's weights over the keys, which sum to 1. The rows of the queries hold the fixed and
-    # the dynamic term, those of the keys the key_dynamic term. At padding, a score so low is added
-    # that the weight is 0.
+    # Each query's weights over the keys, which sum to 1. The rows of the queries hold, for example,
+    # the fixed and the dynamic term, those of the keys the key_dynamic term. At padding, a score so
+    # low is added that the weight is 0.
     padding = lowest_at_padding(attention_mask, scores.dtype)  # (B, 1, 1, N)
     p = softmax(scores, padding, query_rows, key_rows, beyond, first)  # (B, H, n, N)
     p = F.dropout(p, dropout)  # 0.0 in evaluation (see SelfAttention.forward)
@@ -252,7 +252,7 @@ def attention_in_blocks(
     attention. But N rows of 2N - 1 columns, as those of xl, or of the sum of dynamic and alibi,
     grow with N^2.
 
-    Arguments and result are those of `attention`.
+    Arguments and result are those of `attention`, without `first`.
     """
     blocks = []
     for first in range(0, q.shape[-2], BLOCK):
@@ -303,9 +303,11 @@ class Term(nn.Module):
     (B, H, N, d). SelfAttention.apply_terms adds up what the terms return.
 
     A term depends on positions only through r = j - i. Its constructor also initialises its
-    parameters. Linear layers must start as in BERT: call initialise_linear(self). A test checks
-    this; only fire is excepted. Adding one number to a whole row of a query changes nothing,
-    because of the softmax (except with a window and beyond="zero": far keys do not get it).
+    parameters. Linear layers must start as in BERT: call initialise_linear(self); a test checks
+    this, except in fire.
+
+    Adding one number to a whole row of a query changes nothing, because of the softmax (except with
+    a window and beyond="zero": far keys do not get it). So a bias of this kind learns nothing.
 
     config: the settings of the model, as in mixer_of_layer at the end of this file.
     """

@@ -36,11 +36,11 @@ def scores_by_index(rows, N, beyond="clip", first=0):
 
     Args:
         rows: (B, H, n, K), K odd; there may be any leading dimensions.
-        N: the number of keys.
+        N: the number of columns of the map: keys, or for the rows of keys, queries.
         beyond: "clip" or "zero".
         first: the position of the first query, which is not 0 in a block of a long sequence. With
             first = 1, the two rows a1 b1 c1 and a2 b2 c2 give the last two lines of the map. For
-            the rows of the keys it is negative (attention.attention).
+            the rows of the keys it is -first (banded_softmax).
     Returns:
         (B, H, n, N).
     """
@@ -145,7 +145,7 @@ def skew(x):
 def add_relative_scores(scores, rows, beyond="clip", first=0):
     """scores[i, j] + rows[i, j - i]. The sum overwrites `scores`, which saves the memory of a map.
 
-    scores: (B, H, n, N), a sum: its backward pass does not need it. rows: (B, H, n, K), or fewer
+    scores: (B, H, n, N), must be a sum: its backward does not need it. rows: (B, H, n, K), or fewer
     dimensions, as in attention.attention. beyond, first: as in `scores_by_index`.
     """
     n, N = scores.shape[-2:]
@@ -203,7 +203,7 @@ def relative_values(p, table, beyond="clip", first=0):
 
 
 def banded_softmax(scores, padding, query_rows=None, key_rows=None, beyond="clip", first=0):
-    """The hot loop of attention: all that happens to a score between two matrix products.
+    """The hot loop: scores, the band (the numbers along K diagonals), padding, then the softmax.
 
         p_ij = softmax over j of  scores_ij + padding_j  [+ query_rows[i, j - i]]
                                                          [+ key_rows[j, i - j]]

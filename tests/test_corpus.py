@@ -177,11 +177,15 @@ def test_sentences_end_at_the_marks_of_other_scripts(text, expected, tmp_path):
 
 def test_a_text_in_one_line_is_sampled_and_cut_into_sentences(tmp_path):
     words = " ".join(f"w{i % 500}" for i in range(60_000))
-    path = text_file(tmp_path, words)
-    assert " ".join(sample_text(read_paragraphs(path))) == words
-    [document] = sentences(path)
-    assert " ".join(document) == words
-    assert max(map(len, document)) <= 250
+    for path in (
+        text_file(tmp_path, words),
+        text_file(tmp_path, json.dumps({"text": words}), "a.jsonl"),
+    ):
+        assert max(map(len, read_paragraphs(path))) <= 100_000
+        assert " ".join(sample_text(read_paragraphs(path))) == words
+        [document] = sentences(path)
+        assert " ".join(document) == words
+        assert max(map(len, document)) <= 250
 
 
 def test_words_beyond_the_limit_are_cut_where_they_are_the_text(tmp_path):

@@ -180,6 +180,7 @@ def attention(
     value_table=None,
     beyond="clip",
     dropout=0.0,
+    causal=False,
     first=0,
     softmax=banded_softmax,
 ):
@@ -209,6 +210,8 @@ def attention(
         beyond: what a key farther away than the reach gets: the number at the end of the row
             ("clip") or 0 ("zero").
         dropout: probability of setting a weight of the softmax to 0.
+        causal: True for a model that reads from left to right: keys after the query get no
+            attention. What the rows hold for r > 0 is then never read.
         first: position of the first query, which is not 0 in a block of a long sequence.
         softmax: kernels.banded_softmax, or the compiled one.
     Returns:
@@ -218,7 +221,17 @@ def attention(
     n, d = q.shape[-2:]
     if n > LONGEST_WHOLE:
         return attention_in_blocks(
-            q, k, v, attention_mask, query_rows, key_rows, value_table, beyond, dropout, softmax
+            q,
+            k,
+            v,
+            attention_mask,
+            query_rows,
+            key_rows,
+            value_table,
+            beyond,
+            dropout,
+            causal,
+            softmax,
         )
 
     # content: q_i . k_j / sqrt(d). Why sqrt(d)? If the numbers in q and k are independent and have
@@ -226,11 +239,15 @@ def attention(
     # far apart would give nearly all weight to one key, where the softmax has almost no gradient.
     scores = (q / math.sqrt(d)) @ k.transpose(-1, -2)  # (B, H, n, N)
 
+    # What a query does not see: padding, and with `causal` the keys after it. There a number so low
+    # is added to the score that the weight is 0.
+    unseen = lowest_at_padding(attention_mask, scores.dtype)  # (B, 1, 1, N)
+    if causal:
+        unseen = torch.minimum(unseen, lowest_after_query(scores, first))  # (B, 1, n, N)
+
     # Each query's weights over the keys, which sum to 1. The rows of the queries hold, for example,
-    # the fixed and the dynamic term, those of the keys the key_dynamic term. At padding, a score so
-    # low is added that the weight is 0.
-    padding = lowest_at_padding(attention_mask, scores.dtype)  # (B, 1, 1, N)
-    p = softmax(scores, padding, query_rows, key_rows, beyond, first)  # (B, H, n, N)
+    # the fixed and the dynamic term, those of the keys the key_dynamic term.
+    p = softmax(scores, unseen, query_rows, key_rows, beyond, first)  # (B, H, n, N)
     p = F.dropout(p, dropout)  # 0.0 in evaluation (see SelfAttention.forward)
 
     # values: sum_j p_ij (v_j + s_(j-i))
@@ -242,7 +259,7 @@ def attention(
 
 @not_compiled
 def attention_in_blocks(
-    q, k, v, attention_mask, query_rows, key_rows, value_table, beyond, dropout, softmax
+    q, k, v, attention_mask, query_rows, key_rows, value_table, beyond, dropout, causal, softmax
 ):
     """Call `attention` for BLOCK queries at a time, so that its map is never in memory as a whole.
 
@@ -273,6 +290,7 @@ def attention_in_blocks(
             value_table,
             beyond,
             dropout,
+            causal,
             first,
             softmax,
             use_reentrant=False,
@@ -291,6 +309,23 @@ def lowest_at_padding(attention_mask, dtype):
     zeros = torch.zeros_like(attention_mask, dtype=dtype)  # (B, N)
     lowest = zeros.masked_fill(~attention_mask, torch.finfo(dtype).min / 2)
     return lowest[:, None, None, :]  # (B, N) -> (B, 1, 1, N)
+
+
+def lowest_after_query(scores, first=0):
+    """What `causal` adds to scores (B, H, n, N): (n, N), a very low number after the query, else 0.
+
+    Example: 4 keys, and a block of 2 queries that starts at first = 1; x is the low number.
+
+        key j       0 1 2 3
+        query 1     0 0 x x
+        query 2     0 0 0 x
+    """
+    n, N = scores.shape[-2:]
+    i = torch.arange(first, first + n, device=scores.device)
+    j = torch.arange(N, device=scores.device)
+    is_after = j[None, :] > i[:, None]  # (n, N)
+    zeros = torch.zeros_like(is_after, dtype=scores.dtype)  # (n, N)
+    return zeros.masked_fill(is_after, torch.finfo(scores.dtype).min / 2)
 
 
 # --- Terms: what each of them adds to the scores or the values ------------------------------------
@@ -509,6 +544,9 @@ class Fire(Term):
     reach no farther than abs(x_r) = 0.66. In longer sequences the loss rises: docs/length.md. The
     sign lets one function serve both directions.
 
+    In a causal model the divisor of query i has i + 1 in place of N: it must not know how many
+    tokens follow. So each query has a row of its own, and the rows take memory with N^2.
+
     c = 0.1 exp(log_c) and L = 512 exp(log_L): at first they are the paper's 0.1 and 512, and exp
     keeps them positive. Both linear layers have PyTorch's default initialisation.
     """
@@ -517,6 +555,7 @@ class Fire(Term):
 
     def __init__(self, config):
         super().__init__()
+        self.causal = config.causal
         self.hidden = nn.Linear(1, 32)  # the hidden layer of the mlp
         self.output = nn.Linear(32, config.heads)
         self.log_c = nn.Parameter(torch.zeros(()))
@@ -527,16 +566,21 @@ class Fire(Term):
         c = 0.1 * self.log_c.exp()
         L = 512 * self.log_L.exp()
 
+        # how many tokens a query may see: one number for all queries, or one for each; n is 1 or N
+        length = torch.full((1,), N, device=q.device)  # (1,)
+        if self.causal:
+            length = torch.arange(1, N + 1, device=q.device)  # (N,)
+        divisor = torch.log(1 + c * torch.maximum(length, L))[:, None]  # (n, 1)
+
         # the distance, between -1 and 1
         # (c is float32, also under autocast, so r is exact)
         r = every_r(q).to(c.dtype)  # (2N - 1,)
-        divisor = torch.log(1 + c * L.clamp(min=N))  # log(1 + c max(N, L))
-        x = r.sign() * torch.log(1 + c * r.abs()) / divisor  # (2N - 1,)
+        x = r.sign() * torch.log(1 + c * r.abs()) / divisor  # (n, 2N - 1)
 
         # the first layer as plain products: a matrix product would round x to bf16 under autocast
-        hidden = F.relu(x[:, None] * self.hidden.weight[:, 0] + self.hidden.bias)  # (2N - 1, 32)
-        rows = self.output(hidden)  # (2N - 1, H)
-        return rows.t()[:, None, :]  # (H, 1, 2N - 1)
+        hidden = F.relu(x[..., None] * self.hidden.weight[:, 0] + self.hidden.bias)
+        rows = self.output(hidden)  # (n, 2N - 1, 32) -> (n, 2N - 1, H)
+        return rows.movedim(-1, 0)  # (H, n, 2N - 1)
 
 
 class TransformerXL(Term):
@@ -679,7 +723,7 @@ TERMS = {
 # --- Convolutions ---------------------------------------------------------------------------------
 
 
-def depthwise_convolution(x, weight, bias=None, dilation=1):
+def depthwise_convolution(x, weight, bias=None, dilation=1, causal=False):
     """y_i,c = sum_r weight_c,r x_(i + r*dilation),c  [+ bias_c]: a kernel per channel. Chang eq. 2
 
     Values beyond the ends of the sequence are 0. With D = dilation, the definition in PyTorch is
@@ -697,6 +741,10 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
 
     Without dilation (D = 1), the image is one column: the sequence itself.
 
+    causal: the sequence gets (K - 1) * D zeros on its left and none on its right, as in the
+    decoders of Wu et al. 2019. So the K columns of the weight stand for r = -(K - 1) to 0. The code
+    pads k * D zeros more on the left than above, and keeps the first N results.
+
     Args:
         x: (B, N, C). weight: (C, K), K odd. bias: (C,) or None.
     Returns:
@@ -706,6 +754,8 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
     D = dilation
     C, K = weight.shape
     reach = K // 2
+    if causal:
+        x = F.pad(x, (0, 0, reach * D, 0))  # (B, N, C) -> (B, N + k * D, C)
 
     # the image: N / D lines (rounded up) of D tokens, the last line filled up with zeros
     spare = -N % D  # tokens that the last line lacks: N = 8, D = 3 gives 1
@@ -718,7 +768,7 @@ def depthwise_convolution(x, weight, bias=None, dilation=1):
 
     # back to a sequence, without the spare tokens
     y = y.movedim(1, -1).flatten(1, 2)  # (B, lines, D, C) -> (B, N + spare, C)
-    return y[:, :N]  # (B, N + spare, C) -> (B, N, C)
+    return y[:, :N]  # (B, N + spare, C) -> (B, N, C); causal: without the last k * D, too
 
 
 class DepthwiseConvolution(nn.Conv1d):
@@ -728,11 +778,14 @@ class DepthwiseConvolution(nn.Conv1d):
     replaced.
     """
 
-    def __init__(self, channels, kernel_size):
-        super().__init__(channels, channels, kernel_size, groups=channels)
+    def __init__(self, config):
+        C = config.hidden_size
+        super().__init__(C, C, config.kernel_size, groups=C)
+        self.causal = config.causal
 
     def forward(self, x):
-        return depthwise_convolution(x, self.weight[:, 0], self.bias)  # (C, 1, K) -> (C, K)
+        weight = self.weight[:, 0]  # (C, 1, K) -> (C, K)
+        return depthwise_convolution(x, weight, self.bias, causal=self.causal)
 
 
 class HalfConvolution(nn.Module):
@@ -751,7 +804,7 @@ class HalfConvolution(nn.Module):
         C = config.hidden_size
         half = C // 2  # channels of each half of the heads
         require_even("heads", config.heads, "half of the heads are convolutions")
-        self.depthwise = DepthwiseConvolution(C, config.kernel_size)
+        self.depthwise = DepthwiseConvolution(config)
         self.pointwise = nn.Linear(C, half)
         self.linear = nn.Linear(C, half)
 
@@ -776,13 +829,18 @@ class Mixer(nn.Module):
     True at real tokens. It returns (B, N, C), in which the values at padding have no meaning. The
     constructor takes the model's config, the Variant and the number of the layer, counted from 0.
 
-    x is not 0 at padding: mask it (zero_padding, or lowest_at_padding). The tests also demand that
-    config.dropout acts in training, and that the order of the tokens matters (not in `none`).
+    x is not 0 at padding: mask it (zero_padding, or lowest_at_padding). A mixer that can read from
+    left to right sets self.causal = config.causal, and obeys it: `attention` and the convolutions
+    above take it as an argument. Another one is refused in a causal model. The tests also demand
+    that config.dropout acts in training, and that the order of the tokens matters (not in `none`).
     """
 
     # Whether the config's `beyond` changes what it computes, whatever its terms are. Deberta adds
     # rows of its own; in the others only terms add rows, and Variant.uses_beyond asks these.
     uses_beyond = False
+
+    # Whether each token sees only itself and what is before it: see above.
+    causal = False
 
     # How attention makes its weights. kernels.compile_hot_loop puts the compiled one here.
     banded_softmax = staticmethod(banded_softmax)
@@ -835,6 +893,7 @@ class SelfAttention(Mixer):
         C = config.hidden_size
         self.heads = config.heads
         self.beyond = config.beyond
+        self.causal = config.causal
         self.dropout = config.dropout
 
         # projections, linear or half convolutional (Chang sec. 5)
@@ -854,7 +913,7 @@ class SelfAttention(Mixer):
         # alone, and the convolution is added to the result.
         self.depthwise = None
         if variant.depthwise:
-            self.depthwise = DepthwiseConvolution(C, config.kernel_size)
+            self.depthwise = DepthwiseConvolution(config)
 
         self.output = nn.Linear(C, C)
 
@@ -881,6 +940,7 @@ class SelfAttention(Mixer):
             value_table=value_table,
             beyond=self.beyond,
             dropout=dropout,
+            causal=self.causal,
             softmax=self.banded_softmax,
         )
         z = merge_heads(z)  # (B, N, C)
@@ -945,7 +1005,7 @@ class Canon(SelfAttention):
 
     def __init__(self, config, variant, layer):
         super().__init__(config, variant, layer)
-        self.canon = DepthwiseConvolution(config.hidden_size, config.kernel_size)
+        self.canon = DepthwiseConvolution(config)
 
     def project(self, x, attention_mask):
         x = zero_padding(x, attention_mask)  # the convolution must not see what is at padding
@@ -1014,6 +1074,7 @@ class ConvBert(Mixer):
         C = config.hidden_size
         require_even("heads", config.heads, "half of the heads are convolutions")
         self.heads = config.heads // 2  # of each kind
+        self.causal = config.causal
         self.dropout = config.dropout
 
         # attention heads
@@ -1022,7 +1083,7 @@ class ConvBert(Mixer):
         self.value = nn.Linear(C, C)
 
         # convolution heads
-        self.depthwise = DepthwiseConvolution(C, config.kernel_size)
+        self.depthwise = DepthwiseConvolution(config)
         self.pointwise = nn.Linear(C, C // 2)
         self.kernel = nn.Linear(C // 2, self.heads * config.kernel_size)
 
@@ -1044,14 +1105,20 @@ class ConvBert(Mixer):
         v = split_heads(attention_value, self.heads)  # (B, H/2, N, d)
         dropout = self.dropout if self.training else 0.0
         attended = attention(
-            q, k, v, attention_mask, dropout=dropout, softmax=self.banded_softmax
+            q,
+            k,
+            v,
+            attention_mask,
+            dropout=dropout,
+            causal=self.causal,
+            softmax=self.banded_softmax,
         )  # (B, H/2, N, d)
 
         # convolution heads
         p = self.kernel_logits(x, query).softmax(dim=-1)  # (B, H/2, N, K)
         p = F.dropout(p, dropout)
         v = split_heads(convolution_value, self.heads)  # (B, H/2, N, d)
-        convolved = convolve(p, v)  # (B, H/2, N, d)
+        convolved = convolve(p, v, self.causal)  # (B, H/2, N, d)
 
         z = torch.cat([merge_heads(attended), merge_heads(convolved)], dim=-1)  # (B, N, C)
         return self.output(z)
@@ -1077,6 +1144,7 @@ class GatedConvolution(Mixer):
         super().__init__()
         C = config.hidden_size
         self.heads = config.heads
+        self.causal = config.causal
         self.input = nn.Linear(C, 2 * C)
         self.output = nn.Linear(C, C)
         self.dropout = nn.Dropout(config.dropout)
@@ -1117,7 +1185,7 @@ class LightConv(GatedConvolution):
         p = self.dropout(self.weight.softmax(dim=-1))  # (H, K)
         d = g.shape[-1] // self.heads
         by_channel = p.repeat_interleave(d, dim=0)  # (H, K) -> (C, K)
-        return depthwise_convolution(g, by_channel, dilation=self.dilation)
+        return depthwise_convolution(g, by_channel, dilation=self.dilation, causal=self.causal)
 
 
 class DynamicConv(GatedConvolution):
@@ -1135,7 +1203,7 @@ class DynamicConv(GatedConvolution):
 
     def convolution(self, g):
         p = self.dropout(self.kernel_logits(g).softmax(dim=-1))  # (B, H, N, K)
-        z = convolve(p, split_heads(g, self.heads))  # (B, H, N, d)
+        z = convolve(p, split_heads(g, self.heads), self.causal)  # (B, H, N, d)
         return merge_heads(z)  # (B, N, C)
 
     def kernel_logits(self, g):
@@ -1298,14 +1366,20 @@ VARIANTS = {
 def mixer_of_layer(config, layer):
     """Make the mixer of one layer of a model. `layer` is counted from 0.
 
-    config needs .variant, .hidden_size (C), .heads (H), .kernel_size (K), .beyond, .dropout and
-    .attention_layer. In a hybrid, the layer of the number attention_layer is plain self-attention.
-    It is counted from 1, because users give it on the command line.
+    config needs .variant, .hidden_size (C), .heads (H), .kernel_size (K), .beyond, .dropout,
+    .causal and .attention_layer. In a hybrid, the layer of the number attention_layer is plain
+    self-attention. It is counted from 1, because users give it on the command line.
     """
     variant = VARIANTS[config.variant]
     if variant.hybrid and layer == config.attention_layer - 1:
         variant = VARIANTS["none"]
-    return variant.mixer(config, variant, layer)
+    mixer = variant.mixer(config, variant, layer)
+    if config.causal and not mixer.causal:
+        name = type(mixer).__name__
+        raise UserError(
+            f"{name} (attention.py) does not set self.causal, which a causal model needs"
+        )
+    return mixer
 
 
 def make_mixers(config):

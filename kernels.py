@@ -1,7 +1,7 @@
 """The hot loop of attention: from a row of numbers per query to weights. And its compiled path.
 
     add_relative_scores(scores, rows)    adds rows[i, j - i] to the score of query i and key j
-    banded_softmax(scores, ...)          scores + rows + padding -> softmax, eager or compiled
+    banded_softmax(scores, ...)          scores + rows + unseen -> softmax, eager or compiled
     relative_values(p, table)            what a vector s_r for each r adds to the outputs
     convolve(kernels, value)             every query has a kernel of its own
 
@@ -202,11 +202,11 @@ def relative_values(p, table, beyond="clip", first=0):
 # --- The compiled path ----------------------------------------------------------------------------
 
 
-def banded_softmax(scores, padding, query_rows=None, key_rows=None, beyond="clip", first=0):
-    """The hot loop: scores, the band (the numbers along K diagonals), padding, then the softmax.
+def banded_softmax(scores, unseen, query_rows=None, key_rows=None, beyond="clip", first=0):
+    """The hot loop: scores, the band (the numbers along K diagonals), then the softmax.
 
-        p_ij = softmax over j of  scores_ij + padding_j  [+ query_rows[i, j - i]]
-                                                         [+ key_rows[j, i - j]]
+        p_ij = softmax over j of  scores_ij + unseen_ij  [+ query_rows[i, j - i]]
+                                                          [+ key_rows[j, i - j]]
 
     The rows of the keys need a map with its lines and columns exchanged: line j belongs to key j,
     and is read at i - j. Example: N = 4 keys, and a block of n = 2 queries, with first = 1:
@@ -222,13 +222,13 @@ def banded_softmax(scores, padding, query_rows=None, key_rows=None, beyond="clip
 
     Args:
         scores: (B, H, n, N), q_i . k_j / sqrt(d).
-        padding: (B, 1, 1, N), what is added to the score of each key: 0, or a very low number.
+        unseen: (B, 1, 1, N) or (B, 1, n, N), 0, or a very low number where the weight must be 0.
         query_rows, key_rows, beyond, first: as in attention.attention.
     Returns:
         p (B, H, n, N), the weights of each query, which sum to 1.
     """
-    # Padding first: this sum is a new tensor, and the rows are added to it in place.
-    scores = scores + padding  # (B, H, n, N)
+    # First this sum: it is a new tensor, and the rows are added to it in place.
+    scores = scores + unseen  # (B, H, n, N)
 
     # fixed and dynamic: + beta_(j-i) + q_i . w_(j-i) / sqrt(d)
     if query_rows is not None:
@@ -284,7 +284,7 @@ def compile_hot_loop(layers, device, unit=None):
 # --- Convolutions with a kernel per query ---------------------------------------------------------
 
 
-def convolve(kernels, value):
+def convolve(kernels, value, causal=False):
     """z_i = sum_r kernels[i, r + k] v_(i+r): every query has a kernel of its own.
 
     A block of n queries meets the n + 2k values around it, so its kernels are a matrix, which
@@ -313,7 +313,9 @@ def convolve(kernels, value):
 
     # The values that each block meets: k more tokens on each side. unfold(dimension, size, step)
     # cuts pieces of n + 2k values, each n after the one before. They overlap; unfold copies none.
-    near = F.pad(value, (0, 0, reach, reach + spare))  # (B, H, N + spare + 2k, d)
+    # Causal: all 2k on the left, so the K columns stand for r = -2k to 0.
+    left = 2 * reach if causal else reach
+    near = F.pad(value, (0, 0, left, 2 * reach - left + spare))  # (B, H, N + spare + 2k, d)
     near = near.unfold(-2, n + 2 * reach, n)  # (B, H, blocks, d, n + 2k)
 
     z = matrices @ near.transpose(-1, -2)  # (B, H, blocks, n, d)

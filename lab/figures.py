@@ -69,16 +69,22 @@ def of_head(array, head):
     return array[head - 1]
 
 
-def relative_axis(axis, K, clipped=False):
-    """Label the columns of K weights with their relative position: -k, 0 and k.
+def own_column(model, weights):
+    """The column of the token itself, r = 0: the middle one, in a causal model the last one."""
+    return weights - 1 if model.config.causal else weights // 2
+
+
+def relative_axis(axis, model, weights, clipped=False):
+    """Label the columns of so many weights with their relative position: the ends, and 0.
 
     If `clipped`, the ends are labelled as what they are, k or more tokens away.
     """
-    k = K // 2
-    ends = (f"{-k}", f"{k:+d}")
-    if clipped:
-        ends = (f"\u2264{-k}", f"\u2265{k}")  # <= and >=
-    axis.set_xticks([0, k, K - 1], [ends[0], "0", ends[1]])
+    own = own_column(model, weights)
+    right = weights - 1 - own  # 0 in a causal model
+    labels = {own: "0"}
+    labels.setdefault(0, f"\u2264{-own}" if clipped else f"{-own}")  # <=
+    labels.setdefault(weights - 1, f"\u2265{right}" if clipped else f"{right:+d}")  # >=
+    axis.set_xticks(list(labels), list(labels.values()))
     axis.set_xlabel("r = j - i (tokens)")
 
 
@@ -116,7 +122,7 @@ def draw_fixed(model, tokenizer, args):
 
     # the weight of the token itself in another colour
     colours = [BLUE] * K
-    colours[K // 2] = RED
+    colours[own_column(model, K)] = RED
 
     # one line of small charts per layer
     height = 0.7 + 0.75 * layers  # inches
@@ -127,7 +133,7 @@ def draw_fixed(model, tokenizer, args):
         for axis, p in zip(charts, heads, strict=True):
             axis.bar(range(K), p, color=colours, width=0.9)
             axis.axhline(1 / K, color="0.4", linewidth=0.6, linestyle=":")
-            relative_axis(axis, K, is_clipped(model))
+            relative_axis(axis, model, K, is_clipped(model))
             axis.label_outer()
 
         # the weights of a dilated kernel are several tokens apart
@@ -155,7 +161,7 @@ def draw_depthwise(model, tokenizer, args):
     for axis, (name, weight) in zip(axes[0], kernels.items(), strict=True):
         image = axis.imshow(weight, cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto")
         axis.set_title(f"convolution {name}")
-        relative_axis(axis, weight.shape[1])
+        relative_axis(axis, model, weight.shape[1])
     axes[0][0].set_ylabel("channel, sorted by the position of its largest weight")
     figure.colorbar(image, ax=axes, label="weight")
     return figure
@@ -170,7 +176,7 @@ def draw_dynamic(model, tokenizer, args):
     image = axis.imshow(kernels, cmap="cividis", vmin=0, aspect="auto")
     axis.set_yticks(range(len(pieces)), pieces)
     axis.set_ylabel("token i that makes the kernel")
-    relative_axis(axis, kernels.shape[-1], is_clipped(model))
+    relative_axis(axis, model, kernels.shape[-1], is_clipped(model))
     figure.colorbar(image, ax=axis, label="kernel: softmax over r of the row")
     return figure
 

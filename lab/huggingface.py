@@ -435,6 +435,8 @@ def export_run(run, folder):
 def published_tensors(model):
     """(the kind of checkpoint, {published name: tensor}) of a model of ours."""
     config = model.config
+    if config.causal:
+        raise UserError("a causal model cannot be exported: BERT in transformers reads both sides")
     if config.variant not in ("absolute", "none", "convbert"):
         raise UserError(
             f"{config.variant} cannot be exported: the models of transformers have no place for "

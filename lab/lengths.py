@@ -64,7 +64,7 @@ import torch
 from torch.nn import functional as F
 
 from attention import VARIANTS
-from data import mask_tokens, prepare_corpus
+from data import mask_tokens, next_tokens, prepare_corpus
 from lab.report import length_measures, measure_table
 from model import load_config, load_run
 from support.commands import UserError, number, positive_int, run_command
@@ -108,13 +108,18 @@ def held_out_stretches(corpus, longest):
     return tokens[: stretches * width].view(stretches, width)
 
 
-def held_out_text(corpus, lengths):
-    """The HeldOutText of a data.Corpus for sequences of these lengths."""
+def held_out_text(corpus, lengths, causal=False):
+    """The HeldOutText of a data.Corpus for sequences of these lengths.
+
+    causal: nothing is masked, and the labels are the next tokens.
+    """
     text = held_out_stretches(corpus, max(lengths))
 
     # the masks: the same for every length and every run
     generator = torch.Generator().manual_seed(0)
     masked_ids, labels = mask_tokens(text, corpus.vocab_size, generator)
+    if causal:
+        masked_ids, labels = text, next_tokens(text)
 
     # the masked tokens that are scored: the same, too
     labels = labels.masked_fill(~scored_positions(text.shape[1], lengths), IGNORED)
@@ -283,7 +288,7 @@ def main(arguments=None):
     # What can be wrong is checked before the work.
     if args.out is not None and args.out.exists():
         raise UserError(f"{args.out} is there already: name a new file")
-    seq_len = 8  # the smallest allowed; it only affects batches of pairs, which are not used here
+    seq_len = max(load_config(folder).max_length for folder in args.runs)
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
     runs = [Run(folder, run_settings(folder), []) for folder in args.runs]
     group_runs(runs)
@@ -291,7 +296,7 @@ def main(arguments=None):
         check_run(run, corpus, lengths, args.divide_end_weights)
 
     # how the losses are measured
-    text = held_out_text(corpus, lengths)
+    text = held_out_text(corpus, lengths, runs[0].settings.get("causal", False))
     measured = {
         "lengths": lengths,
         "scored": int((text.labels != IGNORED).sum()),

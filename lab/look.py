@@ -96,7 +96,8 @@ def attention_map(model, ids, layer, with_content=True):
     # with the identity as values, the output is the weights themselves
     H, N = q.shape[1:3]
     identity = torch.eye(N).expand(1, H, N, N)
-    p = attention(q, k, identity, attention_mask, query_rows, key_rows, beyond=mixer.beyond)
+    rows = (query_rows, key_rows)
+    p = attention(q, k, identity, attention_mask, *rows, beyond=mixer.beyond, causal=mixer.causal)
     return p[0].numpy()
 
 
@@ -156,6 +157,18 @@ def depthwise_convolutions(mixer):
 # --- Kernels --------------------------------------------------------------------------------------
 
 
+def kernel_of(mixer, rows):
+    """The softmax over r of rows (..., K).
+
+    A causal SelfAttention reads r from -k to 0 only: then the kernel has k + 1 weights. The K
+    weights of a causal convolution stand for -(K - 1) to 0. So the last weight of every causal
+    kernel is that of the token itself.
+    """
+    if mixer.causal and isinstance(mixer, SelfAttention):
+        rows = rows[..., : rows.shape[-1] // 2 + 1]
+    return rows.softmax(dim=-1)
+
+
 @torch.no_grad()
 def fixed_kernels(model):
     """{layer: (H, K)}: the kernels that do not depend on the text, softmax over r of the rows."""
@@ -163,7 +176,7 @@ def fixed_kernels(model):
     for layer, block in enumerate(model.bert.layers, 1):
         rows = fixed_rows(block.mixer)  # (H, K)
         if rows is not None:
-            found[layer] = rows.softmax(dim=-1).numpy()
+            found[layer] = kernel_of(block.mixer, rows).numpy()
     if not found:
         raise UserError(f"{model.config.variant} has no fixed kernels of K weights")
     return found
@@ -180,7 +193,7 @@ def dynamic_kernels(model, ids, layer):
             f"layer {layer} of {model.config.variant} has no dynamic kernels of K weights; "
             "python -m lab.explore shows all terms of the score"
         )
-    return rows.softmax(dim=-1)[0].numpy()
+    return kernel_of(mixer, rows)[0].numpy()
 
 
 @torch.no_grad()

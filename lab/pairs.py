@@ -9,7 +9,8 @@
 RUN is a folder that pretrain.py wrote. A pair is right if the good sentence has the higher score. A
 tie counts one half. The score is the pseudo-log-likelihood (pll, Salazar et al. 2020): the sum of
 log p(piece) over all pieces of the sentence, where p is what the model predicts for this piece from
-all others, with this piece masked.
+all others, with this piece masked. A causal model masks nothing: the score is the log-probability
+of the sentence, the sum of log p(piece) given what is before it, with the [SEP] at the end.
 
 A sentence without a context is read as [CLS] sentence [SEP]. Pre-training never saw such a
 sequence: its sequences have two sentences. All variants have this disadvantage; how much it costs
@@ -157,17 +158,17 @@ def digest_of(data):
 # --- Scores ---------------------------------------------------------------------------------------
 
 
-class MaskedSequence(NamedTuple):
-    """A sequence of token ids in which one piece is masked."""
+class Sequence(NamedTuple):
+    """A sequence of token ids, and what the model has to predict in it."""
 
     ids: list
-    position: int  # of the masked piece
-    target: int  # its id
+    positions: list  # from which pieces are predicted: of the masked one, or before each piece
+    targets: list  # their ids
     sentence: int  # the number of the sentence
 
 
-def masked_sequences(tokenizer, context, sentence, number):
-    """A list of MaskedSequence: for each piece of a sentence, the sequence in which it is masked.
+def sequences_to_score(tokenizer, context, sentence, number, causal=False):
+    """A list of Sequence: for each piece of a sentence, the sequence in which it is masked.
 
     A sequence is [CLS] sentence [SEP], or with a context [CLS] context [SEP] sentence [SEP].
     Example with the pieces "the dog slept", and M for [MASK]:
@@ -175,6 +176,10 @@ def masked_sequences(tokenizer, context, sentence, number):
         [CLS] M   dog slept [SEP]      position 1, target "the"
         [CLS] the M   slept [SEP]      position 2, target "dog"
         [CLS] the dog M     [SEP]      position 3, target "slept"
+
+    causal: one sequence without a mask. Each piece, and [SEP], is predicted from the one before it:
+
+        [CLS] the dog slept [SEP]      positions 0 1 2 3, targets "the" "dog" "slept" [SEP]
 
     number: of the sentence.
     """
@@ -186,13 +191,17 @@ def masked_sequences(tokenizer, context, sentence, number):
         before += [*tokenizer.encode(context, add_special_tokens=False).ids, sep]
     pieces = tokenizer.encode(sentence, add_special_tokens=False).ids
     sequence = [*before, *pieces, sep]
+    if causal:
+        targets = [*pieces, sep]
+        first = len(before) - 1
+        return [Sequence(sequence, list(range(first, len(sequence) - 1)), targets, number)]
 
     # a copy for each piece of the sentence
     sequences = []
     for position, target in enumerate(pieces, len(before)):
         ids = sequence.copy()
         ids[position] = mask
-        sequences.append(MaskedSequence(ids, position, target, number))
+        sequences.append(Sequence(ids, [position], [target], number))
     return sequences
 
 
@@ -214,7 +223,7 @@ def batches_of(sequences, tokens_per_batch):
 
 @torch.inference_mode()
 def score_pairs(model, tokenizer, pairs, tokens_per_batch):
-    """The pll of the good and of the bad sentences in nats: (pairs, 2) float64.
+    """The scores of the good and of the bad sentences in nats: (pairs, 2) float64.
 
     Args:
         model: a BertForMaskedLM in evaluation mode, in float32.
@@ -224,9 +233,10 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
     """
     # the sequences of all sentences; those of pair i have the numbers 2 i and 2 i + 1
     sequences = []
+    causal = model.config.causal
     for number, (context, good, bad) in enumerate(pairs):
-        sequences += masked_sequences(tokenizer, context, good, 2 * number)
-        sequences += masked_sequences(tokenizer, context, bad, 2 * number + 1)
+        sequences += sequences_to_score(tokenizer, context, good, 2 * number, causal)
+        sequences += sequences_to_score(tokenizer, context, bad, 2 * number + 1, causal)
     longest = max(sequences, key=length_of)
     if length_of(longest) > model.config.max_length:
         _, good, _ = pairs[longest.sentence // 2]
@@ -235,17 +245,21 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
     device = model.bias.device
     sums = torch.zeros(2 * len(pairs), dtype=torch.float64)
     for batch in batches_of(sequences, tokens_per_batch):
-        ids = torch.tensor([sequence.ids for sequence in batch], device=device)  # (M, N)
-        positions = torch.tensor([sequence.position for sequence in batch], device=device)  # (M,)
-        targets = torch.tensor([sequence.target for sequence in batch], device=device)  # (M,)
+        ids = torch.tensor([sequence.ids for sequence in batch], device=device)  # (B, N)
 
-        # log p of each masked piece; the head is needed at its position only
-        own_sequence = torch.arange(len(batch), device=device)
-        hidden = model.bert(ids)[own_sequence, positions]  # (M, N, C) -> (M, C)
-        loss = F.cross_entropy(model.lm_head(hidden), targets, reduction="none")  # (M,)
+        # the M pieces that are predicted in these sequences: (number in the batch, position, ...)
+        predicted = []
+        for row, sequence in enumerate(batch):
+            for position, target in zip(sequence.positions, sequence.targets, strict=True):
+                predicted.append((row, position, target, sequence.sentence))
+        rows, positions, targets, sentences = torch.tensor(predicted).t()  # (M,) each
+
+        # log p of each piece; the head is needed at these positions only
+        hidden = model.bert(ids)[rows.to(device), positions.to(device)]  # (B, N, C) -> (M, C)
+        logits = model.lm_head(hidden)  # (M, V)
+        loss = F.cross_entropy(logits, targets.to(device), reduction="none")  # (M,)
 
         # Add it to its sentence, in float64, which Apple's GPU does not have.
-        sentences = torch.tensor([sequence.sentence for sequence in batch])  # (M,)
         sums.index_add_(0, sentences, -loss.cpu().double())
     return sums.view(-1, 2).numpy()  # (2 * pairs,) -> (pairs, 2)
 

@@ -15,13 +15,14 @@ K numbers: t = r + k within the window. Arguments that most functions share:
     x               (B, N, C), the input of a mixer
     attention_mask  (B, N) bool, True at real tokens
     weights         the state_dict of a mixer: parameter names to tensors
-    config          .variant, .heads, .kernel_size, .beyond and .attention_layer of the model
+    config          .variant, .heads, .kernel_size, .beyond, .causal and .attention_layer
 
 At padding, where the output of a mixer has no meaning, the functions in MIXERS return 0.
 """
 
 import itertools
 import math
+from functools import partial
 
 import torch
 
@@ -385,56 +386,62 @@ def linear(x, weights, name):
     return torch.stack(sentences)
 
 
-def depthwise_convolution(x, weights, name):
-    """y_i,c = b_c + sum_r w_c,r x_(i+r),c, with x = 0 beyond the ends. Chang eq. 2"""
+def depthwise_convolution(x, weights, name, causal=False):
+    """y_i,c = b_c + sum_r w_c,r x_(i+r),c, with x = 0 beyond the ends. Chang eq. 2
+
+    causal: the K weights stand for r = -(K - 1) to 0.
+    """
     weight = weights[f"{name}.weight"]  # (C, 1, K)
     bias = weights[f"{name}.bias"]  # (C,)
     N = x.shape[1]
-    k = weight.shape[-1] // 2
+    K = weight.shape[-1]
+    first_r = 1 - K if causal else -(K // 2)
     y = []
     for sentence in x:
         for i in range(N):
             y_i = bias
-            for r in range(-k, k + 1):
-                if 0 <= i + r < N:
-                    y_i = y_i + weight[:, 0, r + k] * sentence[i + r]
+            for t in range(K):
+                j = i + first_r + t
+                if 0 <= j < N:
+                    y_i = y_i + weight[:, 0, t] * sentence[j]
             y.append(y_i)
     return torch.stack(y).reshape(x.shape)  # (B * N, C) -> (B, N, C)
 
 
-def half_convolution(x, attention_mask, weights, name):
+def half_convolution(x, attention_mask, weights, name, causal):
     """[pointwise(depthwise(x)), linear(x)]: half of the heads each. Chang sec. 5"""
     x = zero_padding(x, attention_mask)
-    convolved = depthwise_convolution(x, weights, f"{name}.depthwise")  # (B, N, C)
+    convolved = depthwise_convolution(x, weights, f"{name}.depthwise", causal)  # (B, N, C)
     convolved = linear(convolved, weights, f"{name}.pointwise")  # (B, N, C/2)
     projected = linear(x, weights, f"{name}.linear")  # (B, N, C/2)
     return torch.cat([convolved, projected], dim=-1)  # (B, N, C)
 
 
-def projection(x, attention_mask, weights, name, variant):
+def projection(x, attention_mask, weights, name, variant, causal):
     """The query, key or value: linear, or half convolutional if the variant says so."""
     if name in variant.convolutional:
-        return half_convolution(x, attention_mask, weights, name)
+        return half_convolution(x, attention_mask, weights, name, causal)
     return linear(x, weights, name)
 
 
-def convolve_at(row, values, i, dilation=1):
+def convolve_at(row, values, i, dilation, causal):
     """z_i = sum_r softmax(row)_r v_(i + r*D), for one query of one head of one sentence.
 
     row (K,), values (N, d). Beyond the ends v is 0, but the weight keeps its share of the
-    softmax.
+    softmax. causal: the K weights stand for r = -(K - 1) to 0.
     """
-    k = len(row) // 2
+    K = len(row)
+    first_r = 1 - K if causal else -(K // 2)
     p = softmax(list(row))
     z_i = torch.zeros_like(values[0])
-    for r in range(-k, k + 1):
-        j = i + r * dilation
+    for t in range(K):
+        j = i + (first_r + t) * dilation
         if 0 <= j < len(values):
-            z_i = z_i + p[r + k] * values[j]
+            z_i = z_i + p[t] * values[j]
     return z_i
 
 
-def convolved_heads(values, rows, heads, dilation=1):
+def convolved_heads(values, rows, heads, dilation=1, causal=False):
     """z_i of all queries, each head with the kernel of its query.
 
     values (B, N, heads * d): head h has the channels h*d .. h*d + d - 1. rows (B, N, heads * K)
@@ -449,7 +456,7 @@ def convolved_heads(values, rows, heads, dilation=1):
             for h in range(heads):
                 row = rows[b, i, h * K : (h + 1) * K]  # (K,)
                 v_h = values[b, :, h * d : (h + 1) * d]  # (N, d)
-                z.append(convolve_at(row, v_h, i, dilation))  # (d,)
+                z.append(convolve_at(row, v_h, i, dilation, causal))  # (d,)
     return torch.stack(z).reshape(values.shape)  # (B * N * heads, d) -> (B, N, heads * d)
 
 
@@ -459,12 +466,13 @@ def convolved_heads(values, rows, heads, dilation=1):
 def attention_head(q, k, v, real, weights, h, config, variant):
     """z_i = sum_j softmax_j(a_ij) (v_j [+ s_(j-i)]) over the real tokens j, for one head.
 
+    In a causal model, query i sees the sequence as it is up to i: j <= i, and N is i + 1.
     q, k, v (N, d) of one sentence, real (N,) bool. Returns (N, d).
     """
-    N = len(k)
-    keys = [j for j in range(N) if real[j]]
     outputs = []
     for i in range(len(q)):
+        N = i + 1 if config.causal else len(k)
+        keys = [j for j in range(N) if real[j]]
         z_i = torch.zeros_like(v[0])
         if real[i]:
             p = softmax([score(weights, q[i], k[j], i, j, h, config, N, variant) for j in keys])
@@ -480,9 +488,9 @@ def self_attention(x, attention_mask, weights, variant, config, layer):
     Chang eq. 1, 4 - 7; the convolution of eq. 7 is outside of the softmax, as in its footnote 3.
     """
     # projections, (B, N, C) each
-    q = projection(x, attention_mask, weights, "query", variant)
-    k = projection(x, attention_mask, weights, "key", variant)
-    v = projection(x, attention_mask, weights, "value", variant)
+    q = projection(x, attention_mask, weights, "query", variant, config.causal)
+    k = projection(x, attention_mask, weights, "key", variant, config.causal)
+    v = projection(x, attention_mask, weights, "value", variant, config.causal)
     return attend(q, k, v, attention_mask, weights, variant, config)
 
 
@@ -510,14 +518,15 @@ def attend(q, k, v, attention_mask, weights, variant, config):
 
     # a convolution of the values next to attention
     if variant.depthwise:
-        z = z + depthwise_convolution(zero_padding(v, attention_mask), weights, "depthwise")
+        v = zero_padding(v, attention_mask)
+        z = z + depthwise_convolution(v, weights, "depthwise", config.causal)
     return zero_padding(linear(z, weights, "output"), attention_mask)
 
 
 def canon(x, attention_mask, weights, variant, config, layer):
     """Self-attention of x + depthwise(x), with x = 0 at padding. Allen-Zhu 2025"""
     x = zero_padding(x, attention_mask)
-    x = x + depthwise_convolution(x, weights, "canon")
+    x = x + depthwise_convolution(x, weights, "canon", config.causal)
     return self_attention(x, attention_mask, weights, variant, config, layer)
 
 
@@ -531,18 +540,19 @@ def primer(x, attention_mask, weights, variant, config, layer):
     return attend(q, k, v, attention_mask, weights, variant, config)
 
 
-def convbert_rows(x, attention_mask, weights):
+def convbert_rows(x, attention_mask, weights, causal=False):
     """kernel(c_i * q_i), c = pointwise(depthwise(x)): (B, N, H/2 * K). Jiang et al. 2020"""
     x = zero_padding(x, attention_mask)
     q = linear(x, weights, "query")  # (B, N, C/2)
-    c = depthwise_convolution(x, weights, "depthwise")  # (B, N, C)
+    c = depthwise_convolution(x, weights, "depthwise", causal)  # (B, N, C)
     c = linear(c, weights, "pointwise")  # (B, N, C/2)
     return linear(c * q, weights, "kernel")
 
 
 def convbert(x, attention_mask, weights, variant, config, layer):
     """H/2 heads of attention, then H/2 heads of dynamic convolution. Jiang et al. 2020"""
-    return two_halves(x, attention_mask, weights, variant, config, convolved_heads)
+    convolve = partial(convolved_heads, causal=config.causal)
+    return two_halves(x, attention_mask, weights, variant, config, convolve)
 
 
 def two_halves(x, attention_mask, weights, variant, config, convolve):
@@ -551,7 +561,7 @@ def two_halves(x, attention_mask, weights, variant, config, convolve):
     q = linear(x, weights, "query")  # (B, N, C/2)
     k = linear(x, weights, "key")  # (B, N, C/2)
     v = zero_padding(linear(x, weights, "value"), attention_mask)  # (B, N, C)
-    rows = convbert_rows(x, attention_mask, weights)  # (B, N, H/2 * K)
+    rows = convbert_rows(x, attention_mask, weights, config.causal)  # (B, N, H/2 * K)
 
     # attention has the first half of the values
     first, second = v.chunk(2, dim=-1)  # (B, N, C/2) each
@@ -600,14 +610,15 @@ def light_convolution(x, attention_mask, weights, variant, config, layer):
     g = gate(x, attention_mask, weights)  # (B, N, C)
     rows = weights["weight"].flatten().expand(*g.shape[:2], -1)  # (H, K) -> (B, N, H * K)
     dilation = variant.dilations[layer % len(variant.dilations)]
-    z = convolved_heads(g, rows, config.heads, dilation)
+    z = convolved_heads(g, rows, config.heads, dilation, config.causal)
     return zero_padding(linear(z, weights, "output"), attention_mask)
 
 
 def dynamic_convolution(x, attention_mask, weights, variant, config, layer):
     """z_i = sum_r softmax(kernel(g_i))_r g_(i+r), K weights per token and head. Wu et al. 2019"""
     g = gate(x, attention_mask, weights)  # (B, N, C)
-    z = convolved_heads(g, linear(g, weights, "kernel"), config.heads)
+    rows = linear(g, weights, "kernel")  # (B, N, H * K)
+    z = convolved_heads(g, rows, config.heads, causal=config.causal)
     return zero_padding(linear(z, weights, "output"), attention_mask)
 
 

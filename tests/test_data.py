@@ -361,7 +361,7 @@ def test_the_choice_of_held_out_pairs_has_not_changed():
 def test_the_masks_of_the_held_out_pairs_have_not_changed(tmp_path):
     """For the same reason. The pairs of 18, 14, 14 and 16 tokens are sorted before the masks."""
     corpus = corpus_of(tmp_path, numbered_text([400]))
-    masked_ids, labels = corpus.held_out_sequences  # (4, N) each
+    masked_ids, labels = corpus.held_out_masked  # (4, N) each
     assert (masked_ids != PAD).sum(dim=1).tolist() == [14, 14, 16, 18]
     masked = (labels != -100).nonzero().tolist()  # [pair, token]
     assert masked == [[0, 2], [0, 3], [0, 12], [1, 3], [1, 11], [2, 9], [3, 5], [3, 11]]

@@ -63,6 +63,7 @@ def mixer_config(variant, **settings):
         kernel_size=None,
         beyond="clip",
         dropout=0.0,
+        causal=False,
         attention_layer=2,
     )
     if VARIANTS[variant].has_kernel:

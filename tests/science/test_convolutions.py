@@ -5,6 +5,7 @@ that have convolutions in place of attention.
 """
 
 import inspect
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,7 +31,8 @@ from model import BertConfig, BertForMaskedLM
 
 def test_depthwise_convolution_starts_and_computes_like_torchs():
     torch.manual_seed(0)
-    ours = DepthwiseConvolution(6, 5).double()
+    config = SimpleNamespace(hidden_size=6, kernel_size=5, causal=False)
+    ours = DepthwiseConvolution(config).double()
     torch.manual_seed(0)
     torchs = nn.Conv1d(6, 6, 5, padding=2, groups=6).double()
     x = draw(2, 9, 6).requires_grad_()  # (B, N, C)

@@ -7,6 +7,8 @@ the evaluation. Where the model does not matter it is `Simple`, so that a failur
 in the step and not in the model.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -49,7 +51,7 @@ class Sentences:
         chosen = np.random.default_rng([seed, step]).permutation(24)[:batch_size]
         return torch.from_numpy(self.table[chosen])
 
-    def held_out_batches(self, batch_size):
+    def held_out_batches(self, batch_size, causal=False):
         """The last eight sequences; the batches have different numbers of tokens to predict."""
         input_ids = torch.from_numpy(self.table[24:])
         for start in range(0, 8, batch_size):
@@ -85,6 +87,8 @@ class SimpleEncoder(nn.Module):
 
 class Simple(nn.Module):
     """What a training step and an evaluation need of a model, and nothing more."""
+
+    config = SimpleNamespace(causal=False)
 
     def __init__(self):
         super().__init__()

@@ -1,0 +1,213 @@
+"""Left to right: a token sees itself and what is before it, and the model predicts the next token.
+
+From top to bottom: every mixer; every model; the labels and the loss; what one does with a model.
+"""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import attention
+import data
+import pretrain
+from attention import VARIANTS, Mixer, Variant
+from helpers import assert_equals_loops, assert_near, go_in_blocks, mixer_config, small_model
+from kernels import BEYOND
+from lab import look, pairs
+from model import BertConfig, BertForClassification, continue_text
+from model_helpers import toy_tokenizer
+from support.commands import UserError
+from support.tokenizer import CLS, IGNORED, MASK, PAD, SEP, UNK
+
+WITH_BEYOND = [(name, "clip") for name in VARIANTS]
+WITH_BEYOND += [(name, "zero") for name, variant in VARIANTS.items() if variant.uses_beyond]
+N = 40
+
+
+def causal_model(variant, beyond="clip"):
+    """Four layers, so that all dilations and the layer of a hybrid are there. N > 30 is in blocks.
+
+    The L of fire is smaller than N: each query divides by what it sees.
+    """
+    settings = {"layers": 4, "kernel_size": 5, "beyond": beyond, "causal": True, "max_length": 60}
+    if VARIANTS[variant].hybrid:
+        settings["attention_layer"] = 2
+    model = small_model(variant, **settings)
+    for name, parameter in model.named_parameters():
+        if name.endswith("log_L"):
+            torch.nn.init.constant_(parameter, -4)
+    return model
+
+
+def tokens(length=N, batch=2):
+    numbers = torch.Generator().manual_seed(0)
+    return torch.randint(5, 11, (batch, length), generator=numbers)
+
+
+# --- Every mixer ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
+def test_a_causal_mixer_equals_its_loops_in_values_and_gradients(monkeypatch, variant, beyond):
+    """Whole, and in blocks; layer 1 has the dilation 2."""
+    assert_equals_loops(variant, 6, beyond, causal=True)
+    go_in_blocks(monkeypatch, 6, 3)
+    assert_equals_loops(variant, 8, beyond, layer=1, causal=True)
+
+
+def test_a_mixer_that_does_not_know_causal_is_refused_with_its_name(monkeypatch):
+    class Unaware(Mixer):
+        def __init__(self, config, variant, layer):
+            super().__init__()
+
+    monkeypatch.setitem(VARIANTS, "unaware", Variant("", mixer=Unaware))
+    with pytest.raises(UserError, match="Unaware .* does not set self.causal"):
+        attention.mixer_of_layer(mixer_config("unaware", causal=True), 0)
+
+
+# --- Every model ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
+def test_the_future_changes_nothing_and_every_prefix_gives_the_same(monkeypatch, variant, beyond):
+    """The second half says more: a convolution whose input is shifted passes the first one only."""
+    go_in_blocks(monkeypatch, 30, 8)
+    model = causal_model(variant, beyond)
+    ids = tokens()
+    hidden = model.bert(ids)  # (B, N, C)
+
+    # other tokens from position 25 on, and none there
+    changed = ids.clone()
+    changed[:, 25:] = (ids[:, 25:] - 4) % 6 + 5
+    assert torch.equal(model.bert(changed)[:, :25], hidden[:, :25])
+    for length in (1, 7, 25, 31, 39):
+        assert_near(model.bert(ids[:, :length]), hidden[:, :length], 1e-9)
+
+    # padding at the end
+    padded = F.pad(ids, (0, 20), value=PAD)
+    assert_near(model.bert(padded, padded != PAD)[:, :N], hidden, 1e-9)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_gradient_reaches_the_future_and_the_past_is_seen(variant):
+    model = causal_model(variant)
+    x = model.bert.embeddings.token.weight[tokens()].detach()  # (B, N, E)
+    x.requires_grad_()
+    model.bert.embeddings.token.forward = lambda ids: x
+    hidden = model.bert(tokens())
+    (gradient,) = torch.autograd.grad(hidden[:, 24].square().sum(), x)  # (B, N, E)
+    assert (gradient[:, 25:] == 0).all()
+    assert (gradient[:, 17:25].abs().amax(dim=(0, 2)) > 0).all()
+
+
+# --- Labels and loss ------------------------------------------------------------------------------
+
+
+def test_the_label_of_a_token_is_the_next_one_and_the_end_is_a_label():
+    ids = torch.tensor([[CLS, 7, 8, SEP, PAD], [CLS, 9, 10, 11, SEP]])
+    labels = [[7, 8, SEP, -100, -100], [9, 10, 11, SEP, -100]]
+    assert data.next_tokens(ids).tolist() == labels
+
+
+@pytest.mark.parametrize("on_a_gpu", [False, True])
+def test_the_loss_is_the_cross_entropy_of_all_next_tokens(monkeypatch, on_a_gpu):
+    """With as many logits as are computed on a CPU, and on a GPU, where nothing is counted."""
+    monkeypatch.setattr(pretrain, "is_asynchronous", lambda device: on_a_gpu)
+    model = causal_model("composite")
+    ids = F.pad(tokens(10), (0, 6), value=PAD)
+    ids[0, 5:] = PAD
+    labels = data.next_tokens(ids)
+    M = pretrain.prediction_count(labels, causal=True)
+    logits, targets = model(ids, ids != PAD, labels=labels, M=M)
+    loss = F.cross_entropy(logits, targets, ignore_index=IGNORED)
+    expected = F.cross_entropy(model(ids, ids != PAD).flatten(0, 1), labels.flatten())
+    assert_near(loss, expected)
+
+
+def test_a_model_without_preferences_has_the_loss_ln_V():
+    model = causal_model("none")
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    logits, targets = model(tokens(), labels=data.next_tokens(tokens()))
+    V = model.config.vocab_size
+    assert_near(F.cross_entropy(logits, targets), torch.tensor(math.log(V), dtype=torch.float64))
+
+
+# --- What one does with a model -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return toy_tokenizer(2_000, 300)
+
+
+@pytest.fixture
+def writer(tokenizer):
+    """A causal model with random weights for the toy language."""
+    torch.manual_seed(0)
+    return small_model("composite", causal=True, vocab_size=tokenizer.get_vocab_size())
+
+
+def test_a_text_is_continued_by_the_most_likely_tokens_up_to_the_end(writer, tokenizer):
+    text = continue_text(writer, tokenizer, "the dogs", tokens=8)
+    assert text.startswith("the dogs") and not set(text) & {"[", "\u2581"}
+    assert continue_text(writer, tokenizer, "the dogs ", tokens=8) == text
+
+    # token by token, each from the whole text before it
+    ids = [CLS, *tokenizer.encode("the dogs", add_special_tokens=False).ids]
+    words = []
+    for _ in range(8):
+        logits = writer(torch.tensor([ids]))[0, -1]
+        logits[[PAD, UNK, CLS, MASK]] = -math.inf
+        ids.append(int(logits.argmax()))
+        words.append(tokenizer.id_to_token(ids[-1]))
+    assert SEP not in ids
+    assert text == "the dogs" + "".join(words).replace("\u2581", " ")
+
+    # the end of a sentence ends the text
+    with torch.no_grad():
+        writer.bias[SEP] = 1e3
+    assert continue_text(writer, tokenizer, "the dogs") == "the dogs"
+
+
+def test_a_pair_is_scored_by_the_exact_log_probability_of_each_sentence(writer, tokenizer):
+    given = [("", "the dogs are tired.", "the dogs is tired."), ("emma ran.", "she ran.", "he ran")]
+    expected = []
+    for context, *sentences in given:
+        before = [CLS]
+        if context:
+            before += [*tokenizer.encode(context, add_special_tokens=False).ids, SEP]
+        for sentence in sentences:
+            ids = [*before, *tokenizer.encode(sentence, add_special_tokens=False).ids, SEP]
+            log_p = writer(torch.tensor([ids])).log_softmax(dim=-1)[0]  # (N, V)
+            expected.append(sum(log_p[i - 1, ids[i]] for i in range(len(before), len(ids))))
+    expected = torch.stack(expected).view(2, 2).detach()
+    for tokens_per_batch in (1, 1_000):
+        scores = pairs.score_pairs(writer, tokenizer, given, tokens_per_batch)
+        assert_near(torch.from_numpy(scores), expected, 1e-6)
+
+
+def test_the_classifier_reads_the_last_real_token():
+    config = BertConfig.from_size("tiny", "composite", 11, layers=1, causal=True, dropout=0.0)
+    torch.manual_seed(0)
+    model = BertForClassification(config, 2).eval()
+    ids = tokens(6, batch=3)
+    ids[1, 4:] = PAD
+    hidden = model.bert(ids, ids != PAD)  # (3, N, C)
+    last = torch.stack([hidden[0, 5], hidden[1, 3], hidden[2, 5]])
+    expected = model.classifier(torch.tanh(model.pooler(last)))
+    assert_near(model(ids, ids != PAD), expected, 1e-6)
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_maps_have_no_weight_after_the_query_and_kernels_end_at_the_token_itself(beyond):
+    model = small_model("composite", kernel_size=5, beyond=beyond, causal=True).float()
+    ids = tokens(9, batch=1)
+    p = torch.from_numpy(look.attention_map(model, ids, layer=2))  # (H, N, N)
+    assert_near(p, p.tril())
+    assert_near(p.sum(dim=-1), torch.ones(p.shape[:2]), 1e-6)
+    for kernels in (look.fixed_kernels(model)[1], look.dynamic_kernels(model, ids, 1)):
+        assert kernels.shape[-1] == 3
+        assert_near(torch.from_numpy(kernels.sum(-1)), torch.ones(kernels.shape[:-1]), 1e-6)

@@ -1,0 +1,583 @@
+"""Encoder and decoder: every mixer reads a sentence, and writes another one.
+
+    python -m lab.seq2seq --variant dynamicconv                      translate a toy language
+    python -m lab.seq2seq --variant dynamicconv --data multi30k      English to German
+    python -m lab.seq2seq --variant dynamicconv --data pairs.tsv     pairs of one's own
+    python -m lab.seq2seq --pretrain 1000 --examples 500             write removed spans first
+    python -m lab.seq2seq RUN "two young men are outside ."          translate with a trained model
+
+Shaw et al. 2018 and Wu et al. 2019 tried their mixers in translation, Tay et al. 2021 in models
+that are pre-trained by writing what was removed from a text. This file is both, with the mixers of
+attention.py. What BERT lacks is a second stack of layers, the decoder:
+
+    source    [CLS] the cat slept [SEP]     encoder      model.Bert, as it is
+    target    [CLS] eht tac tpels           decoder      causal layers; each also reads the source
+    labels    eht   tac tpels [SEP]         the next token of the target (data.next_tokens)
+
+The decoder meets the source in one place, cross-attention: queries of the target, keys and values
+of the encoder. It is the function attention.attention, without position terms. So a convolution is
+never alone here: the mixers only replace the attention of a text to itself, as in Wu and Tay.
+
+A run is a folder like those of pretrain.py, with seq2seq.json in place of config.json, and
+test.json, the results on the held-out pairs. A translation is exact if no token is wrong.
+
+Letters as in model.py; S tokens in a source, N in a target. The pairs are in lab/translation.py.
+"""
+
+import argparse
+import json
+import math
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from attention import VARIANTS, attention, make_mixers, merge_heads, split_heads
+from data import batches_per_epoch, draw_epoch, next_tokens, pad_pairs, regroup_by_length
+from lab.translation import (
+    HELD_OUT,
+    bleu,
+    encode_pairs,
+    load_bleu,
+    read_pairs,
+    remove_spans,
+    train_bpe,
+)
+from model import BertConfig, BertForMaskedLM, Layer, initialise, parameter_count
+from pretrain import (
+    CHECKPOINT,
+    CODE,
+    Recipe,
+    Trainer,
+    prediction_count,
+    result_of,
+    save_all,
+    step_seed,
+)
+from support.commands import UserError, given_options, number, positive_int, run_command, utf8_text
+from support.devices import autocast, choose_device, to_device
+from support.files import load_checkpoint, lock, write_text
+from support.runs import code_digests, made_by
+from support.tokenizer import CLS, IGNORED, MASK, PAD, SEP, UNK
+
+# As in Vaswani et al. 2017. BERT's are 0.9, 0.999 and 1e-6.
+ADAM = {"betas": (0.9, 0.98), "eps": 1e-8}
+
+# Sizes, and how long and how fast a model is trained. A batch has batch_size pairs on average.
+TOY = Recipe(1_000, batch_size=32, seq_len=64, lr=2e-3, warmup_steps=100, dropout=0.0)
+TOY_SIZES = dict(layers=2, hidden_size=128, ffn_size=512, heads=4, embedding_size=128)
+REAL = Recipe(4_500, batch_size=128, seq_len=96, lr=3e-3, warmup_steps=400, dropout=0.2)
+REAL_SIZES = dict(layers=4, hidden_size=128, ffn_size=256, heads=4, embedding_size=128)
+SMOOTHING = {"toy": 0.0}  # label smoothing; of all other pairs:
+REAL_SMOOTHING = 0.1
+
+PAIRS_AT_ONCE = 64  # that are translated, or tested, in one batch
+BEAM = 5
+PENALTIES = (0.6, 1.0, 1.4)  # of length, from which the one that is best on `val` is chosen
+
+NEVER_WRITTEN = (PAD, UNK, CLS, MASK)
+
+
+# --- The model ------------------------------------------------------------------------------------
+
+
+class CrossAttention(nn.Module):
+    """Attention of the target to the source: z_i = sum_j softmax_j(q_i . k_j / sqrt(d)) v_j.
+
+    Queries come from the target, keys and values from the source. There are no position terms: the
+    two have positions of their own, and j - i means nothing.
+    """
+
+    def __init__(self, config):
+        super().__init__()
+        C = config.hidden_size
+        self.heads = config.heads
+        self.dropout = config.dropout
+        self.query = nn.Linear(C, C)
+        self.key = nn.Linear(C, C)
+        self.value = nn.Linear(C, C)
+        self.output = nn.Linear(C, C)
+
+    def keys_and_values(self, hidden):
+        """Of the encoder's hidden states (B, S, C): k and v, (B, H, S, d) each."""
+        return split_heads(self.key(hidden), self.heads), split_heads(
+            self.value(hidden), self.heads
+        )
+
+    def forward(self, x, k, v, source_mask):
+        q = split_heads(self.query(x), self.heads)  # (B, N, C) -> (B, H, N, d)
+        dropout = self.dropout if self.training else 0.0
+        z = attention(q, k, v, source_mask, dropout=dropout)  # (B, H, N, d)
+        return self.output(merge_heads(z))  # (B, N, C)
+
+
+class DecoderLayer(Layer):
+    """A causal layer of BERT that also reads the source.
+
+    x = LayerNorm(x + dropout(mixer(x)))              the target, up to the token itself
+    x = LayerNorm(x + dropout(cross(x, source)))      the source
+    x = LayerNorm(x + dropout(W2 gelu(W1 x)))
+    """
+
+    def __init__(self, config, mixer):
+        super().__init__(config, mixer)
+        self.cross = CrossAttention(config)
+        self.cross_norm = nn.LayerNorm(config.hidden_size, eps=1e-12)
+
+    def forward(self, x, attention_mask, k, v, source_mask):
+        """x: (B, N, C). k, v, source_mask: what CrossAttention reads."""
+        x = self.mixer_norm(x + self.dropout(self.mixer(x, attention_mask)))
+        x = self.cross_norm(x + self.dropout(self.cross(x, k, v, source_mask)))
+        return self.ffn_norm(x + self.dropout(self.ffn(x)))
+
+
+class Seq2Seq(BertForMaskedLM):
+    """BERT as the encoder, and a decoder of as many layers that shares its embeddings and head."""
+
+    config_file = "seq2seq.json"
+
+    def __init__(self, config):
+        super().__init__(config)
+        causal = replace(config, causal=True)
+        self.decoder = nn.ModuleList(DecoderLayer(causal, mixer) for mixer in make_mixers(causal))
+        initialise(self.decoder)
+
+    def forward(self, source, target):
+        """(B, S) and (B, N) -> (B, N, C): from the vector at i, the head predicts token i + 1."""
+        return self.decode(self.encode(source), target)
+
+    def encode(self, source):
+        """What the decoder reads of a source (B, S): (k, v) for each of its layers, and the mask.
+
+        All of it is computed once per source, however long the target becomes.
+        """
+        mask = source != PAD  # (B, S)
+        hidden = self.bert(source, mask)  # (B, S, C)
+        return [layer.cross.keys_and_values(hidden) for layer in self.decoder], mask
+
+    def decode(self, encoded, target):
+        """(B, N) -> (B, N, C): the vector at i is made of the source and the target up to i."""
+        keys_and_values, source_mask = encoded
+        x = self.bert.embeddings(target, torch.ones_like(target))  # type 1: it is the target
+        for layer, (k, v) in zip(self.decoder, keys_and_values, strict=True):
+            x = layer(x, target != PAD, k, v, source_mask)  # (B, N, C)
+        return x
+
+
+# --- Translation: greedy and beam search ----------------------------------------------------------
+
+
+def beam_search(next_log_p, limits, beam, penalty):
+    """Write B targets at the same time; for each, keep the `beam` best beginnings at every step.
+
+    The score of a target is log p / length^penalty, with [SEP] in both (Wu et al. 2016): without a
+    penalty (0), every further token lowers the score, so short targets would win. With a beam of 1
+    this is greedy search: always the most likely token.
+
+    Example with p(a) = 0.6, p(b) = 0.4; the best after a has 0.5, and the end after b has 0.9.
+    Greedy search takes a, and reaches 0.30. A beam of 2 keeps both, and finds b with 0.36.
+
+    Args:
+        next_log_p: function from the beginnings (B * beam, n) to the log-probabilities of the next
+            token, (B * beam, V). The beginnings of target 0 come first.
+        limits: for each of the B targets, its tokens with [SEP], at most.
+    Returns:
+        For each target a list of (score, ids without [CLS] and [SEP]), the best first: those that
+        reached [SEP], at most `beam`; or else the best beginning.
+    """
+    B = len(limits)
+    targets = torch.full((B * beam, 1), CLS)  # (B * beam, n)
+    scores = torch.full((B, beam), -math.inf)
+    scores[:, 0] = 0.0  # all beginnings are equal now: only one of them counts
+    finished = [[] for _ in range(B)]
+
+    for length in range(1, max(limits) + 1):
+        # the scores of all continuations, and the best 2 * beam: `beam` of them may be ends
+        log_p = next_log_p(targets).float().cpu()  # (B * beam, V)
+        V = log_p.shape[-1]
+        log_p[:, list(NEVER_WRITTEN)] = -math.inf
+        total = (scores.view(-1, 1) + log_p).view(B, beam * V)  # (B * beam, V) -> (B, beam * V)
+        best_scores, best = total.topk(min(2 * beam, beam * V))  # (B, 2 * beam)
+
+        # of each target: ends are set aside, the others are the new beginnings
+        lines = torch.zeros(B, beam, dtype=torch.long)  # which old beginning is continued ...
+        tokens = torch.full((B, beam), PAD)  # ... by which token
+        scores = torch.full((B, beam), -math.inf)
+        for b in range(B):
+            kept = 0
+            for rank, (score, index) in enumerate(
+                zip(best_scores[b].tolist(), best[b].tolist(), strict=True)
+            ):
+                line, token = b * beam + index // V, index % V
+                if score == -math.inf or kept == beam:
+                    break
+                if token == SEP:
+                    if rank < beam:
+                        finished[b].append((score / length**penalty, targets[line, 1:].tolist()))
+                else:
+                    lines[b, kept], tokens[b, kept], scores[b, kept] = line, token, score
+                    kept += 1
+
+            # this target is done
+            if len(finished[b]) >= beam or length == limits[b]:
+                beginning = targets[lines[b, 0], 1:].tolist() + [int(tokens[b, 0])]
+                finished[b] = finished[b] or [(float(scores[b, 0]), beginning)]
+                scores[b] = -math.inf
+
+        targets = torch.cat([targets[lines.view(-1)], tokens.view(-1, 1)], dim=1)
+        if (scores == -math.inf).all():
+            break
+
+    return [sorted(targets, reverse=True)[:beam] for targets in finished]
+
+
+@torch.inference_mode()
+def translate(model, tokenizer, texts, beam=1, penalty=1.0):
+    """The translations of texts, in their order. The model must be in evaluation mode."""
+    device = model.bias.device
+    longest = model.config.max_length
+    ids = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    for text, each in zip(texts, ids, strict=True):
+        if len(each) > longest - 2:
+            raise UserError(f"{text[:40]!r} ... has {len(each)} tokens, more than {longest - 2}")
+
+    # in batches of similar length
+    translations = [""] * len(ids)
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    for start in tqdm(range(0, len(order), PAIRS_AT_ONCE), disable=None, leave=False):
+        some = order[start : start + PAIRS_AT_ONCE]
+        source = torch.from_numpy(pad_pairs([(ids[i], None) for i in some], longest))
+        source = source.repeat_interleave(beam, dim=0)  # (B, S) -> (B * beam, S)
+        encoded = model.encode(source.to(device))
+
+        def next_log_p(targets, encoded=encoded):
+            hidden = model.decode(encoded, targets.to(device))[:, -1]  # (B * beam, C)
+            return model.lm_head(hidden).log_softmax(dim=-1)
+
+        # a model that has learned little never ends: a target has a limit that fits its source
+        limits = [min(longest - 1, 2 * len(ids[i]) + 10) for i in some]
+        results = beam_search(next_log_p, limits, beam, penalty)
+        for i, result in zip(some, results, strict=True):
+            translations[i] = tokenizer.decode(result[0][1])
+    return translations
+
+
+# --- Training -------------------------------------------------------------------------------------
+
+
+class PairBatches:
+    """Pairs of lists of token ids as a source of batches, each a function of (seed, step)."""
+
+    def __init__(self, pairs, tokenizer, seq_len):
+        self.pairs = pairs
+        self.tokenizer = tokenizer
+        self.seq_len = seq_len
+        self.drawn = None  # (seed, epoch, batch_size) of self.batches
+
+    def batch(self, seed, step, batch_size):
+        """source (B, S) and target (B, N), [CLS] ids [SEP] [PAD] ...; B is about batch_size.
+
+        The batches of an epoch have equally many tokens: many short pairs, or few long ones.
+        """
+        epoch, index = divmod(step, batches_per_epoch(len(self.pairs), batch_size))
+        if self.drawn != (seed, epoch, batch_size):
+            chosen = draw_epoch(len(self.pairs), seed, epoch, batch_size)  # (batches, batch_size)
+            lengths = torch.tensor([len(s) + len(t) + 4 for s, t in self.pairs]).numpy()
+            self.batches = regroup_by_length(chosen, lengths, seed, epoch)
+            self.drawn = (seed, epoch, batch_size)
+        return padded([self.pairs[i] for i in self.batches[index]], self.seq_len)
+
+
+def padded(pairs, seq_len):
+    """Pairs of lists of token ids as tensors: source (B, S) and target (B, N)."""
+    columns = zip(*pairs, strict=True)
+    return [torch.from_numpy(pad_pairs([(ids, None) for ids in c], seq_len)) for c in columns]
+
+
+def train_step(trainer, batches):
+    """One step: batch, loss of the next token of the target, gradients, update."""
+    settings = trainer.settings
+    seed = settings["seed"]
+    source, target = batches.batch(seed, trainer.step, settings["batch_size"])
+    labels = next_tokens(target)  # (B, N)
+    count = int((labels != IGNORED).sum())
+
+    torch.manual_seed(step_seed(seed, trainer.step, "dropout"))
+    source, target, labels = (to_device(x, trainer.device) for x in (source, target, labels))
+    with autocast(trainer.device, trainer.dtype):
+        hidden = trainer.model(source, target)  # (B, N, C)
+        M = prediction_count(labels, causal=True)
+        logits, targets = trainer.model.masked_logits(hidden, labels, M)  # (M, V), (M,)
+        # the mean over the labels of the batch; smoothing: a little of the right token's
+        # probability is asked for all others
+        loss = F.cross_entropy(
+            logits, targets, reduction="sum", label_smoothing=settings["smoothing"]
+        )
+        loss = loss / count
+    loss.backward()
+    trainer.update(loss.detach(), count)
+
+
+@torch.no_grad()
+def evaluate(model, pairs, device, dtype):
+    """(loss in nats, share of right tokens, share of exact targets); nothing is written.
+
+    Each token is predicted from the right beginning. An exact target is still what greedy search
+    writes: its first
+    token is right, so the second one is predicted from the right beginning, and so on.
+    """
+    model.eval()
+    sums = torch.zeros(4, dtype=torch.float64)  # loss, right tokens, labels, exact targets
+    for start in range(0, len(pairs), PAIRS_AT_ONCE):
+        source, target = padded(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
+        source, target, labels = (
+            to_device(x, device) for x in (source, target, next_tokens(target))
+        )
+        with autocast(device, dtype):
+            logits = model.lm_head(model(source, target))  # (B, N, V)
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        is_label = labels != IGNORED  # (B, N)
+        is_right = (logits.argmax(dim=-1) == labels) & is_label  # (B, N)
+        exact = (is_right.sum(dim=1) == is_label.sum(dim=1)).sum()
+        sums += torch.tensor([loss.item(), is_right.sum(), is_label.sum(), exact]).double()
+    model.train()
+    loss, right, labels, exact = sums.tolist()
+    return loss / labels, right / labels, exact / len(pairs)
+
+
+def record_evaluation(trainer, pairs):
+    """Evaluate on held-out pairs, print it, and add it to the log."""
+    loss, accuracy, exact = evaluate(trainer.model, pairs, trainer.device, trainer.dtype)
+    values = {"held_out_loss": loss, "held_out_accuracy": accuracy, "exact": exact}
+    trainer.records.append({"step": trainer.step, **values})
+    tqdm.write(
+        f"step {trainer.step:,} of {trainer.settings['steps']:,}   held-out loss {loss:.3f}   "
+        f"tokens {100 * accuracy:.1f} %   exact {100 * exact:.1f} %   "
+        f"{trainer.tokens / trainer.seconds:,.0f} tokens of targets/s"
+    )
+
+
+def train(model, settings, batches, held_out, folder, device, dtype):
+    """Train a model, or continue, or load it if the run is finished. Everything is in its folder.
+
+    batches: PairBatches to train on. held_out: pairs of lists of ids.
+    """
+    code = {**CODE, **code_digests("lab/seq2seq.py", "lab/translation.py")}
+    trainer = Trainer(model, settings, folder / CHECKPOINT, device, dtype, code=code)
+    for group in trainer.optimizer.param_groups:
+        group.update(ADAM)
+
+    if result_of(folder, trainer) is not None:
+        print(f"{folder}: finished before")
+        trainer.model.load_state_dict(load_checkpoint(folder / "model.pt"))
+        return
+    with lock(folder / "process0.lock"):
+        trainer.resume()
+        trainer.run(
+            step=lambda: train_step(trainer, batches),
+            save=lambda: save_all(trainer, batches, folder),
+            evaluate=lambda: record_evaluation(trainer, held_out),
+            evaluate_every=max(1, settings["steps"] // 10),
+        )
+
+
+# --- The test -------------------------------------------------------------------------------------
+
+
+def test(model, tokenizer, held_out, with_bleu, longest, device, dtype):
+    """{name of a set: its results} of a trained model."""
+    model.eval()
+    results = {"made_by": made_by(device)}
+    for name, pairs in held_out.items():
+        _, accuracy, exact = evaluate(model, encode_pairs(tokenizer, pairs, longest), device, dtype)
+        model.eval()
+        results[name] = {"tokens": round(100 * accuracy, 2), "exact": round(100 * exact, 2)}
+    if with_bleu:
+        with autocast(device, dtype):
+            results["bleu"] = test_bleu(model, tokenizer, held_out)
+    return results
+
+
+def test_bleu(model, tokenizer, held_out):
+    """BLEU of the last set, greedy and with a beam. The penalty of length is chosen on the first.
+
+    With one set only, it cannot be chosen, and is 1.
+    """
+    names = list(held_out)
+    penalties = PENALTIES if len(names) > 1 else (1.0,)
+
+    def score(name, beam, penalty=1.0):
+        sources, references = zip(*held_out[name], strict=True)
+        return bleu(translate(model, tokenizer, list(sources), beam, penalty), list(references))
+
+    chosen_on = {}
+    if len(penalties) > 1:
+        chosen_on = {penalty: score(names[0], BEAM, penalty) for penalty in penalties}
+    penalty = max(chosen_on, key=chosen_on.get, default=1.0)
+    return {
+        "set": names[-1],
+        "greedy": score(names[-1], 1),
+        "beam": score(names[-1], BEAM, penalty),
+        "width": BEAM,
+        "penalty": penalty,
+        names[0]: chosen_on,
+        "signature": str(load_bleu().get_signature()),
+    }
+
+
+# --- The command line -----------------------------------------------------------------------------
+
+
+def load_seq2seq(folder):
+    """The model of a run, in evaluation mode, and its tokenizer."""
+    path = Path(folder, Seq2Seq.config_file)
+    if not path.is_file():
+        raise UserError(f"{folder} is not a run of lab.seq2seq: it has no {path.name}")
+    model = Seq2Seq(BertConfig(**json.loads(path.read_text(encoding="utf-8"))))
+    model.load_state_dict(load_checkpoint(Path(folder, "model.pt")))
+    return model.eval(), Tokenizer.from_file(str(Path(folder, "tokenizer.json")))
+
+
+def parse_arguments(arguments=None):
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s [options]        train a model\n       %(prog)s RUN TEXT         translate",
+        description="Encoder and decoder: translation with any mixer.",
+    )
+    add = parser.add_argument
+    add("words", nargs="*", type=utf8_text, metavar="RUN TEXT", help="translate with this run")
+    add("--variant", choices=VARIANTS, default="composite", metavar="NAME", help="of attention.py")
+    add("--data", default="toy", help="toy, multi30k, or a file of `source TAB target` (toy)")
+    add("--examples", type=positive_int, help="pairs to train on, at most (all)")
+    add("--pretrain", type=positive_int, metavar="STEPS", help="before: write what was removed")
+    by_data = "(default by data, printed when the run starts)"
+    add("--steps", type=positive_int, help=f"updates of the weights {by_data}")
+    add("--batch_size", type=positive_int, help=f"pairs, on average {by_data}")
+    add("--lr", type=number(float, 1e-12), help=f"its peak, not in pre-training {by_data}")
+    add("--dropout", type=number(float, 0, 1), help=by_data)
+    add("--seed", type=number(int, 0), default=0, help="(0)")
+    add("--beam", type=positive_int, default=BEAM, help="of translating a TEXT (%(default)s)")
+    add("--out_dir", type=Path, default="runs", help="folder of the runs (runs)")
+    add("--cache_dir", type=Path, default="cache", help="for the download (cache)")
+    add("--device", default="auto", help="auto, cpu, cuda, ... (auto)")
+    add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    """Train and test a model, or translate a text with a model."""
+    args = parse_arguments(arguments)
+    if args.words:
+        if len(args.words) != 2:
+            raise UserError(
+                'to translate, name a run and a text: RUN "two young men are outside ."'
+            )
+        folder, text = args.words
+        print(*translate(*load_seq2seq(folder), [text], args.beam))
+        return
+    device, dtype = choose_device(args.device, args.dtype)
+    is_toy = args.data == "toy"
+    if not is_toy:
+        load_bleu()  # missing: say it before the work, not after it
+
+    # pairs of texts, and their tokens: one vocabulary for both languages
+    pairs = read_pairs(args.data, args.cache_dir)
+    tokenizer = train_bpe([text for pair in pairs.train for text in pair])
+    recipe = replace(TOY if is_toy else REAL, **given_options(args, asdict(TOY)))
+    recipe = replace(recipe, warmup_steps=min(recipe.warmup_steps, max(1, recipe.steps // 10)))
+    encode = partial(encode_pairs, tokenizer, longest=recipe.seq_len)
+    train_ids = encode(pairs.train)
+    held_out = encode(next(iter(pairs.held_out.values())))
+
+    # the model: its initial weights depend on the seed
+    torch.manual_seed(step_seed(args.seed, 0, "weights"))
+    sizes = TOY_SIZES if is_toy else REAL_SIZES
+    options = {"max_length": recipe.seq_len, "dropout": recipe.dropout}
+    config = BertConfig(args.variant, tokenizer.get_vocab_size(), **sizes, **options)
+    model = Seq2Seq(config)
+    folder = run_folder(args)
+    print(f"{args.variant}: {VARIANTS[args.variant].equation}")
+    print(f"  {parameter_count(model):,} parameters, {recipe}, folder {folder}")
+    settings = {
+        "task": "seq2seq",
+        "variant": args.variant,
+        "data": f"{Path(args.data).stem} {pairs.digest()}",
+        **asdict(recipe),
+        **sizes,
+        "smoothing": SMOOTHING.get(args.data, REAL_SMOOTHING),
+        "seed": args.seed,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+
+    # write what was removed from the texts of both languages
+    if args.pretrain:
+        spans = spans_of(train_ids, args.seed)
+        rates = {"steps": args.pretrain, "warmup_steps": max(1, args.pretrain // 10)}
+        before = {**settings, **rates, "lr": (TOY if is_toy else REAL).lr, "task": "spans"}
+        batches = PairBatches(spans[HELD_OUT:], tokenizer, recipe.seq_len)
+        print("pre-training: write the removed spans")
+        train(model, before, batches, spans[:HELD_OUT], folder / "spans", device, dtype)
+        settings["pretrain"] = args.pretrain
+
+    # translate
+    if args.examples:
+        train_ids = train_ids[: args.examples]
+        settings["examples"] = len(train_ids)
+    batches = PairBatches(train_ids, tokenizer, recipe.seq_len)
+    print(f"training on {len(train_ids):,} pairs")
+    train(model, settings, batches, held_out, folder, device, dtype)
+
+    # test it
+    path = folder / "test.json"
+    if not path.exists():
+        results = test(model, tokenizer, pairs.held_out, not is_toy, recipe.seq_len, device, dtype)
+        write_text(path, json.dumps(results, indent=2) + "\n")
+    print_test(json.loads(path.read_text(encoding="utf-8")))
+    print_examples(model, tokenizer, next(iter(pairs.held_out.values()))[:3])
+
+
+def run_folder(args):
+    """runs/seq2seq-multi30k-shaw-seed1, without what is the default."""
+    parts = ["seq2seq", Path(args.data).stem, args.variant]
+    if args.pretrain:
+        parts.append(f"spans{args.pretrain}")
+    if args.seed:
+        parts.append(f"seed{args.seed}")
+    return args.out_dir / "-".join(parts)
+
+
+def spans_of(pairs, seed):
+    """The pairs of pre-training by spans, from the texts of both languages, in random order."""
+    random = Random(seed)
+    texts = [ids for pair in pairs for ids in pair]
+    random.shuffle(texts)
+    return [remove_spans(ids, random) for ids in texts]
+
+
+def print_test(results):
+    for name, values in results.items():
+        if "exact" in values:
+            print(f"{name}: exact {values['exact']:.1f} %, tokens {values['tokens']:.1f} %")
+    if "bleu" in results:
+        values = results["bleu"]
+        print(
+            f"BLEU of {values['set']}: greedy {values['greedy']:.2f}, beam of {values['width']} "
+            f"{values['beam']:.2f} (penalty {values['penalty']}); {values['signature']}"
+        )
+
+
+def print_examples(model, tokenizer, pairs):
+    """Some sources, their references and translations."""
+    model.eval()
+    written = translate(model, tokenizer, [source for source, _ in pairs])
+    for (source, target), translation in zip(pairs, written, strict=True):
+        print(f"\n  source       {source}\n  reference    {target}\n  translation  {translation}")
+
+
+if __name__ == "__main__":
+    run_command(main)

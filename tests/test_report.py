@@ -251,6 +251,13 @@ def distances():
     return means(["toy"], measures, DISTANT)
 
 
+def convbert():
+    """docs/differences.md: convbert, its released version, and their difference."""
+    records = records_of("convbert")
+    pair = ("convbert", "convbert-released")
+    return means(["convbert"], TOY, pair) + report.difference_rows(records, TOY, [pair])[1]
+
+
 def noise():
     """Two standard deviations: between seeds, and between two processors with the same seed."""
     rows = []
@@ -343,6 +350,7 @@ TABLES = {
     "plan-plateau": plateau,
     "plan-ends": ends,
     "noise": noise,
+    "convbert": convbert,
     "first-command": first_command,
     "against-others": against_others,
     "steps": steps,

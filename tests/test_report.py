@@ -251,6 +251,16 @@ def distances():
     return means(["toy"], measures, DISTANT)
 
 
+def rises():
+    """docs/length.md: losses at 128 and 2,048 tokens, sorted by their difference."""
+    lines = []
+    for variant in ("none", *ORDER[2:], "t5", "alibi", "fire", "xl", "rotary", "deberta", "canon"):
+        values = [report.values_of(records_of("english-lengths"), variant, N) for N in LENGTHS]
+        short, _, long = [np.mean(x) for x in values]
+        lines.append((long - short, [variant, *(f"{x:.2f}" for x in (short, long, long - short))]))
+    return [cells for _, cells in sorted(lines)]
+
+
 def convbert():
     """docs/differences.md: convbert, its released version, and their difference."""
     records = records_of("convbert")
@@ -350,6 +360,7 @@ TABLES = {
     "plan-plateau": plateau,
     "plan-ends": ends,
     "noise": noise,
+    "rises": rises,
     "convbert": convbert,
     "first-command": first_command,
     "against-others": against_others,

@@ -170,13 +170,16 @@ LOSS, ACCURACY, PAIRS = report.LOSS, report.ACCURACY, report.TOY_PAIRS
 SCORE = report.glue_measure("toy score")
 TOY = (LOSS, PAIRS, SCORE)
 ORDER_TESTS = list(itertools.product(ORDER_STEPS[:-1], TOY[1:]))
-LENGTHS = report.length_measures((64, 128, 256, 512, 1024, 2048))
-DISTANCES = [report.pairs_measure(f"{N}", "toy", f"distance_{N:02}") for N in range(1, 13)]
+LENGTHS = report.length_measures((128, 512, 2048))
 TASKS = [report.glue_measure(task, task) for task in ("cola", "sst-2")]
 
 
 def records_of(*files):
     return [x for file in files for x in report.read_records(ROOT / f"results/{file}.jsonl")]
+
+
+def json_of(name):
+    return json.loads((ROOT / f"results/{name}.json").read_text(encoding="utf-8"))
 
 
 def means(files, measures, variants=None):
@@ -196,13 +199,32 @@ def plan(files, seeds, measures, comparisons, tests):
     return rows
 
 
+def text_terms():
+    """H1: a line per variant that looks at the text, a column per variant that does not."""
+    tests = [(step, SCORE) for step in TEXT_STEPS]
+    cells = [row[1] for row in plan(ALL_TOY, range(3, 8), [SCORE], TEXT_STEPS, tests)]
+    return [[name, *cells[4 * i : 4 * i + 4]] for i, name in enumerate(WITH_TEXT)]
+
+
+def order():
+    """H2: all eight runs, the five new ones alone, and eight with three of them made again."""
+    runs = [(ALL_TOY, range(8)), (ALL_TOY, range(3, 8)), (("toy-again", "plan-toy"), range(8))]
+    tables = [plan(*of, TOY, ORDER_STEPS, ORDER_TESTS) for of in runs]
+    return [
+        [f"{measure.title}: {lines[0][0]}", *(line[column] for line in lines)]
+        for column, measure in ((2, PAIRS), (3, SCORE))  # of TOY
+        for lines in zip(*tables, strict=True)
+    ]
+
+
 def plateau():
-    """H3: the first evaluation below 5.675."""
-    rows = []
+    """H3: for each setting, the first evaluation below 5.675 and the final loss of two variants."""
+    rows = {}
     for x in records_of("plan-plateau"):
-        below = [step for step, loss, _ in x["curve"] if loss < 5.675] or ["never"]
-        rows.append([x["run"], str(below[0]), f"{x['result']['loss']:.3f}"])
-    return rows
+        below = [f"{step:,}" for step, loss, _ in x["curve"] if loss < 5.675] or ["never"]
+        setting = tuple(x["settings"][name] for name in ("lr", "warmup_steps", "seed"))
+        rows.setdefault(setting, []).extend([below[0], f"{x['result']['loss']:.3f}"])
+    return [[*(f"{x:,}" for x in setting), *cells] for setting, cells in sorted(rows.items())]
 
 
 def ends():
@@ -211,11 +233,39 @@ def ends():
     losses = np.array([[loss for _, loss in x["losses"]] for x in records]).reshape(-1, 3, 6)
     rises = losses[:, :, -1] - losses[:, :, 1]  # (divisions, runs)
     numbers = [
-        [*(f"{x:.1f}" for x in share), *(f"{x:.3f}" for x in loss)]
+        [", ".join(f"{x:.1f}" for x in share), *(f"{x:.3f}" for x in loss)]
         for share, loss in zip(100 - 100 * rises / rises[0], losses.mean(axis=1), strict=True)
     ]
     names = [x["measured"]["divide_end_weights"] or "nothing" for x in records[::3]]
     return [[name, *row] for name, row in zip(names, numbers, strict=True)]
+
+
+def distances():
+    """Agreement in per cent, by the number of tokens from the noun to its verb."""
+    groups = {"1 to 3": range(1, 4), "4 to 7": range(4, 8), "8 to 12": range(8, 13)}
+    measures = []
+    for title, numbers in groups.items():
+        parts = [report.pairs_measure("", "toy", f"distance_{N:02}").value for N in numbers]
+        mean = partial(lambda parts, record: np.mean([part(record) for part in parts]), parts)
+        measures.append(report.Measure(title, 1, mean))
+    return means(["toy"], measures, DISTANT)
+
+
+def rises():
+    """docs/length.md: losses at 128 and 2,048 tokens, sorted by their difference."""
+    lines = []
+    for variant in ("none", *ORDER[2:], "t5", "alibi", "fire", "xl", "rotary", "deberta", "canon"):
+        values = [report.values_of(records_of("english-lengths"), variant, N) for N in LENGTHS]
+        short, _, long = [np.mean(x) for x in values]
+        lines.append((long - short, [variant, *(f"{x:.2f}" for x in (short, long, long - short))]))
+    return [cells for _, cells in sorted(lines)]
+
+
+def convbert():
+    """docs/differences.md: convbert, its released version, and their difference."""
+    records = records_of("convbert")
+    pair = ("convbert", "convbert-released")
+    return means(["convbert"], TOY, pair) + report.difference_rows(records, TOY, [pair])[1]
 
 
 def noise():
@@ -243,32 +293,80 @@ def summary():
     return rows
 
 
+def first_command():
+    rows = []
+    for x in records_of("first-command"):
+        minutes, seconds = divmod(round(x["result"]["seconds"]), 60)
+        processor = x["made_by"]["device"].removeprefix("cpu (").removesuffix(")")
+        result = [f"{minutes}:{seconds:02}", f"{x['result']['tokens_per_second']:,.0f}"]
+        result += [f"{x['result']['loss']:.3f}", f"{100 * x['result']['accuracy']:.1f} %"]
+        rows.append([processor, x["settings"]["dtype"], *result])
+    return rows
+
+
+def against_others():
+    kept, plain = [x["rows"] for x in json_of("bench-others")]  # two allocators
+    return [
+        [a["what"], f"{a['ms']:,.0f} ms", f"{a['ratio']:.2f}", f"{b['ratio']:.2f}"]
+        for a, b in zip(kept, plain, strict=True)
+    ]
+
+
+def steps():
+    rows = {x["variant"]: x for x in json_of("bench-steps-bf16")["rows"]}
+    return [
+        [name, f"{rows[name]['full_ratio']:.2f}", f"{rows[name]['corpus_ratio']:.2f}"]
+        for name in MEASURED
+    ]
+
+
+def padding():
+    both = [json_of(f"bench-padding-{dtype}")["rows"] for dtype in ("bf16", "fp32")]
+    return [
+        [a["batches"], f"{a['ratio']:.2f}", f"{b['ratio']:.2f}", f"{a['filled']:.0f} %"]
+        for a, b in zip(*both, strict=True)
+    ]
+
+
+def units():
+    rows = []
+    for name in ("tiny-bf16", "tiny-fp32", "small-bf16"):
+        row = [name.replace("-", ", ")]
+        _, *compiled = json_of(f"bench-units-{name}")["rows"]  # the first is eager
+        for x in compiled:
+            row.append(f"{x['full_ratio']:.2f}, {x['corpus_ratio']:.2f}")
+        rows.append([*row, ", ".join(f"{x['first_steps_s']:.0f} s" for x in compiled)])
+    return rows
+
+
 ALL_TOY = ("toy", "plan-toy")
-PLAN_ORDER = TOY, ORDER_STEPS, ORDER_TESTS
 OLDER_AND_NEWER = ("english", "plan-plateau")
 PLATEAU = ("dynamic", "absolute")
 DISTANT = (*ORDER[1:], "fire", "xl", "rotary", "lightconv", "dynamicconv", "dilated")
+MEASURED = (*ORDER[1:], "composite-key", "composite-conv-qkv", "xl", "rotary", "deberta")
+MEASURED += ("lightconv", "dynamicconv")
 TABLES = {
     "summary": summary,
     "lesson": partial(means, ["lesson"], (report.PARAMETERS, LOSS, ACCURACY, PAIRS)),
-    "toy-language": partial(means, ["toy"], (report.PARAMETERS, LOSS, ACCURACY, PAIRS, SCORE)),
-    "toy-distances": partial(means, ["toy"], DISTANCES, DISTANT),
-    "english": partial(
-        means, ["english"], (report.PARAMETERS, LOSS, ACCURACY, report.BLIMP, *TASKS)
-    ),
+    "toy-language": partial(means, ["toy"], TOY),
+    "toy-distances": distances,
+    "english": partial(means, ["english"], (LOSS, report.BLIMP, *TASKS)),
     "english-lengths": partial(means, ["english-lengths"], LENGTHS),
-    "plan-text": partial(
-        plan, ALL_TOY, range(3, 8), [SCORE], TEXT_STEPS, [(step, SCORE) for step in TEXT_STEPS]
-    ),
-    "plan-order": partial(plan, ALL_TOY, range(8), *PLAN_ORDER),
-    "plan-order-new": partial(plan, ALL_TOY, range(3, 8), *PLAN_ORDER),
-    "plan-order-again": partial(plan, ("toy-again", "plan-toy"), range(8), *PLAN_ORDER),
+    "plan-text": text_terms,
+    "plan-order": order,
     "plan-plateau-test": partial(
         plan, OLDER_AND_NEWER, range(4, 7), [LOSS], [PLATEAU], [(PLATEAU, LOSS)]
     ),
     "plan-plateau": plateau,
     "plan-ends": ends,
     "noise": noise,
+    "rises": rises,
+    "convbert": convbert,
+    "first-command": first_command,
+    "against-others": against_others,
+    "steps": steps,
+    "padding": padding,
+    "units": units,
 }
 
 

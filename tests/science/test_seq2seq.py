@@ -213,7 +213,7 @@ def test_a_beam_of_one_is_greedy_search(toy, monkeypatch):
 # --- Pairs and BLEU -------------------------------------------------------------------------------
 
 
-def test_a_toy_translation_has_the_words_backwards_the_verb_last_and_each_object_marked():
+def test_a_toy_translation_has_the_words_backwards_and_the_object_and_the_verb_last():
     """Of sentences in the past, whose verbs are the same words in both languages."""
     pairs = [pair for pair in translation.toy_pairs(0, (0, 1), 500) if "scared" in pair[0]]
     checked = 0
@@ -223,8 +223,6 @@ def test_a_toy_translation_has_the_words_backwards_the_verb_last_and_each_object
             continue
         checked += 1
         expected = [word for word in source.split() if word not in ("that", "who")]
-        verbs = 1 + len(source.split()) - len(expected)
-        assert words.count("o") == verbs
         assert sorted(word for word in words if word != "o") == sorted(expected)
         assert words[-2:] == ["o", "scared"]
     assert checked > 20

@@ -278,27 +278,6 @@ def leaning_score(weights, q_i, k_j, i, j, h, config, N):
     return q_i @ weights["terms.leaning.g"][h] * r / math.sqrt(len(q_i))
 
 
-def sandwich_score(weights, q_i, k_j, i, j, h, config, N):
-    """(sum over m < 64 of cos(r f_m) - 64) / (8 (h + 1) / H). Chi et al. 2023; docs/extend.md"""
-    total = -64
-    for m in range(64):
-        total += math.cos((j - i) * 10000 ** (-2 * m / 128))
-    return total / (8 * (h + 1) / config.heads)
-
-
-def alibi_sided_score(weights, q_i, k_j, i, j, h, config, N):
-    """ALiBi; the first half of the heads sees the left only, the others the right only.
-
-    A key that is not seen has the score -1e9, whose weight is 0. An example in docs/extend.md.
-    """
-    half = config.heads // 2
-    if h < half and j > i:
-        return -1e9
-    if h >= half and j < i:
-        return -1e9
-    return alibi_score(weights, q_i, k_j, i, j, h, config, N)
-
-
 def deberta_score(weights, q_i, k_j, i, j, h, config, N):
     """(q_i . k_j + q_i . (W_k P_(j-i)) + k_j . (W_q P_(i-j))) / sqrt(3d). He et al. 2021"""
     P = weights["P"]  # (K, C)
@@ -332,8 +311,6 @@ SCORE_TERMS = {
     "rotary": rotary_score,
     "kerple": kerple_score,
     "leaning": leaning_score,
-    "sandwich": sandwich_score,
-    "alibi-sided": alibi_sided_score,
 }
 
 # The same arguments -> what the term adds to the value.

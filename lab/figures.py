@@ -311,7 +311,7 @@ def draw_dynamic_idea():
     figure, panels = idea_panels()
     panels[0].set_title("every token makes\nits own 3 numbers")
     panels[1].set_title("what they add to the scores:\neach line is a row, shifted")
-    panels[2].set_title("without the light keys, its\nsoftmax is a kernel for \"saw\"")
+    panels[2].set_title('without the light keys, its\nsoftmax is a kernel for "saw"')
     for i, token in enumerate(IDEA_TOKENS):
         q = "q" + chr(0x2080 + i)  # q with the index i
         draw_cells(panels[0], i, [f"{q}w\u208b\u2081", f"{q}w\u2080", f"{q}w\u2081"])

@@ -1,4 +1,4 @@
-"""README.md: its length, its commands, and its two examples of a new variant, run as printed."""
+"""The pages: the ten lines, links, outputs, commands, and the examples of new variants, run."""
 
 import ast
 import inspect
@@ -21,6 +21,7 @@ from support.glue_table import PUBLISHED
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*DOCUMENTS, *sorted((ROOT / "course").glob("*.md"))]
 
 
 # --- The first screen -----------------------------------------------------------------------------
@@ -39,6 +40,25 @@ def test_the_table_of_the_paper_has_its_variants():
     names = re.findall(r"^\| (.*?) \|", table, flags=re.M)
     found = re.findall(r"`([\w-]+)`", " ".join(names))
     assert set(found) == set(PUBLISHED["small"]) <= set(VARIANTS)
+
+
+# --- Links ----------------------------------------------------------------------------------------
+
+
+def anchors_of(path):
+    """The names of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_relative_link_leads_to_a_file_and_a_heading(page):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        if not target.startswith("https://"):
+            file, _, anchor = target.partition("#")
+            path = page.parent / file if file else page
+            assert path.exists(), target
+            assert not anchor or anchor in anchors_of(path), target
 
 
 # --- The tour -------------------------------------------------------------------------------------

@@ -231,25 +231,12 @@ def noise():
     return rows
 
 
-def summary():
-    rows = []
-    for language, files, measures in (
-        ("toy language", ALL_TOY, TOY),
-        ("English", ["english"], (LOSS, report.BLIMP)),
-    ):
-        for measure in measures:
-            cells = [report.cell(records_of(*files), variant, measure) for variant in ORDER]
-            rows.append([f"{language}: {measure.title}", *cells])
-    return rows
-
-
 ALL_TOY = ("toy", "plan-toy")
 PLAN_ORDER = TOY, ORDER_STEPS, ORDER_TESTS
 OLDER_AND_NEWER = ("english", "plan-plateau")
 PLATEAU = ("dynamic", "absolute")
 DISTANT = (*ORDER[1:], "fire", "xl", "rotary", "lightconv", "dynamicconv", "dilated")
 TABLES = {
-    "summary": summary,
     "lesson": partial(means, ["lesson"], (report.PARAMETERS, LOSS, ACCURACY, PAIRS)),
     "toy-language": partial(means, ["toy"], (report.PARAMETERS, LOSS, ACCURACY, PAIRS, SCORE)),
     "toy-distances": partial(means, ["toy"], DISTANCES, DISTANT),

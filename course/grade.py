@@ -65,7 +65,7 @@ def grade_command(args):
 
 def tests_command(args):
     """`python -m course test`: the tests of one function, in this folder. pytest's exit code."""
-    found = [line for line in GRADED if line.name.partition(".")[2] == args.function]
+    found = [line for line in GRADED if line.name.endswith("." + args.function)]
     if not found:
         raise UserError(f"{args.function} is not a function of course/handout.md")
     command = [sys.executable, *pytest_command(found)[1:], "--tb=short"]

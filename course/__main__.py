@@ -1,6 +1,7 @@
 """The assignment.
 
 python -m course blank FOLDER             a copy of the project with blanks, for students
+python -m course test split_heads         the tests of one function of the handout
 python -m course grade SUBMISSION ...     grade students' copies
 python -m course check                    do the tests notice known mistakes?
 """
@@ -9,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from course.blank import blank_command
-from course.grade import grade_command
+from course.grade import grade_command, tests_command
 from support.commands import run_command
 
 
@@ -23,6 +24,11 @@ def main(arguments=None):
     command = commands.add_parser("blank", help="copy the project with blanks")
     command.add_argument("folder", help="a folder that does not exist yet")
     command.set_defaults(run=blank_command)
+
+    # test
+    command = commands.add_parser("test", help="run the tests of one function")
+    command.add_argument("function", help="its name in the handout: split_heads, Fixed.query_rows")
+    command.set_defaults(run=tests_command)
 
     # grade
     command = commands.add_parser("grade", help="grade students' copies of the project")

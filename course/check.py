@@ -1,7 +1,7 @@
 """Checking the grader: known mistakes, one at a time, must fail in the tests of their functions.
 
 Each mistake of course/mistakes.py is put into a fresh copy of the project, in which everything else
-is right. There the test command runs that the handout prints for the function.
+is right. There the tests of the function run.
 """
 
 import os

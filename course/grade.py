@@ -24,7 +24,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from course.assignment import GRADED, NO_LOOP, pytest_command
-from course.blank import body_of, copy_project, file_of, find
+from course.blank import ROOT, body_of, copy_project, file_of, find
 from support.commands import UserError
 
 TIMEOUT = 120  # seconds that pytest may take; all tests of a complete submission take about 10
@@ -61,6 +61,15 @@ def grade_command(args):
     if args.gradescope is not None:
         write_gradescope(Path(args.gradescope), grades)
     return 0
+
+
+def tests_command(args):
+    """`python -m course test`: the tests of one function, in this folder. pytest's exit code."""
+    found = [line for line in GRADED if line.name.endswith("." + args.function)]
+    if not found:
+        raise UserError(f"{args.function} is not a function of course/handout.md")
+    command = [sys.executable, *pytest_command(found)[1:], "--tb=short"]
+    return subprocess.run(command, cwd=ROOT).returncode
 
 
 # --- One submission -------------------------------------------------------------------------------

@@ -6,11 +6,12 @@
     python -m lab.figures dynamic RUN "the dog barks." --layer 1 --head 2     kernel of each token
     python -m lab.figures loss RUN RUN ...                                    loss curves
     python -m lab.figures results                                             of docs/results.md
+    python -m lab.figures drawings                                            of the explanations
 
 RUN is a folder that pretrain.py wrote. Layers and heads count from 1. A figure becomes the file
 RUN/figures/NAME.png (of the first RUN), or the file that --out names. `results` draws three figures
-from the records in results/ into docs/. Drawing needs matplotlib (pip install matplotlib). Letters
-as in attention.py.
+from the records in results/ into docs/, and `drawings` three that need neither a run nor a record.
+Drawing needs matplotlib (pip install matplotlib). Letters as in attention.py.
 """
 
 import argparse
@@ -290,6 +291,190 @@ def records_of(file):
     return read_records(report.ROOT / "results" / file)
 
 
+# --- Drawings: the idea of the paper, and where each variant changes a layer ----------------------
+
+GREEN = "#009E73"
+GREY = "0.88"
+OF_R = ("#56B4E9", "#E69F00", GREEN)  # r = -1, 0, 1
+LIGHT_OF_R = ("#DDEFFB", "#FAEBCC", "#CCECE3")  # the same colours for keys farther away
+IDEA_TOKENS = ("the", "cat", "saw", "a", "dog")
+
+
+def draw_fixed_idea():
+    """A row of three numbers, the map that it makes of five tokens, and its kernel."""
+    figure, panels = idea_panels()
+    panels[0].set_title("a row:\n3 numbers")
+    panels[1].set_title("what it adds to the scores:\neach line is the row, shifted")
+    panels[2].set_title("without the light keys, its\nsoftmax is a sliding kernel")
+    draw_cells(panels[0], 2, ["\u03b2\u208b\u2081", "\u03b2\u2080", "\u03b2\u2081"])
+    draw_idea_map(panels[1], lambda i, symbol: f"\u03b2{symbol}")
+    draw_idea_kernel(panels[2], "p = softmax(\u03b2)")
+    return figure
+
+
+def draw_dynamic_idea():
+    """The same for a dynamic term: every token makes a row of its own."""
+    figure, panels = idea_panels()
+    panels[0].set_title("every token makes\nits own 3 numbers")
+    panels[1].set_title("what they add to the scores:\neach line is a row, shifted")
+    panels[2].set_title('without the light keys, its\nsoftmax is a kernel for "saw"')
+    for i, token in enumerate(IDEA_TOKENS):
+        q = "q" + chr(0x2080 + i)  # q with the index i
+        draw_cells(panels[0], i, [f"{q}w\u208b\u2081", f"{q}w\u2080", f"{q}w\u2081"])
+        panels[0].text(-0.7, i, token, ha="right", va="center")
+    draw_idea_map(panels[1], lambda i, symbol: f"q{chr(0x2080 + i)}w{symbol}")
+    draw_idea_kernel(panels[2], "p = softmax(q\u2082w\u208b\u2081, q\u2082w\u2080, q\u2082w\u2081)")
+    return figure
+
+
+def idea_panels():
+    """A figure of three panels without axes: the rows, the map and the kernel."""
+    ends = ((-1.9, 2.6), (-1.9, 4.6), (-0.9, 4.9))  # of the x axes
+    widths = [right - left for left, right in ends]
+    figure, panels = load_pyplot().subplots(1, 3, figsize=(7, 3.1), width_ratios=widths)
+    for panel, xlim in zip(panels, ends, strict=True):
+        panel.set(xlim=xlim, ylim=(6.3, -1.3), aspect="equal")
+        panel.axis("off")
+
+    # under the rows: what their cells are
+    for x, (r, place) in enumerate((("\u22121", "before"), ("0", "itself"), ("1", "after"))):
+        panels[0].text(x, 5.1, r, ha="center", va="center")
+        panels[0].text(x, 5.8, place, ha="center", va="center", fontsize=7)
+    panels[0].text(-0.7, 5.1, "r =", ha="right", va="center")
+    return figure, panels
+
+
+def draw_cells(axis, y, texts, x=0, colours=OF_R):
+    """A line of cells with texts, from (x, y) to the right."""
+    for place, (text, colour) in enumerate(zip(texts, colours, strict=False), x):
+        corner = (place - 0.5, y - 0.5)
+        axis.add_patch(load_pyplot().Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white"))
+        axis.text(place, y, text, ha="center", va="center", fontsize=7)
+
+
+def draw_idea_map(axis, text_of):
+    """Line i is a row, shifted to column i. Keys beyond the row get the end number again."""
+    symbols = {-1: "\u208b\u2081", 0: "\u2080", 1: "\u2081"}
+    for i, token in enumerate(IDEA_TOKENS):
+        axis.text(i, -0.9, token, ha="center", va="center")
+        axis.text(-0.8, i, token, ha="right", va="center")
+        for j in range(len(IDEA_TOKENS)):
+            r = max(-1, min(1, j - i))
+            is_near = abs(j - i) <= 1
+            text = text_of(i, symbols[r]) if is_near else ""
+            draw_cells(axis, i, [text], j, [(OF_R if is_near else LIGHT_OF_R)[r + 1]])
+    axis.add_patch(load_pyplot().Rectangle((-0.5, 1.5), 5, 1, fill=False, linewidth=1.5))
+    axis.text(2, 5.1, "light: farther away,", ha="center", va="center")
+    axis.text(2, 5.8, "the end number again", ha="center", va="center")
+
+
+def draw_idea_kernel(axis, definition):
+    """z_2 is the sum of three values, times the three weights of the kernel."""
+    for j, token in enumerate(IDEA_TOKENS):
+        axis.text(j, -0.9, token, ha="center", va="center")
+        draw_cells(axis, 0, ["v" + chr(0x2080 + j)], j, [GREY])
+    for place in (1, 2, 3):
+        axis.plot([place, place], [0.5, 1.5], color="0.5", linewidth=0.8)
+        axis.plot([place, 2], [2.5, 3.5], color="0.5", linewidth=0.8)
+    draw_cells(axis, 2, ["p\u208b\u2081", "p\u2080", "p\u2081"], 1)
+    axis.add_patch(load_pyplot().Rectangle((0.5, 1.5), 3, 1, fill=False, linewidth=1.5))
+    draw_cells(axis, 4, ["z\u2082"], 2, [GREY])
+    axis.text(
+        2, 5.1, "z\u1d62 = \u03a3\u1d63 p\u1d63 v\u1d62\u208a\u1d63", ha="center", va="center"
+    )
+    axis.text(2, 5.8, definition, ha="center", va="center")
+
+
+# A layer from top to bottom: each step, and how which variants change it. "*" is any ending.
+LAYER = (
+    ("x: a vector per token", (("+ a vector per position, in layer 1", "absolute, convbert"),)),
+    (
+        "q, k, v = W x",
+        (
+            ("half of the heads: W depthwise(x)", "conv-*, composite-conv-*"),
+            ("all heads: W (x + depthwise(x))", "canon"),
+        ),
+    ),
+    (
+        "scores: content q_i \u00b7 k_j / \u221ad",
+        (
+            ("nothing is changed or added", "none"),
+            ("q and k are rotated", "rotary"),
+            ("q + b_c in place of q", "xl"),
+        ),
+    ),
+    (
+        "+ rows of queries, read at j \u2212 i",
+        (
+            ("one row for all queries", "fixed, composite*, t5, alibi, fire"),
+            ("each query makes its row", "dynamic, composite*, shaw, xl, deberta"),
+        ),
+    ),
+    ("+ rows of keys, read at i \u2212 j", (("each key makes its row", "composite-key, deberta"),)),
+    ("p = softmax over the keys j", ()),
+    (
+        "z_i = sum of p_ij v_j",
+        (
+            ("v_j + s_r in place of v_j", "shaw"),
+            ("+ depthwise(v)_i", "depthwise, composite-depthwise"),
+        ),
+    ),
+    (
+        "output: W z",
+        (
+            ("mixer: half of the heads convolve", "convbert"),
+            ("mixer: a convolution, no attention", "lightconv, dynamicconv, dilated"),
+            ("mixer: the same, except in one layer", "*-hybrid"),
+        ),
+    ),
+    ("LayerNorm(x + mixer)", ()),
+    ("FFN: W gelu(W x)", ()),
+    ("LayerNorm(x + FFN)", ()),
+)
+MIXER = (1, 7)  # its first and last step
+HEIGHT = 3  # of a step
+
+
+def draw_layer():
+    """A layer of BERT, with the variants beside the step that they change."""
+    figure, axis = load_pyplot().subplots(figsize=(7, 5.6))
+    axis.set(xlim=(0, 100), ylim=(HEIGHT * len(LAYER) + 0.2, -0.6))
+    axis.axis("off")
+
+    # the mixer: a frame around its steps
+    first, last = MIXER
+    corner = (3.5, HEIGHT * first)
+    rectangle = load_pyplot().Rectangle
+    axis.add_patch(
+        rectangle(corner, 33, HEIGHT * (last - first + 1), facecolor="0.95", edgecolor=RED)
+    )
+    axis.text(4.3, HEIGHT * first + 0.6, "mixer", color=RED, va="center")
+
+    # the two residual connections, past the mixer and past the feed-forward network
+    middle = [HEIGHT * number + HEIGHT / 2 for number in range(len(LAYER))]
+    for start, end in ((0, last + 1), (last + 1, len(LAYER) - 1)):
+        y = [middle[start] + 0.3, middle[start] + 0.3, middle[end] - 0.3, middle[end] - 0.3]
+        axis.plot([14, 1.5, 1.5, 14], y, color="0.4", linewidth=0.8, zorder=0)
+
+    axis.plot([20, 20], [middle[0], middle[-1]], color="0.4", linewidth=0.8)
+    axis.text(39, 0.1, "what is changed", va="center", style="italic")
+    axis.text(68, 0.1, "by --variant (*: any ending)", va="center", style="italic")
+    for y, (step, changes) in zip(middle, LAYER, strict=True):
+        draw_step(axis, y, step, changes)
+    return figure
+
+
+def draw_step(axis, y, step, changes):
+    """A box with a step of a layer, and a line of text for each change; y is the middle."""
+    box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "0.4"}
+    axis.text(20, y, step, ha="center", va="center", bbox=box)
+    for number, (what, names) in enumerate(changes):
+        line = y + 0.95 * (number - (len(changes) - 1) / 2)
+        colour = RED if what.startswith("mixer") else "black"
+        axis.text(39, line, what, va="center", fontsize=7, color=colour)
+        axis.text(68, line, names, va="center", fontsize=7, color=BLUE, weight="bold")
+
+
 # --- The command line -----------------------------------------------------------------------------
 
 FIGURES = {
@@ -305,12 +490,19 @@ OF_RESULTS = {
     "loss-by-length": draw_loss_by_length,
 }
 
+DRAWINGS = {
+    "idea": draw_fixed_idea,
+    "idea-dynamic": draw_dynamic_idea,
+    "layer": draw_layer,
+}
+
 
 def parse_arguments(arguments=None):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="Draw a figure of the paper from a run.")
     commands = parser.add_subparsers(dest="figure", required=True)
     commands.add_parser("results", help="the figures of docs/results.md, from results/")
+    commands.add_parser("drawings", help="docs/idea.png, docs/idea-dynamic.png and docs/layer.png")
     for name in (*FIGURES, "loss"):
         add = commands.add_parser(name).add_argument
         add("--out", type=Path, metavar="FILE.png", help="default: RUN/figures/NAME.png")
@@ -327,8 +519,9 @@ def parse_arguments(arguments=None):
 def main(arguments=None):
     """Draw the figures that the command line names, and print the paths of their files."""
     args = parse_arguments(arguments)
-    if args.figure == "results":
-        for name, draw in OF_RESULTS.items():
+    of_docs = {"results": OF_RESULTS, "drawings": DRAWINGS}
+    if args.figure in of_docs:
+        for name, draw in of_docs[args.figure].items():
             save(draw(), DOCS / f"{name}.png")
         return
     if args.figure == "loss":

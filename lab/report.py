@@ -21,7 +21,7 @@ A cell "a +- b" is mean and standard error over the runs of a variant, which dif
 cell "a (b to c)" is a difference and its 95 % interval. An empty cell was not measured. Only runs
 with the same settings may be in one table.
 
-The files in results/ hold such records, behind the tables of README.md and docs/results.md.
+The files in results/ hold such records, behind the tables of docs/.
 """
 
 import argparse

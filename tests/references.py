@@ -279,27 +279,6 @@ def leaning_score(weights, q_i, k_j, i, j, h, config, N):
     return q_i @ weights["terms.leaning.g"][h] * r / math.sqrt(len(q_i))
 
 
-def sandwich_score(weights, q_i, k_j, i, j, h, config, N):
-    """(sum over m < 64 of cos(r f_m) - 64) / (8 (h + 1) / H). Chi et al. 2023; docs/extend.md"""
-    total = -64
-    for m in range(64):
-        total += math.cos((j - i) * 10000 ** (-2 * m / 128))
-    return total / (8 * (h + 1) / config.heads)
-
-
-def alibi_sided_score(weights, q_i, k_j, i, j, h, config, N):
-    """ALiBi; the first half of the heads sees the left only, the others the right only.
-
-    A key that is not seen has the score -1e9, whose weight is 0. An example in docs/extend.md.
-    """
-    half = config.heads // 2
-    if h < half and j > i:
-        return -1e9
-    if h >= half and j < i:
-        return -1e9
-    return alibi_score(weights, q_i, k_j, i, j, h, config, N)
-
-
 def deberta_score(weights, q_i, k_j, i, j, h, config, N):
     """(q_i . k_j + q_i . (W_k P_(j-i)) + k_j . (W_q P_(i-j))) / sqrt(3d). He et al. 2021"""
     P = weights["P"]  # (K, C)
@@ -333,8 +312,6 @@ SCORE_TERMS = {
     "rotary": rotary_score,
     "kerple": kerple_score,
     "leaning": leaning_score,
-    "sandwich": sandwich_score,
-    "alibi-sided": alibi_sided_score,
 }
 
 # The same arguments -> what the term adds to the value.
@@ -535,7 +512,7 @@ def primer(x, attention_mask, weights, variant, config, layer):
     made = []
     for number, name in enumerate(("query", "key", "value")):
         y = zero_padding(linear(x, weights, name), attention_mask)  # (B, N, C)
-        made.append(depthwise_convolution(y, weights, f"convolutions.{number}"))
+        made.append(depthwise_convolution(y, weights, f"convolutions.{number}", config.causal))
     q, k, v = made
     return attend(q, k, v, attention_mask, weights, variant, config)
 
@@ -582,10 +559,11 @@ def released_convbert(x, attention_mask, weights, variant, config, layer):
         values = values.unflatten(-1, (heads, -1))  # (B, N, heads, d)
         z = torch.zeros_like(values)
         for b, i, h in itertools.product(range(B), range(N), range(heads)):
-            near = range(max(i - K // 2, 0), min(i + K // 2, N - 1) + 1)
+            first = i - K + 1 if config.causal else i - K // 2
+            near = range(max(first, 0), min(first + K, N))
             keys = [j for j in near if attention_mask[b, j]]
             if keys:
-                p = softmax([rows[b, j, h, j - i + K // 2] for j in keys])
+                p = softmax([rows[b, j, h, j - first] for j in keys])
                 for p_j, j in zip(p, keys, strict=True):
                     z[b, i, h] = z[b, i, h] + p_j * values[b, j, h]
         return z.flatten(2)  # (B, N, heads, d) -> (B, N, heads * d)
@@ -631,7 +609,8 @@ def local_mean(x, attention_mask, weights, variant, config, layer):
         for i in range(len(v[b])):
             near = []
             for j in range(len(v[b])):
-                if attention_mask[b, j] and abs(j - i) <= k:
+                is_seen = attention_mask[b, j] and not (config.causal and j > i)
+                if is_seen and abs(j - i) <= k:
                     near.append(v[b, j])
             if attention_mask[b, i]:
                 z[b, i] = sum(near) / len(near)

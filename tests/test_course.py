@@ -79,6 +79,10 @@ def test_a_wrong_function_costs_only_its_own_points(tmp_path, capsys):
         assert reason in printed
 
 
+def test_a_student_runs_the_tests_of_one_function():
+    assert main(["test", "lowest_at_padding"]) == 0
+
+
 def test_every_mistake_changes_one_piece_of_a_graded_function():
     assert {mistake.function for mistake in MISTAKES} == set(BLANKS)
     for mistake in MISTAKES:
@@ -108,6 +112,7 @@ def test_gradescope_gets_a_test_for_each_function(tmp_path):
     [
         ["blank", str(ROOT)],
         ["blank", str(ROOT / "lab/out")],
+        ["test", "no_such_function"],
         ["grade", "no-such-folder"],
         ["grade", str(ROOT / "README.md")],
         ["grade", str(ROOT), str(ROOT / "lab"), "--gradescope", "out.json"],

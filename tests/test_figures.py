@@ -1,6 +1,7 @@
 """lab/look.py and lab/figures.py: the maps and kernels are those that the model uses."""
 
 import json
+from fnmatch import fnmatch
 
 import numpy as np
 import pytest
@@ -118,11 +119,19 @@ def test_every_figure_is_a_png_file(name, run, run_program):
     assert (run / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_the_figures_of_the_results_are_drawn_from_the_records(tmp_path, monkeypatch, run_program):
+@pytest.mark.parametrize("name", ["results", "drawings"])
+def test_the_figures_of_the_documents_need_no_run(name, tmp_path, monkeypatch, run_program):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(figures, "DOCS", tmp_path)
-    assert run_program(figures.main, "results").code == 0
+    assert run_program(figures.main, name).code == 0
     assert len(list(tmp_path.glob("*.png"))) == 3
+
+
+def test_the_drawing_of_a_layer_has_a_place_for_every_variant():
+    names = [names for _, changes in figures.LAYER for _, names in changes]
+    patterns = ", ".join(names).split(", ")
+    for variant in VARIANTS:
+        assert any(fnmatch(variant, pattern) for pattern in patterns), variant
 
 
 @pytest.mark.parametrize(

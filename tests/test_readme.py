@@ -1,4 +1,4 @@
-"""README.md: its length, its commands, and its two examples of a new variant, run as printed."""
+"""The pages: the ten lines, links, outputs, commands, and the examples of new variants, run."""
 
 import ast
 import inspect
@@ -21,6 +21,7 @@ from support.glue_table import PUBLISHED
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*DOCUMENTS, *sorted((ROOT / "course").glob("*.md"))]
 
 
 # --- The first screen -----------------------------------------------------------------------------
@@ -34,17 +35,30 @@ def test_the_ten_lines_are_those_of_attention():
     assert ast.unparse(ast.parse(shown)) == ast.unparse(code)
 
 
-def test_the_variants_of_the_paper_have_their_published_score():
-    """A line of the table: names, what they are, and as many scores at its end."""
+def test_the_table_of_the_paper_has_its_variants():
     table = README.split("| `--variant` |")[1].split("\n\n")[0]
-    found = {}
-    for line in table.splitlines()[2:]:
-        _, first, *_, last, _ = line.split("|")
-        names = re.findall(r"`([\w-]+)`", first)
-        found |= dict(zip(names, last.strip().split(", "), strict=True))
-    published = {name: means.split()[-1] for name, (means, _) in PUBLISHED["small"].items()}
-    assert found == published
-    assert set(found) <= set(VARIANTS)
+    names = re.findall(r"^\| (.*?) \|", table, flags=re.M)
+    found = re.findall(r"`([\w-]+)`", " ".join(names))
+    assert set(found) == set(PUBLISHED["small"]) <= set(VARIANTS)
+
+
+# --- Links ----------------------------------------------------------------------------------------
+
+
+def anchors_of(path):
+    """The names of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_relative_link_leads_to_a_file_and_a_heading(page):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        if not target.startswith("https://"):
+            file, _, anchor = target.partition("#")
+            path = page.parent / file if file else page
+            assert path.exists(), target
+            assert not anchor or anchor in anchors_of(path), target
 
 
 # --- The tour -------------------------------------------------------------------------------------
@@ -58,10 +72,10 @@ def test_every_output_of_the_tour_is_recorded():
     outputs += re.findall(r"^    (\w+ \w+: held-out loss .*)$", tour, re.M)
     assert len(outputs) == 14
     outputs += re.findall(r"^\| \w+(?: of 32 paradigms)? \| [\d.]+ \|$", tour, re.M)
-    assert len(outputs) == 14 + 14
+    assert len(outputs) == 14 + 7
     outputs += re.findall(r"^\[MASK\].*$", README, re.M)
     outputs += re.findall(r"`(step .*)`", README)
-    assert len(outputs) == 14 + 14 + 4
+    assert len(outputs) == 14 + 7 + 4
     for line in outputs:
         assert line in recorded
 
@@ -147,7 +161,7 @@ def copy_with_examples(tmp_path_factory):
     for name in ("docs/extend.md", "docs/differences.md"):
         text = (ROOT / name).read_text(encoding="utf-8")
         examples += re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len(examples) == 8
+    assert len(examples) == 6
     with open(copy / "attention.py", "a", encoding="utf-8") as file:
         for example in examples:
             file.write("\n\n" + example)
@@ -167,7 +181,7 @@ def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
     every parameter learns.
     """
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/science"]
-    documents = "kerple or leaning or sandwich or alibi-sided or primer or convbert-released"
+    documents = "kerple or leaning or primer or convbert-released"
     tests = "adds_what_its_loop_adds or equals_its_loops or amount_of_padding"
     tests += " or every_parameter_learns"
     chosen = f"fixed-key or local-mean or (({tests}) and ({documents}))"
@@ -177,8 +191,7 @@ def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
 
 
 def test_the_examples_train_from_the_command_line(copy_with_examples, small_text, tmp_path):
-    examples = ["fixed-key", "local-mean", "kerple", "leaning", "sandwich", "alibi-sided"]
-    examples += ["primer", "convbert-released"]
+    examples = ["fixed-key", "local-mean", "kerple", "leaning", "primer", "convbert-released"]
     arguments = ["pretrain.py", "--variant", *examples, "--steps", "2"]
     arguments += ["--corpus", str(small_text.file)]
     arguments += ["--cache_dir", str(small_text.cache), "--out_dir", str(tmp_path / "runs")]

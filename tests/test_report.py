@@ -281,18 +281,6 @@ def noise():
     return rows
 
 
-def summary():
-    rows = []
-    for language, files, measures in (
-        ("toy language", ALL_TOY, TOY),
-        ("English", ["english"], (LOSS, report.BLIMP)),
-    ):
-        for measure in measures:
-            cells = [report.cell(records_of(*files), variant, measure) for variant in ORDER]
-            rows.append([f"{language}: {measure.title}", *cells])
-    return rows
-
-
 def first_command():
     rows = []
     for x in records_of("first-command"):
@@ -346,7 +334,6 @@ DISTANT = (*ORDER[1:], "fire", "xl", "rotary", "lightconv", "dynamicconv", "dila
 MEASURED = (*ORDER[1:], "composite-key", "composite-conv-qkv", "xl", "rotary", "deberta")
 MEASURED += ("lightconv", "dynamicconv")
 TABLES = {
-    "summary": summary,
     "lesson": partial(means, ["lesson"], (report.PARAMETERS, LOSS, ACCURACY, PAIRS)),
     "toy-language": partial(means, ["toy"], TOY),
     "toy-distances": distances,

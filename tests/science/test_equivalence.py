@@ -190,7 +190,7 @@ def left_over_right(mixer, x):
 def test_if_keys_are_equal_all_queries_of_fixed_prefer_the_same_side_and_those_of_dynamic_do_not():
     """p_left / p_right is exp(beta_-1 - beta_1), or exp(q_i . (w_-1 - w_1) / sqrt(d)) in dynamic.
 
-    What follows from it for a small task: docs/tour.md, section 2.
+    What follows from it for a small task: docs/tour.md, exercise 5.
     """
     x = draw(B, N, C)
     fixed = mixer_of("fixed")

@@ -1,0 +1,3 @@
+import lab
+
+print(lab.__doc__)

@@ -28,9 +28,7 @@ import argparse
 import json
 import math
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
-from random import Random
 
 import torch
 from tokenizers import Tokenizer
@@ -46,7 +44,7 @@ from lab.translation import (
     encode_pairs,
     load_bleu,
     read_pairs,
-    remove_spans,
+    spans_of,
     train_bpe,
 )
 from model import BertConfig, BertForMaskedLM, Layer, initialise, parameter_count
@@ -55,12 +53,14 @@ from pretrain import (
     CODE,
     Recipe,
     Trainer,
+    add_training,
     prediction_count,
     result_of,
     save_all,
     step_seed,
+    with_options,
 )
-from support.commands import UserError, given_options, number, positive_int, run_command, utf8_text
+from support.commands import UserError, positive_int, run_command, utf8_text
 from support.devices import autocast, choose_device, to_device
 from support.files import load_checkpoint, lock, write_text
 from support.runs import code_digests, made_by
@@ -69,13 +69,14 @@ from support.tokenizer import CLS, IGNORED, MASK, PAD, SEP, UNK
 # As in Vaswani et al. 2017. BERT's are 0.9, 0.999 and 1e-6.
 ADAM = {"betas": (0.9, 0.98), "eps": 1e-8}
 
-# Sizes, and how long and how fast a model is trained. A batch has batch_size pairs on average.
+# Sizes, and how long and how fast a model is trained, on the toy language and on other pairs. A
+# batch has batch_size pairs on average. Smoothing: see train_step.
+SIZES = dict(hidden_size=128, heads=4, embedding_size=128)
+TOY_SIZES = dict(layers=2, ffn_size=512, **SIZES)
+REAL_SIZES = dict(layers=4, ffn_size=256, **SIZES)
 TOY = Recipe(1_000, batch_size=32, seq_len=64, lr=2e-3, warmup_steps=100, dropout=0.0)
-TOY_SIZES = dict(layers=2, hidden_size=128, ffn_size=512, heads=4, embedding_size=128)
 REAL = Recipe(4_500, batch_size=128, seq_len=96, lr=3e-3, warmup_steps=400, dropout=0.2)
-REAL_SIZES = dict(layers=4, hidden_size=128, ffn_size=256, heads=4, embedding_size=128)
-SMOOTHING = {"toy": 0.0}  # label smoothing; of all other pairs:
-REAL_SMOOTHING = 0.1
+SMOOTHING = 0.1  # of pairs other than the toy language's
 
 PAIRS_AT_ONCE = 64  # that are translated, or tested, in one batch
 BEAM = 5
@@ -242,10 +243,9 @@ def translate(model, tokenizer, texts, beam=1, penalty=1.0):
     """The translations of texts, in their order. The model must be in evaluation mode."""
     device = model.bias.device
     longest = model.config.max_length
-    ids = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
-    for text, each in zip(texts, ids, strict=True):
-        if len(each) > longest - 2:
-            raise UserError(f"{text[:40]!r} ... has {len(each)} tokens, more than {longest - 2}")
+    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    if max(len(each) for each in ids) > longest - 2:
+        raise UserError(f"a text has more than {longest - 2} tokens")
 
     # in batches of similar length
     translations = [""] * len(ids)
@@ -314,8 +314,8 @@ def train_step(trainer, batches):
         hidden = trainer.model(source, target)  # (B, N, C)
         M = prediction_count(labels, causal=True)
         logits, targets = trainer.model.masked_logits(hidden, labels, M)  # (M, V), (M,)
-        # the mean over the labels of the batch; smoothing: a little of the right token's
-        # probability is asked for all others
+        # The mean over the labels of the batch. Smoothing asks for a little probability of all
+        # tokens, so that the right one need not become certain (Vaswani et al. 2017).
         loss = F.cross_entropy(
             logits, targets, reduction="sum", label_smoothing=settings["smoothing"]
         )
@@ -328,9 +328,9 @@ def train_step(trainer, batches):
 def evaluate(model, pairs, device, dtype):
     """(loss in nats, share of right tokens, share of exact targets); nothing is written.
 
-    Each token is predicted from the right beginning. An exact target is still what greedy search
-    writes: its first
-    token is right, so the second one is predicted from the right beginning, and so on.
+    Each token is predicted from the right beginning of its target. If all tokens of a target are
+    right, greedy search writes it, too: its first token is right, so it predicts the second one
+    from the right beginning, and so on.
     """
     model.eval()
     sums = torch.zeros(4, dtype=torch.float64)  # loss, right tokens, labels, exact targets
@@ -390,45 +390,38 @@ def train(model, settings, batches, held_out, folder, device, dtype):
 # --- The test -------------------------------------------------------------------------------------
 
 
-def test(model, tokenizer, held_out, with_bleu, longest, device, dtype):
-    """{name of a set: its results} of a trained model."""
+def test(model, tokenizer, held_out, with_bleu, device, dtype):
+    """What a trained model does with each held-out set: {"loss", "tokens" and "exact" in per cent}.
+
+    with_bleu: also BLEU of the last set, greedy and with a beam. The penalty of length is the one
+    that is best on the first set; with one set only, it is 1.
+    """
     model.eval()
     results = {"made_by": made_by(device)}
     for name, pairs in held_out.items():
-        _, accuracy, exact = evaluate(model, encode_pairs(tokenizer, pairs, longest), device, dtype)
-        model.eval()
-        results[name] = {"tokens": round(100 * accuracy, 2), "exact": round(100 * exact, 2)}
-    if with_bleu:
-        with autocast(device, dtype):
-            results["bleu"] = test_bleu(model, tokenizer, held_out)
-    return results
+        ids = encode_pairs(tokenizer, pairs, model.config.max_length)
+        loss, tokens, exact = evaluate(model, ids, device, dtype)
+        results[name] = {"loss": loss, "tokens": 100 * tokens, "exact": 100 * exact}
+    if not with_bleu:
+        return results
 
-
-def test_bleu(model, tokenizer, held_out):
-    """BLEU of the last set, greedy and with a beam. The penalty of length is chosen on the first.
-
-    With one set only, it cannot be chosen, and is 1.
-    """
-    names = list(held_out)
-    penalties = PENALTIES if len(names) > 1 else (1.0,)
-
-    def score(name, beam, penalty=1.0):
+    def score(name, beam=BEAM, penalty=1.0):
         sources, references = zip(*held_out[name], strict=True)
-        return bleu(translate(model, tokenizer, list(sources), beam, penalty), list(references))
+        with autocast(device, dtype):
+            return bleu(translate(model, tokenizer, sources, beam, penalty), references)
 
-    chosen_on = {}
-    if len(penalties) > 1:
-        chosen_on = {penalty: score(names[0], BEAM, penalty) for penalty in penalties}
+    first, *_, last = ["", *held_out]
+    chosen_on = {penalty: score(first, penalty=penalty) for penalty in PENALTIES if first}
     penalty = max(chosen_on, key=chosen_on.get, default=1.0)
-    return {
-        "set": names[-1],
-        "greedy": score(names[-1], 1),
-        "beam": score(names[-1], BEAM, penalty),
-        "width": BEAM,
+    results["BLEU"] = {
+        "set": last,
+        "greedy": score(last, beam=1),
+        "beam": score(last, penalty=penalty),
         "penalty": penalty,
-        names[0]: chosen_on,
+        "penalties": chosen_on,
         "signature": str(load_bleu().get_signature()),
     }
+    return results
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -448,29 +441,24 @@ def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(
         usage="%(prog)s [options]        train a model\n       %(prog)s RUN TEXT         translate",
         description="Encoder and decoder: translation with any mixer.",
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add("words", nargs="*", type=utf8_text, metavar="RUN TEXT", help="translate with this run")
+    add("--beam", type=positive_int, default=BEAM, help="of this translation (%(default)s)")
     add("--variant", choices=VARIANTS, default="composite", metavar="NAME", help="of attention.py")
     add("--data", default="toy", help="toy, multi30k, or a file of `source TAB target` (toy)")
     add("--examples", type=positive_int, help="pairs to train on, at most (all)")
     add("--pretrain", type=positive_int, metavar="STEPS", help="before: write what was removed")
-    by_data = "(default by data, printed when the run starts)"
-    add("--steps", type=positive_int, help=f"updates of the weights {by_data}")
-    add("--batch_size", type=positive_int, help=f"pairs, on average {by_data}")
-    add("--lr", type=number(float, 1e-12), help=f"its peak, not in pre-training {by_data}")
-    add("--dropout", type=number(float, 0, 1), help=by_data)
-    add("--seed", type=number(int, 0), default=0, help="(0)")
-    add("--beam", type=positive_int, default=BEAM, help="of translating a TEXT (%(default)s)")
-    add("--out_dir", type=Path, default="runs", help="folder of the runs (runs)")
     add("--cache_dir", type=Path, default="cache", help="for the download (cache)")
     add("--device", default="auto", help="auto, cpu, cuda, ... (auto)")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
+    add_training(add)
     return parser.parse_args(arguments)
 
 
 def main(arguments=None):
-    """Train and test a model, or translate a text with a model."""
+    """Train and test a model for each seed, or translate a text."""
     args = parse_arguments(arguments)
     if args.words:
         if len(args.words) != 2:
@@ -480,103 +468,82 @@ def main(arguments=None):
         folder, text = args.words
         print(*translate(*load_seq2seq(folder), [text], args.beam))
         return
+    if args.data != "toy":
+        load_bleu()  # missing: say it before the work, not after it
+    pairs = read_pairs(args.data, args.cache_dir)
+    for seed in args.seed:
+        train_and_test(args, pairs, seed)
+
+
+def train_and_test(args, pairs, seed):
+    """One run: pre-training by spans if it is asked for, training, and the test."""
     device, dtype = choose_device(args.device, args.dtype)
     is_toy = args.data == "toy"
-    if not is_toy:
-        load_bleu()  # missing: say it before the work, not after it
-
-    # pairs of texts, and their tokens: one vocabulary for both languages
-    pairs = read_pairs(args.data, args.cache_dir)
-    tokenizer = train_bpe([text for pair in pairs.train for text in pair])
-    recipe = replace(TOY if is_toy else REAL, **given_options(args, asdict(TOY)))
-    recipe = replace(recipe, warmup_steps=min(recipe.warmup_steps, max(1, recipe.steps // 10)))
-    encode = partial(encode_pairs, tokenizer, longest=recipe.seq_len)
-    train_ids = encode(pairs.train)
-    held_out = encode(next(iter(pairs.held_out.values())))
-
-    # the model: its initial weights depend on the seed
-    torch.manual_seed(step_seed(args.seed, 0, "weights"))
+    recipe = with_options(TOY if is_toy else REAL, args)
     sizes = TOY_SIZES if is_toy else REAL_SIZES
-    options = {"max_length": recipe.seq_len, "dropout": recipe.dropout}
-    config = BertConfig(args.variant, tokenizer.get_vocab_size(), **sizes, **options)
-    model = Seq2Seq(config)
-    folder = run_folder(args)
+
+    # one vocabulary for both languages
+    tokenizer = train_bpe([text for pair in pairs.train for text in pair])
+    train_ids = encode_pairs(tokenizer, pairs.train, recipe.seq_len)
+    first_held_out = next(iter(pairs.held_out.values()))
+    held_out = encode_pairs(tokenizer, first_held_out, recipe.seq_len)
+
+    # the model, whose initial weights depend on the seed
+    torch.manual_seed(step_seed(seed, 0, "weights"))
+    options = dict(max_length=recipe.seq_len, dropout=recipe.dropout)
+    model = Seq2Seq(BertConfig(args.variant, tokenizer.get_vocab_size(), **sizes, **options))
+    folder = run_folder(args, seed)
     print(f"{args.variant}: {VARIANTS[args.variant].equation}")
     print(f"  {parameter_count(model):,} parameters, {recipe}, folder {folder}")
     settings = {
-        "task": "seq2seq",
+        "task": "translation",
         "variant": args.variant,
         "data": f"{Path(args.data).stem} {pairs.digest()}",
         **asdict(recipe),
         **sizes,
-        "smoothing": SMOOTHING.get(args.data, REAL_SMOOTHING),
-        "seed": args.seed,
+        "smoothing": 0.0 if is_toy else SMOOTHING,
+        "examples": args.examples,
+        "pretrain": args.pretrain,
+        "seed": seed,
         "dtype": str(dtype).removeprefix("torch."),
     }
 
     # write what was removed from the texts of both languages
     if args.pretrain:
-        spans = spans_of(train_ids, args.seed)
-        rates = {"steps": args.pretrain, "warmup_steps": max(1, args.pretrain // 10)}
-        before = {**settings, **rates, "lr": (TOY if is_toy else REAL).lr, "task": "spans"}
+        spans = spans_of(train_ids, seed)
+        own = {"task": "spans", "examples": None, "steps": args.pretrain, "lr": TOY.lr}
+        own["warmup_steps"] = max(1, args.pretrain // 10)
         batches = PairBatches(spans[HELD_OUT:], tokenizer, recipe.seq_len)
         print("pre-training: write the removed spans")
-        train(model, before, batches, spans[:HELD_OUT], folder / "spans", device, dtype)
-        settings["pretrain"] = args.pretrain
+        held_out_spans = spans[:HELD_OUT]
+        train(model, settings | own, batches, held_out_spans, folder / "spans", device, dtype)
 
     # translate
-    if args.examples:
-        train_ids = train_ids[: args.examples]
-        settings["examples"] = len(train_ids)
-    batches = PairBatches(train_ids, tokenizer, recipe.seq_len)
-    print(f"training on {len(train_ids):,} pairs")
+    batches = PairBatches(train_ids[: args.examples], tokenizer, recipe.seq_len)
+    print(f"training on {len(batches.pairs):,} pairs")
     train(model, settings, batches, held_out, folder, device, dtype)
 
-    # test it
+    # test it, and show three translations
     path = folder / "test.json"
     if not path.exists():
-        results = test(model, tokenizer, pairs.held_out, not is_toy, recipe.seq_len, device, dtype)
+        results = test(model, tokenizer, pairs.held_out, not is_toy, device, dtype)
         write_text(path, json.dumps(results, indent=2) + "\n")
-    print_test(json.loads(path.read_text(encoding="utf-8")))
-    print_examples(model, tokenizer, next(iter(pairs.held_out.values()))[:3])
+    print(path.read_text(encoding="utf-8"))
+    examples = first_held_out[:3]
+    model.eval()
+    written = translate(model, tokenizer, [source for source, _ in examples])
+    for (source, target), translation in zip(examples, written, strict=True):
+        print(f"  source       {source}\n  reference    {target}\n  translation  {translation}\n")
 
 
-def run_folder(args):
+def run_folder(args, seed):
     """runs/seq2seq-multi30k-shaw-seed1, without what is the default."""
     parts = ["seq2seq", Path(args.data).stem, args.variant]
     if args.pretrain:
         parts.append(f"spans{args.pretrain}")
-    if args.seed:
-        parts.append(f"seed{args.seed}")
+    if args.seed != [0]:
+        parts.append(f"seed{seed}")
     return args.out_dir / "-".join(parts)
-
-
-def spans_of(pairs, seed):
-    """The pairs of pre-training by spans, from the texts of both languages, in random order."""
-    random = Random(seed)
-    texts = [ids for pair in pairs for ids in pair]
-    random.shuffle(texts)
-    return [remove_spans(ids, random) for ids in texts]
-
-
-def print_test(results):
-    for name, values in results.items():
-        if "exact" in values:
-            print(f"{name}: exact {values['exact']:.1f} %, tokens {values['tokens']:.1f} %")
-    if "bleu" in results:
-        values = results["bleu"]
-        print(
-            f"BLEU of {values['set']}: greedy {values['greedy']:.2f}, beam of {values['width']} "
-            f"{values['beam']:.2f} (penalty {values['penalty']}); {values['signature']}"
-        )
-
-
-def print_examples(model, tokenizer, pairs):
-    """Some sources, their references and translations."""
-    model.eval()
-    written = translate(model, tokenizer, [source for source, _ in pairs])
-    for (source, target), translation in zip(pairs, written, strict=True):
-        print(f"\n  source       {source}\n  reference    {target}\n  translation  {translation}")
 
 
 if __name__ == "__main__":

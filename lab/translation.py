@@ -160,18 +160,14 @@ def foreign_phrase(entity, mark=""):
 def train_bpe(texts):
     """A tokenizer of pieces for both languages, by byte-pair encoding (Sennrich et al. 2016).
 
-    Words are what spaces separate. The last piece of a word ends in "</w>", so decoding gives the
-    words back: "un" "der</w>" "a</w>" is "under a".
+    Words are what spaces separate. The first piece of a word begins with the mark of a space, so
+    decoding gives the words back: "\u2581under" "\u2581a" "\u2581tre" "e" is "under a tree".
     """
-    suffix = "</w>"
-    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]", end_of_word_suffix=suffix))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.decoder = decoders.BPEDecoder(suffix=suffix)
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE,
-        special_tokens=list(SPECIAL_TOKENS),
-        end_of_word_suffix=suffix,
-        show_progress=False,
+        vocab_size=VOCABULARY_SIZE, special_tokens=list(SPECIAL_TOKENS), show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
@@ -217,6 +213,14 @@ def remove_spans(ids, random):
     return source, target
 
 
+def spans_of(pairs, seed):
+    """The pairs of pre-training: `remove_spans` of the texts of both languages, in random order."""
+    random = Random(seed)
+    texts = [ids for pair in pairs for ids in pair]
+    random.shuffle(texts)
+    return [remove_spans(ids, random) for ids in texts]
+
+
 # --- BLEU -----------------------------------------------------------------------------------------
 
 
@@ -230,6 +234,6 @@ def load_bleu():
 
 
 def bleu(translations, references):
-    """BLEU in per cent, to two digits: one reference for each translation."""
+    """BLEU in per cent: one reference for each translation."""
     assert len(translations) == len(references)
-    return round(load_bleu().corpus_score(translations, [references]).score, 2)
+    return load_bleu().corpus_score(translations, [references]).score

@@ -1,0 +1,94 @@
+"""lab.seq2seq by its command: a stopped run equals a whole one, and wrong inputs are named."""
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+import torch
+
+from lab import seq2seq, translation
+
+TOY = ("--steps", 4, "--device", "cpu", "--variant", "dynamicconv")
+
+
+@pytest.fixture(autouse=True)
+def few_pairs(monkeypatch):
+    """The toy translation with 100 pairs to train on, and a small model."""
+    monkeypatch.setattr(translation, "TOY_PAIRS", 100)
+    monkeypatch.setattr(translation, "HELD_OUT", 20)
+    monkeypatch.setattr(seq2seq, "HELD_OUT", 20)
+    small = dict(layers=1, hidden_size=16, heads=2, embedding_size=16, ffn_size=16)
+    monkeypatch.setattr(seq2seq, "TOY_SIZES", small)
+
+
+def files_of(folder):
+    """What a run leaves, without times and machines."""
+    weights = torch.load(folder / "model.pt", weights_only=True)
+    results = json.loads((folder / "test.json").read_text())
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    losses = [(line["step"], line["loss"]) for line in log if "loss" in line]
+    return {name: x.tolist() for name, x in weights.items()}, results["dev"], losses
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
+def test_a_run_stopped_in_both_of_its_parts_equals_a_whole_one(run_program, monkeypatch, tmp_path):
+    """Pre-training by spans, then training on 50 pairs."""
+    options = (*TOY, "--pretrain", 4, "--examples", 50)
+    run_program(seq2seq.main, *options, "--out_dir", tmp_path / "whole")
+
+    steps = 0
+    train_step = seq2seq.train_step
+
+    def stopped(*arguments):
+        nonlocal steps
+        steps += 1
+        train_step(*arguments)
+        if steps in (2, 6):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(seq2seq, "train_step", stopped)
+    again = (*options, "--out_dir", tmp_path / "stopped")
+    codes = [run_program(seq2seq.main, *again).code for _ in range(3)]
+    assert codes == [143, 143, 0] and steps == 8
+
+    name = "seq2seq-toy-dynamicconv-spans4"
+    assert files_of(tmp_path / "stopped" / name) == files_of(tmp_path / "whole" / name)
+
+    # a finished run is not trained again
+    out = run_program(seq2seq.main, *again).out
+    assert steps == 8 and out.count("finished before") == 2
+
+
+def test_a_trained_model_translates_and_others_are_refused(run_program, refused, tmp_path):
+    run_program(seq2seq.main, *TOY, "--out_dir", tmp_path)
+    folder = tmp_path / "seq2seq-toy-dynamicconv"
+    assert run_program(seq2seq.main, folder, "the dog scared anna").code == 0
+    assert "not a run of lab.seq2seq" in refused(seq2seq.main, tmp_path, "the dog")
+    assert "name a run and a text" in refused(seq2seq.main, folder)
+    assert "more than 62 tokens" in refused(seq2seq.main, folder, "the dog " * 40)
+    other = ("--steps", 5, "--device", "cpu", "--variant", "dynamicconv", "--out_dir", tmp_path)
+    assert "steps 4 there, 5 here" in refused(seq2seq.main, *other)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (None, "No such file"),
+        ("a\tb\nc d\n", "line 2 is not `source TAB target`"),
+        ("a\tb\n\nc\t \n", "line 3 is not `source TAB target`"),
+        ("a\tb\na\tb\n", "has 1 different pairs"),
+    ],
+)
+def test_pairs_that_cannot_be_read_are_refused_in_one_line(refused, tmp_path, content, message):
+    pytest.importorskip("sacrebleu")
+    path = tmp_path / "pairs.tsv"
+    if content is not None:
+        path.write_text(content)
+    assert message in refused(seq2seq.main, "--data", path)
+
+
+def test_without_sacrebleu_the_advice_comes_before_the_work(refused, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    assert "pip install sacrebleu" in refused(seq2seq.main, "--data", tmp_path / "pairs.tsv")

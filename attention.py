@@ -109,7 +109,8 @@ def composite_attention(q, k, v, w, beta):
     them is a factor that lowers the weight. With two softmaxes that are averaged, a key that only
     one of the two likes would keep half of its weight.
 
-    Why is this a convolution? Take beta alone, and only the keys within k positions. Then
+    Why is this a convolution? Take beta alone, and only the keys within k positions (the code gives
+    farther keys the end number of the row, too). Then
     z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values, and softmax(beta) is its
     kernel. (Exact except at the first and last k tokens, where the window reaches beyond the
     sequence: tests/science/test_equivalence.py.) So a row of K numbers that is added to the scores

@@ -5,9 +5,10 @@
     relative_values(p, table)            what a vector s_r for each r adds to the outputs
     convolve(kernels, value)             every query has a kernel of its own
 
-A row holds one number for each relative position r = j - i from -k to k: K = 2k + 1 numbers. The
-number for r is in column r + k. In code, the reach k has the name `reach`. A key farther away than
-k gets the number at the end of the row (beyond = "clip": Shaw et al. 2018) or 0 ("zero").
+A row holds one number for each relative position r = j - i from -k to k: K = 2k + 1 numbers (k is
+N - 1 for terms without a window). The number for r is in column r + k. In code, the reach k has the
+name `reach`. A key farther away than k gets the number at the end of the row (beyond = "clip": Shaw
+et al. 2018) or 0 ("zero").
 
 Letters: B sequences, H heads, N keys, n queries (n = N, except in blocks of a long sequence), d
 channels per head, W columns of any table.
@@ -37,7 +38,6 @@ def scores_by_index(rows, N, beyond="clip", first=0):
     Args:
         rows: (B, H, n, K), K odd; there may be any leading dimensions.
         N: the number of columns of the map: keys, or for the rows of keys, queries.
-        beyond: "clip" or "zero".
         first: the position of the first query, which is not 0 in a block of a long sequence. With
             first = 1, the two rows a1 b1 c1 and a2 b2 c2 give the last two lines of the map. For
             the rows of the keys it is -first (banded_softmax).
@@ -82,10 +82,8 @@ def scores_by_skew(rows, N, beyond="clip", first=0):
     n, K = rows.shape[-2:]
     reach = K // 2
 
-    # the farthest key to the left: from the last query to key 0
-    # the farthest key to the right: from the first query to key N - 1
-    farthest_left = first + n - 1
-    farthest_right = N - 1 - first
+    farthest_left = first + n - 1  # from the last query to key 0
+    farthest_right = N - 1 - first  # from the first query to key N - 1
 
     # One column for each r from -farthest_left to farthest_right, and the spare one. In the
     # drawing both are 2 and the reach is 1: one more column on the left, and 1 + 1 on the right.
@@ -145,17 +143,17 @@ def skew(x):
 def add_relative_scores(scores, rows, beyond="clip", first=0):
     """scores[i, j] + rows[i, j - i]. The sum overwrites `scores`, which saves the memory of a map.
 
-    scores: (B, H, n, N), must be a sum: its backward does not need it. rows: (B, H, n, K), or fewer
+    scores: (B, H, n, N), a sum: its backward does not need it. rows: (B, H, n, K), or fewer
     dimensions, as in attention.attention. beyond, first: as in `scores_by_index`.
     """
     n, N = scores.shape[-2:]
     rows = rows.to(scores.dtype)
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
-    # The skew is for longer sequences: on one CPU, it saves 2 to 10 % of a training step in bf16,
-    # and costs 3 to 30 % in float32 (docs/speed.md). It is not for the rows of keys in a block of a
-    # long sequence: with 4,096 keys and 128 queries, each row would become 4,224 wide. And it is
-    # not for the compiler, which makes slow code of it.
+    # The skew is for longer sequences, which are trained in bf16: there it saves 2 to 10 % of a
+    # step on one CPU (in float32 it costs 3 to 30 %: docs/speed.md). It is not for the rows of keys
+    # in a block of a long sequence: with 4,096 keys and 128 queries, each row would become 4,224
+    # wide. And it is not for the compiler, which makes slow code of it.
     if torch.compiler.is_compiling() or min(n, N) <= SHORT or n > N:
         return scores.add_(scores_by_index(rows, N, beyond, first))
     return scores.add_(scores_by_skew(rows, N, beyond, first))
@@ -243,7 +241,8 @@ def banded_softmax(scores, unseen, query_rows=None, key_rows=None, beyond="clip"
     return scores.softmax(dim=-1)
 
 
-# A decorator for what the compiler must leave alone: it would unroll a loop over blocks.
+# A decorator for what the compiler must leave alone, with all that it calls: it would unroll a loop
+# over blocks. So sequences above attention.LONGEST_WHOLE are always computed eagerly.
 not_compiled = torch.compiler.disable
 
 
@@ -295,8 +294,7 @@ def convolve(kernels, value, causal=False):
                                                    [ v_(i+1) ]
                                                    [ v_(i+2) ]
 
-    kernels: (B, H, N, K), one per query. value: (B, H, N, d); values beyond the ends of the
-    sequence are 0. Returns (B, H, N, d).
+    kernels: (B, H, N, K). value: (B, H, N, d), and 0 beyond its ends. Returns (B, H, N, d).
     """
     N = value.shape[-2]
     reach = kernels.shape[-1] // 2
@@ -311,9 +309,9 @@ def convolve(kernels, value, causal=False):
     # columns, here 4.
     matrices = skew(F.pad(kernels, (0, n)))  # (B, H, blocks, n, K + n) -> (B, H, blocks, n, n + 2k)
 
-    # The values that each block meets: k more tokens on each side. unfold(dimension, size, step)
-    # cuts pieces of n + 2k values, each n after the one before. They overlap; unfold copies none.
-    # Causal: all 2k on the left, so the K columns stand for r = -2k to 0.
+    # The values that each block meets: k more on each side (causal: all 2k on the left, so the K
+    # columns stand for r = -2k to 0). unfold(dimension, size, step) cuts pieces of n + 2k values,
+    # each n after the one before. They overlap; unfold copies none.
     left = 2 * reach if causal else reach
     near = F.pad(value, (0, 0, left, 2 * reach - left + spare))  # (B, H, N + spare + 2k, d)
     near = near.unfold(-2, n + 2 * reach, n)  # (B, H, blocks, d, n + 2k)

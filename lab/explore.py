@@ -111,7 +111,6 @@ def describe_run(folder, sentence, off=()):
     config = model.config
     changed = without_terms(model, off)
     layers = [describe_layer(changed, ids, layer) for layer in range(1, config.layers + 1)]
-    asked = [changed, model] if can_answer else []
 
     # what names the run
     variant = VARIANTS[config.variant]
@@ -126,7 +125,7 @@ def describe_run(folder, sentence, off=()):
         "tokens": pieces,
         "terms": variant.terms,
         "unknown": unknown_words(tokenizer, sentence),
-        "answers": [best_words(each, tokenizer, ids) for each in asked],
+        "answers": [best_words(each, tokenizer, ids) for each in (changed, model) if can_answer],
         "layers": layers,
     }
 
@@ -298,9 +297,9 @@ class PageServer(ThreadingHTTPServer):
     lock = threading.Lock()
 
     def choices(self):
-        """The names of the runs that the page may show: the given ones, and those beside them."""
-        beside = sorted(Path(self.runs[0]).parent.glob("*/model.pt"))
-        return list(dict.fromkeys([*self.runs, *(str(path.parent) for path in beside)]))
+        """The names of the runs that the page may show: those given, and those beside the first."""
+        beside = Path(self.runs[0]).parent.glob("*/model.pt")
+        return sorted({*self.runs, *(str(path.parent) for path in beside)})
 
     def handle_error(self, *request):
         """Print the traceback of an error; that a browser closed its connection is none."""
@@ -319,14 +318,10 @@ class Exchange(BaseHTTPRequestHandler):
     timeout = 10  # seconds; then a connection that says nothing is closed
 
     def do_GET(self):
-        self.respond("/", "text/html", self.page)
+        self.respond("/", "text/html", lambda: make_page(FIRST_SENTENCE, self.server.runs))
 
     def do_POST(self):
         self.respond("/numbers", "application/json", self.numbers)
-
-    def page(self):
-        """The page, before its first question."""
-        return make_page(FIRST_SENTENCE, self.server.runs)
 
     def numbers(self):
         """What the page asks for, {"sentence": text, "runs": names, "off": terms}, as JSON."""

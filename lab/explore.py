@@ -261,7 +261,7 @@ def pack(numbers):
     the point would take 8 or 9.
     """
     array = numbers.numpy().astype("<f4")  # 4 bytes each, the lowest first
-    text = base64.b64encode(array.tobytes()).decode("ascii")
+    text = base64.b64encode(array.tobytes()).decode()
     return {"shape": list(array.shape), "float32": text}
 
 
@@ -357,7 +357,7 @@ class Exchange(BaseHTTPRequestHandler):
             text = make_text()
         except Refused as error:
             status, text = error.args
-        except (UserError, FileNotFoundError, json.JSONDecodeError) as error:
+        except (UserError, json.JSONDecodeError) as error:
             status, text = 400, str(error)
         if status != 200:
             kind = "text/plain"
@@ -398,17 +398,21 @@ def serve(runs, port, opens_browser):
     print(f"{address}   Ctrl-C ends it", flush=True)
     if opens_browser:
         threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
-    server.serve_forever()
+    try:
+        server.serve_forever()
+    finally:
+        # Python must not end while a thread is inside PyTorch: the process would be aborted
+        server.lock.acquire()
 
 
 # --- The command line -----------------------------------------------------------------------------
 
 
 def parse_arguments(arguments=None):
-    parser = argparse.ArgumentParser(description="A page that shows the inside of a model.")
+    about = 'Serve a page that shows the inside of a model, or after RUN "a sentence" write one.'
+    parser = argparse.ArgumentParser(description=about)
     add = parser.add_argument
-    about = 'one or two folders of pretrain.py; then "a sentence", to write a file about it'
-    add("words", nargs="+", type=utf8_text, metavar="RUN", help=about)
+    add("words", nargs="+", type=utf8_text, metavar="RUN", help="one or two folders of pretrain.py")
     add("--html", type=Path, metavar="FILE.html", help="default: RUN/figures/explore.html")
     add("--port", type=number(int, 1, 65536), default=0, help="default: a free one")
     add("--no_browser", action="store_true", help="print the address only")
@@ -423,10 +427,7 @@ def main(arguments=None):
         *runs, sentence = runs
     runs = [str(Path(folder)) for folder in runs]
     if len(runs) > 2:
-        raise UserError(
-            "give one or two runs, then the sentence in quotation marks, "
-            'as in: RUN RUN2 "the dog barks."'
-        )
+        raise UserError('give one or two runs, then a sentence, as in: RUN "the dog barks."')
     if sentence is None:
         if args.html:
             raise UserError("--html writes a file about a sentence: give a sentence, too")

@@ -103,13 +103,12 @@ def best_words(model, tokenizer, ids):
 
     In a left-to-right model: the five best next words after each token. ids: (1, N).
     """
-    is_causal = getattr(model.config, "causal", False)
     mask = tokenizer.token_to_id("[MASK]")
-    p = model.lm_head(model.bert(ids))[0].softmax(dim=-1)  # (N, V)
+    hidden = model.bert(ids)[0]  # (N, C)
     answers = {}
     for token, token_id in enumerate(ids[0].tolist()):
-        if is_causal or token_id == mask:
-            top = p[token].topk(5)
+        if token_id == mask or getattr(model.config, "causal", False):
+            top = model.lm_head(hidden[token]).softmax(dim=-1).topk(5)  # (V,) -> (5,)
             words = [readable_piece(tokenizer, i) for i in top.indices.tolist()]
             answers[token] = list(zip(words, top.values.tolist(), strict=True))
     return answers

@@ -342,7 +342,7 @@ class Exchange(BaseHTTPRequestHandler):
         """The JSON value that the browser sent."""
         if self.headers.get_content_type() != "application/json":
             raise Refused(415, "a question is JSON")
-        length = self.headers.get("Content-Length", "")
+        length = self.headers["Content-Length"] or ""
         if not length.isdecimal():
             raise UserError("a question says in Content-Length how many bytes it has")
         if len(length) > 5:
@@ -369,7 +369,7 @@ class Exchange(BaseHTTPRequestHandler):
 
     def refuse_others(self, path):
         """Only the page itself, only from this machine, and nothing else than its two paths."""
-        host = self.headers.get("Host", "")
+        host = self.headers["Host"] or ""
         origin = self.headers["Origin"]
         if host.split(":")[0] not in ("127.0.0.1", "localhost"):
             raise Refused(403, "this page has the address 127.0.0.1")
@@ -409,8 +409,7 @@ def serve(runs, port, opens_browser):
 
 
 def parse_arguments(arguments=None):
-    about = 'Serve a page that shows the inside of a model, or after RUN "a sentence" write one.'
-    parser = argparse.ArgumentParser(description=about)
+    parser = argparse.ArgumentParser(description='Serve a page, or with "a sentence" write one.')
     add = parser.add_argument
     add("words", nargs="+", type=utf8_text, metavar="RUN", help="one or two folders of pretrain.py")
     add("--html", type=Path, metavar="FILE.html", help="default: RUN/figures/explore.html")

@@ -360,6 +360,8 @@ def test_a_browser_that_is_closed_in_the_middle_of_an_answer_prints_nothing(serv
 
 
 def be_explore(*words):
+    # a shell may have started the tests in the background, where Ctrl-C is ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run_command(lambda: explore.main(words))
 
 

@@ -337,6 +337,7 @@ def test_a_mistake_in_the_page_is_one_line_and_the_next_question_is_answered(ser
 
 
 def test_a_silent_connection_keeps_nobody_waiting_and_is_closed(server, monkeypatch):
+    assert explore.Exchange.timeout > 0  # seconds; None would be for ever
     monkeypatch.setattr(explore.Exchange, "timeout", 1000)
     with socket.create_connection(server.server_address):
         assert request(server, "GET", "/")[0] == 200
@@ -362,6 +363,7 @@ def test_a_browser_that_is_closed_in_the_middle_of_an_answer_prints_nothing(serv
 def be_explore(*words):
     # a shell may have started the tests in the background, where Ctrl-C is ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    explore.Exchange.timeout = 1000
     run_command(lambda: explore.main(words))
 
 
@@ -383,6 +385,11 @@ def test_ctrl_c_ends_it_with_an_open_connection_and_only_127_0_0_1_is_served(tmp
             time.sleep(0.05)
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.2", port), timeout=10)
+
+    # when a later connection is answered, the first one has its thread
+    page = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    page.request("GET", "/")
+    assert page.getresponse().status == 200
     os.kill(process.pid, signal.SIGINT)
     process.join(60)
     assert process.exitcode == 130

@@ -1,13 +1,17 @@
 """An HTML page that shows the inside of a model: how the scores of a token are a sum of terms.
 
-    python -m lab.explore RUN "the dog barks."                        one run
-    python -m lab.explore RUN RUN2 "the dog barks."                   two runs, compared
-    python -m lab.explore RUN "the dog barks." --html dog.html        another file
+    python -m lab.explore RUN                                a page that answers what is typed
+    python -m lab.explore RUN RUN2                           two runs, compared
+    python -m lab.explore RUN [RUN2] "the dog barks."        a file about this sentence
 
-RUN is a folder that pretrain.py wrote. The page is one file, which any browser opens; it loads
-nothing from a network. For every layer and head it shows the attention map next to the map of the
-kernel alone, the terms whose sum is the scores of a token, and the kernels. Without --html, the
-file is RUN/figures/explore.html of the first RUN.
+RUN is a folder that pretrain.py wrote. For every layer and head the page shows the terms whose sum
+is the scores of a token, the attention map next to the map of the kernel alone, and the kernels;
+for every [MASK], the best words.
+
+Without a sentence, this program serves the page on 127.0.0.1, to browsers of this machine only: one
+types a sentence, chooses other runs beside RUN, and switches terms off. With a sentence, it writes
+the page as one file, by default RUN/figures/explore.html of the first RUN. The page loads nothing
+from a network.
 
 The numbers are computed here: the scores of each term, and the row of each kernel. The page,
 lab/explore.html, adds them up and takes the softmax. Letters as in attention.py.
@@ -17,30 +21,40 @@ import argparse
 import base64
 import json
 import math
+import os
+import sys
+import threading
+import webbrowser
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from attention import VARIANTS, ConvBert, Deberta, SelfAttention, Term, split_heads
 from lab.look import (
+    best_words,
     depthwise_convolutions,
     encode_sentence,
     fixed_rows,
     input_of_mixer,
     is_clipped,
     mixer_of,
+    queries_and_keys,
     token_rows,
+    without_terms,
 )
-from model import load_run, say_unknown_words
-from support.commands import UserError, run_command, utf8_text
-from support.files import write_text
+from model import has_head, load_run, say_unknown_words, unknown_words, with_end_mark
+from support.commands import UserError, is_text, number, run_command, utf8_text
+from support.files import load_checkpoint, write_text
 
 TEMPLATE = Path(__file__).with_name("explore.html")
 MARK = "DATA_OF_THE_PAGE"  # in the template, once: the JSON text takes its place
 
 # A map has N x N numbers for each layer and head: with more tokens the page becomes too large.
 LONGEST = 128  # tokens
+
+FIRST_SENTENCE = "the cat that chased the dogs [MASK] tired."  # of the page that answers
 
 # What a term adds to the score a_ij, with r = j - i. A term that is not listed has only its name.
 SYMBOLS = {
@@ -73,26 +87,45 @@ CONVOLUTIONS = {
 # --- The numbers ----------------------------------------------------------------------------------
 
 
-def describe_run(folder, sentence):
-    """What the page shows of one run: a dictionary of plain values."""
+@cache
+def open_run(folder):
+    """(model, tokenizer, whether the model has a masked-LM head). A run is read once."""
     model, tokenizer = load_run(folder, needs_head=False)
+    return model, tokenizer, has_head(load_checkpoint(Path(folder) / "model.pt"))
+
+
+def describe_run(folder, sentence, off=()):
+    """What the page shows of one run: a dictionary of plain values.
+
+    off: names of terms that add nothing (lab.look.without_terms).
+    """
+    model, tokenizer, can_answer = open_run(folder)
+    # as model.py does before it fills in a blank
+    if "[MASK]" in sentence:
+        sentence = with_end_mark(sentence)
     ids, pieces = encode_sentence(model, tokenizer, sentence)
     if len(pieces) > LONGEST:
         raise UserError(f"the sentence has {len(pieces)} tokens, the page shows at most {LONGEST}")
-    say_unknown_words(folder, tokenizer, sentence)
 
-    # the maps and kernels of every layer, and what names the run
+    # the maps and kernels of every layer; the answers without these terms, and with all
     config = model.config
+    changed = without_terms(model, off)
+    layers = [describe_layer(changed, ids, layer) for layer in range(1, config.layers + 1)]
+
+    # what names the run
     variant = VARIANTS[config.variant]
     first = [*variant.terms, variant.mixer.__name__][0]  # a term, otherwise the mixer
-    layers = [describe_layer(model, ids, layer) for layer in range(1, config.layers + 1)]
     return {
         "name": Path(folder).resolve().name,
         "variant": config.variant,
         "equation": variant.equation,
         "content": CONTENT.get(first, "q_i\u00b7k_j/\u221ad"),
         "beyond": config.beyond,
+        "causal": getattr(config, "causal", False),
         "tokens": pieces,
+        "terms": variant.terms,
+        "unknown": unknown_words(tokenizer, sentence),
+        "answers": [best_words(each, tokenizer, ids) for each in (changed, model) if can_answer],
         "layers": layers,
     }
 
@@ -109,7 +142,11 @@ def describe_layer(model, ids, layer):
         heads += attention_heads(mixer, x, attention_mask, is_clipped(model))
     if not isinstance(mixer, SelfAttention):
         heads += convolution_heads(mixer, x, attention_mask)
-    return {"heads": heads, "notes": notes_on(model, mixer, layer, heads)}
+    return {
+        "heads": heads,
+        "can_switch": not isinstance(mixer, Deberta | ConvBert),  # their terms are always there
+        "notes": notes_on(model, mixer, layer, heads),
+    }
 
 
 def attention_heads(mixer, x, attention_mask, clipped):
@@ -120,9 +157,7 @@ def attention_heads(mixer, x, attention_mask, clipped):
         k = split_heads(mixer.key(x), mixer.heads)  # (1, H/2, N, d)
         terms = []
     else:
-        query, key, _ = mixer.project(x, attention_mask)  # (1, N, C) each
-        q = split_heads(query, mixer.heads)  # (1, H, N, d)
-        k = split_heads(key, mixer.heads)  # (1, H, N, d)
+        q, k = queries_and_keys(mixer, x, attention_mask)  # (1, H, N, d) each
         terms = rows_of_terms(mixer, q, k)
         q, k, *_ = mixer.apply_terms(q, k)
 
@@ -130,8 +165,13 @@ def attention_heads(mixer, x, attention_mask, clipped):
     heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
     for name, belongs_to, has_window, rows in terms:
         for head, head_rows in zip(heads, rows, strict=True):
-            symbol = SYMBOLS.get(name, "")
-            term = describe_term(name, symbol, belongs_to, head_rows, clipped and has_window)
+            term = {
+                "name": name,
+                "symbol": SYMBOLS.get(name, ""),
+                "belongs_to": belongs_to,
+                "clipped": clipped and has_window,  # the end numbers hold for all tokens beyond
+                "rows": pack(head_rows),  # (N, K), (1, K), or without a window 2N - 1 columns
+            }
             head["terms"].append(term)
     return heads
 
@@ -181,25 +221,9 @@ def convolution_heads(mixer, x, attention_mask):
     symbol = CONVOLUTIONS.get(type(mixer).__name__, "")
     heads = []
     for rows in rows_of_heads:
-        term = describe_term(name, symbol, "query", rows)
+        term = {"name": name, "symbol": symbol, "rows": pack(rows)}  # (N, K) or (1, K)
         heads.append({"kind": "convolution", "dilation": dilation, "terms": [term]})
     return heads
-
-
-def describe_term(name, symbol, belongs_to, rows, clipped=False):
-    """One term of one head.
-
-    Args:
-        rows: (N, K), or (1, K) for a fixed row. For a term without a window, K is 2N - 1.
-        clipped: whether the two end numbers also hold for all tokens farther away.
-    """
-    return {
-        "name": name,
-        "symbol": symbol,
-        "belongs_to": belongs_to,
-        "clipped": clipped,
-        "rows": pack(rows),
-    }
 
 
 def notes_on(model, mixer, layer, heads):
@@ -220,7 +244,7 @@ def notes_on(model, mixer, layer, heads):
                 f"The term {name} adds a vector to the values. It is not part of the score, so the "
                 "page does not show it."
             )
-        if type(term).queries_and_keys is not Term.queries_and_keys:
+        if name != "content" and type(term).queries_and_keys is not Term.queries_and_keys:
             notes.append(f"The term {name} changes the content term: positions are part of it.")
     for what in depthwise_convolutions(mixer):
         notes.append(
@@ -237,7 +261,7 @@ def pack(numbers):
     the point would take 8 or 9.
     """
     array = numbers.numpy().astype("<f4")  # 4 bytes each, the lowest first
-    text = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
+    text = base64.b64encode(array.tobytes()).decode()
     return {"shape": list(array.shape), "float32": text}
 
 
@@ -245,7 +269,10 @@ def pack(numbers):
 
 
 def make_page(sentence, runs):
-    """The text of the HTML file."""
+    """The text of the HTML file.
+
+    runs: what describe_run returns; for the page that answers, the names of the runs.
+    """
     # JSON in a <script> element: without "<" nothing in it can end the element. All characters
     # that are not ASCII are written as \u....
     data = json.dumps({"sentence": sentence, "runs": runs}, separators=(",", ":"))
@@ -253,29 +280,162 @@ def make_page(sentence, runs):
     return TEMPLATE.read_text(encoding="utf-8").replace(MARK, data)
 
 
+# --- The page that answers ------------------------------------------------------------------------
+
+
+class Refused(Exception):
+    """A request that gets no answer: the number that HTTP gives to the reason, and a line."""
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page of `runs`, one or two names of folders.
+
+    Every connection has a thread, so one that says nothing keeps nobody waiting. All of them share
+    the lock: one question is answered after the other.
+    """
+
+    lock = threading.Lock()
+
+    def choices(self):
+        """The names of the runs that the page may show: those given, and those beside the first."""
+        beside = Path(self.runs[0]).parent.glob("*/model.pt")
+        return sorted({*self.runs, *(str(path.parent) for path in beside)})
+
+    def handle_error(self, *request):
+        """Print the traceback of an error; that a browser closed its connection is none."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(*request)
+
+
+class Exchange(BaseHTTPRequestHandler):
+    """One request and its response: GET / is the page, POST /numbers the numbers of a sentence.
+
+    Any page in the world that is open in the browser can send requests to 127.0.0.1. This program
+    answers only its own page: the browser says in Host which address it asked, in Origin which page
+    is asking, and it sends JSON to a foreign server only if this server allows it.
+    """
+
+    timeout = 10  # seconds; then a connection that says nothing is closed
+
+    def do_GET(self):
+        self.respond("/", "text/html", lambda: make_page(FIRST_SENTENCE, self.server.runs))
+
+    def do_POST(self):
+        self.respond("/numbers", "application/json", self.numbers)
+
+    def numbers(self):
+        """What the page asks for, {"sentence": text, "runs": names, "off": terms}, as JSON."""
+        question = self.question()
+        sentence = question["sentence"]
+        if not is_text(sentence):
+            raise UserError("the sentence is not text in UTF-8: it has half of a character")
+        choices = self.server.choices()
+        for name in question["runs"]:
+            if name not in choices:
+                raise UserError(f"{name} is no run that this page may show")
+
+        with self.server.lock:
+            runs = [describe_run(name, sentence, question["off"]) for name in question["runs"]]
+        return json.dumps({"runs": runs, "choices": choices})
+
+    def question(self):
+        """The JSON value that the browser sent."""
+        if self.headers.get_content_type() != "application/json":
+            raise Refused(415, "a question is JSON")
+        length = self.headers["Content-Length"] or ""
+        if not length.isdecimal():
+            raise UserError("a question says in Content-Length how many bytes it has")
+        if len(length) > 5:
+            raise Refused(413, "a question has at most 99,999 bytes")
+        return json.loads(self.rfile.read(int(length)))
+
+    def respond(self, path, kind, make_text):
+        """Send what make_text() returns, or the one line that says why not."""
+        status = 200
+        try:
+            self.refuse_others(path)
+            text = make_text()
+        except Refused as error:
+            status, text = error.args
+        except (UserError, json.JSONDecodeError) as error:
+            status, text = 400, str(error)
+        if status != 200:
+            kind = "text/plain"
+
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def refuse_others(self, path):
+        """Only the page itself, only from this machine, and nothing else than its two paths."""
+        host = self.headers["Host"] or ""
+        origin = self.headers["Origin"]
+        if host.split(":")[0] not in ("127.0.0.1", "localhost"):
+            raise Refused(403, "this page has the address 127.0.0.1")
+        if origin and origin != f"http://{host}":
+            raise Refused(403, "another page may not ask")
+        if self.path != path:
+            raise Refused(404, f"there is only {path}")
+
+    def log_message(self, *words):
+        """Print nothing."""
+
+
+def serve(runs, port, opens_browser):
+    """Serve the page until Ctrl-C. port 0: a free one."""
+    # a wrong folder is one line here, before the page is there
+    for folder in runs:
+        open_run(folder)
+    try:
+        server = PageServer(("127.0.0.1", port), Exchange)
+    except OSError as error:
+        raise UserError(f"port {port} of 127.0.0.1: {error.strerror}; try another one") from error
+    server.runs = runs
+
+    # a browser of the terminal keeps its thread until it is closed
+    address = f"http://127.0.0.1:{server.server_port}/"
+    print(f"{address}   Ctrl-C ends it", flush=True)
+    if opens_browser:
+        threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
+    try:
+        server.serve_forever()
+    finally:
+        # Python must not end while a thread is inside PyTorch: the process would be aborted
+        server.lock.acquire()
+
+
 # --- The command line -----------------------------------------------------------------------------
 
 
 def parse_arguments(arguments=None):
-    parser = argparse.ArgumentParser(description="Write a page that shows the inside of a model.")
+    parser = argparse.ArgumentParser(description='Serve a page, or with "a sentence" write one.')
     add = parser.add_argument
-    add("runs", nargs="+", type=Path, metavar="RUN", help="one or two folders of pretrain.py")
-    add("sentence", type=utf8_text, help='in quotation marks, as in "the dog barks."')
+    add("words", nargs="+", type=utf8_text, metavar="RUN", help="one or two folders of pretrain.py")
     add("--html", type=Path, metavar="FILE.html", help="default: RUN/figures/explore.html")
+    add("--port", type=number(int, 1, 65536), default=0, help="default: a free one")
+    add("--no_browser", action="store_true", help="print the address only")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None):
-    """Write the page that the command line names, and print its path."""
+    """Serve the page, or write it for a sentence and print its path."""
     args = parse_arguments(arguments)
-    if len(args.runs) > 2:
-        raise UserError(
-            "give one or two runs, then the sentence in quotation marks, "
-            'as in: RUN RUN2 "the dog barks."'
-        )
-    page = make_page(args.sentence, [describe_run(folder, args.sentence) for folder in args.runs])
+    runs, sentence = args.words, None
+    if len(runs) > 1 and not os.path.isdir(runs[-1]):
+        *runs, sentence = runs
+    runs = [str(Path(folder)) for folder in runs]
+    if len(runs) > 2:
+        raise UserError('give one or two runs, then a sentence, as in: RUN "the dog barks."')
+    if sentence is None:
+        if args.html:
+            raise UserError("--html writes a file about a sentence: give a sentence, too")
+        return serve(runs, args.port, not args.no_browser)
 
-    path = args.html or args.runs[0] / "figures" / "explore.html"
+    page = make_page(sentence, [describe_run(folder, sentence) for folder in runs])
+    for folder in runs:
+        say_unknown_words(folder, open_run(folder)[1], sentence)
+    path = args.html or Path(runs[0], "figures", "explore.html")
     write_text(path, page)
     print(path)
 

@@ -11,6 +11,8 @@
 Layers count from 1. Letters as in attention.py.
 """
 
+from copy import deepcopy
+
 import numpy as np
 import torch
 
@@ -21,11 +23,13 @@ from attention import (
     DynamicConv,
     LightConv,
     SelfAttention,
+    Term,
     add_rows,
     attention,
     split_heads,
     zero_padding,
 )
+from model import readable_piece
 from support.commands import UserError
 
 
@@ -62,6 +66,54 @@ def input_of_mixer(model, ids, layer):
     return x, attention_mask
 
 
+def queries_and_keys(mixer, x, attention_mask):
+    """q and k of self-attention before the terms change them, (B, H, N, d) each."""
+    query, key, _ = mixer.project(x, attention_mask)  # (B, N, C) each
+    return split_heads(query, mixer.heads), split_heads(key, mixer.heads)
+
+
+# --- Terms switched off, and the answers of the model ---------------------------------------------
+
+
+class NoContent(Term):
+    """The content is switched off: 0 . k_j = 0. The rows are made before, from the plain q."""
+
+    def queries_and_keys(self, q, k):
+        return torch.zeros_like(q), k
+
+
+def without_terms(model, names):
+    """A copy of the model whose self-attention has no terms of these names.
+
+    A name is "content" or one in attention.TERMS. Deberta has other terms, which stay.
+    """
+    model = deepcopy(model)
+    for mixer in model.modules():
+        if isinstance(mixer, SelfAttention):
+            for name in {*names} & {*mixer.terms}:
+                del mixer.terms[name]
+            if "content" in names:
+                mixer.terms["content"] = NoContent()
+    return model
+
+
+@torch.no_grad()
+def best_words(model, tokenizer, ids):
+    """{token: [(word, probability), ...]}: the five best words for each [MASK].
+
+    In a left-to-right model: the five best next words after each token. ids: (1, N).
+    """
+    mask = tokenizer.token_to_id("[MASK]")
+    hidden = model.bert(ids)[0]  # (N, C)
+    answers = {}
+    for token, token_id in enumerate(ids[0].tolist()):
+        if token_id == mask or getattr(model.config, "causal", False):
+            top = model.lm_head(hidden[token]).softmax(dim=-1).topk(5)  # (V,) -> (5,)
+            words = [readable_piece(tokenizer, i) for i in top.indices.tolist()]
+            answers[token] = list(zip(words, top.values.tolist(), strict=True))
+    return answers
+
+
 # --- Maps of attention ----------------------------------------------------------------------------
 
 
@@ -82,9 +134,7 @@ def attention_map(model, ids, layer, with_content=True):
 
     # the queries, the keys and their rows, as the mixer computes them
     x, attention_mask = input_of_mixer(model, ids, layer)
-    query, key, _ = mixer.project(x, attention_mask)  # (1, N, C) each
-    q = split_heads(query, mixer.heads)  # (1, H, N, d)
-    k = split_heads(key, mixer.heads)  # (1, H, N, d)
+    q, k = queries_and_keys(mixer, x, attention_mask)  # (1, H, N, d) each
     q, k, query_rows, key_rows, _ = mixer.apply_terms(q, k)
 
     # without the content term: 0 . k_j = 0
@@ -128,8 +178,7 @@ def token_rows(mixer, x, attention_mask):
         return None
 
     # the rows that depend on the text: the others have no dimension B
-    query, _, _ = mixer.project(x, attention_mask)
-    q = split_heads(query, mixer.heads)  # (B, H, N, d)
+    q, _ = queries_and_keys(mixer, x, attention_mask)  # (B, H, N, d)
     total = None
     for term in mixer.terms.values():
         rows = term.query_rows(q)

@@ -23,9 +23,9 @@ def logits_and_gradients(model, ids, mask):
     return {name: x.clone() for name, x in found.items()}
 
 
-def assert_compiled_equals_eager(variant, N, unit):
+def assert_compiled_equals_eager(variant, N, unit, causal=False):
     """Within 1e-5 of the largest number of each tensor, in float32, with padding."""
-    model = small_model(variant, max_length=N).float()
+    model = small_model(variant, max_length=N, causal=causal).float()
     ids = random_tokens(2, N)
     mask = torch.arange(N)[None, :] < torch.tensor([[N], [N - 5]])
     eager = logits_and_gradients(model, ids, mask)
@@ -48,6 +48,12 @@ def test_the_compiled_band_equals_the_eager_one(variant, N):
 @pytest.mark.parametrize("unit", ["band", "layer"])
 def test_every_variant_compiled_equals_the_eager_one(unit, variant, N):
     assert_compiled_equals_eager(variant, N, unit)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_causal_variant_compiled_equals_the_eager_one(variant):
+    assert_compiled_equals_eager(variant, 40, "band", causal=True)
 
 
 def test_without_a_compiler_a_model_stays_eager_and_one_line_says_so(monkeypatch, capsys):

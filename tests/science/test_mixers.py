@@ -1,7 +1,7 @@
 """Every mixer equals the plain loops of tests/references.py.
 
 From top to bottom: values and gradients; padding; properties that follow from the equations; the
-initial weights; the rows and kernels that lab/look.py finds in a mixer.
+initial weights.
 """
 
 import math
@@ -11,12 +11,8 @@ import torch
 from torch import nn
 
 import attention
-import references
 from attention import TERMS, VARIANTS, DepthwiseConvolution, Mixer, Term, Variant
 from helpers import (
-    B,
-    H,
-    K,
     assert_equals_loops,
     assert_near,
     go_in_blocks,
@@ -28,7 +24,6 @@ from helpers import (
     small_model,
 )
 from kernels import BEYOND
-from lab import look
 from model import Bert, BertConfig, BertForClassification, BertForMaskedLM
 
 # --- Every mixer against the plain loops ----------------------------------------------------------
@@ -120,16 +115,6 @@ def test_neither_content_nor_amount_of_padding_changes_a_real_token(variant, bey
             padded = torch.cat([sentence, random_tokens(1, amount, seed=seed)], dim=1)
             got = model(padded, mask)[:, :7]
             assert_near(got, alone, 1e-12)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_no_gradient_reaches_the_hidden_states_of_padding(variant):
-    mixer = random_mixer(variant)
-    x, mask = padded_batch(9)
-    x.requires_grad_()
-    mixer(x, mask)[mask].square().sum().backward()
-    assert x.grad[~mask].eq(0).all()
-    assert x.grad[mask].ne(0).any(-1).all()
 
 
 # --- Properties that follow from the equations ----------------------------------------------------
@@ -288,25 +273,11 @@ class OwnInitialisation(Mixer):
         nn.init.constant_(self.linear.bias, 4)
 
 
-class NoInitialise(OwnInitialisation):
-    """A mixer that does not initialise its weights itself."""
-
-    initialise = Mixer.initialise
-
-
 def test_a_mixers_own_initial_weights_are_kept_in_a_model(monkeypatch):
     monkeypatch.setitem(VARIANTS, "own-initialisation", Variant("", mixer=OwnInitialisation))
     for layer in new_model("own-initialisation").bert.layers:
         assert layer.mixer.linear.weight.eq(3).all()
         assert layer.mixer.linear.bias.eq(4).all()
-
-
-def test_a_mixer_without_initialise_has_berts_initial_weights(monkeypatch):
-    torch.manual_seed(0)
-    monkeypatch.setitem(VARIANTS, "no-initialise", Variant("", mixer=NoInitialise))
-    for layer in new_model("no-initialise").bert.layers:
-        assert abs(layer.mixer.linear.weight.std() - 0.02) < 0.002
-        assert layer.mixer.linear.bias.eq(0).all()
 
 
 def test_weights_are_drawn_layer_by_layer():
@@ -355,51 +326,3 @@ def test_the_kernel_of_lightconv_starts_with_xaviers_range():
     config = mixer_config("lightconv", hidden_size=32, heads=16, kernel_size=17)
     weight = attention.mixer_of_layer(config, 0).weight  # (H, K)
     assert_uniform(weight, math.sqrt(6 / (17 + 16 * 17)))
-
-
-# --- Rows and kernels, for figures ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("variant", ["canon", "convbert"])
-def test_the_kernel_of_canon_and_convbert_is_the_weight_of_their_convolution_of_the_input(variant):
-    mixer = random_mixer(variant)
-    convolution = mixer.canon if variant == "canon" else mixer.depthwise
-    assert look.depthwise_convolutions(mixer) == {"of the input": convolution}
-
-
-def test_the_fixed_kernel_of_lightconv_is_the_softmax_of_its_weight():
-    """The mixer equals the loops of references.py, in which this is the kernel."""
-    mixer = random_mixer("lightconv")
-    assert look.depthwise_convolutions(mixer) == {}
-    assert torch.equal(look.fixed_rows(mixer), mixer.weight)
-
-
-@pytest.mark.parametrize("variant", ["none", "fixed", "t5", "conv-qk", "lightconv"])
-def test_without_a_dynamic_term_or_convolution_tokens_make_no_rows(variant):
-    assert look.token_rows(random_mixer(variant), *padded_batch(3)) is None
-
-
-def assert_token_rows(variant, expected_at):
-    """expected_at(x, mask, weights) gives the rows (B, heads, N, K) at all real tokens."""
-    mixer = random_mixer(variant)
-    x, mask = padded_batch(7)
-    got = look.token_rows(mixer, x, mask).transpose(1, 2)  # (B, N, heads, K)
-    expected = expected_at(x, mask, mixer.state_dict()).transpose(1, 2)
-    assert_near(got[mask], expected[mask], 1e-12)
-
-
-def test_token_rows_of_convbert_are_its_linear_layer():
-    def expected_at(x, mask, weights):
-        rows = references.convbert_rows(x, mask, weights)  # (B, N, H/2 * K)
-        return rows.view(B, -1, H // 2, K).transpose(1, 2)
-
-    assert_token_rows("convbert", expected_at)
-
-
-def test_token_rows_of_dynamicconv_are_its_linear_layer():
-    def expected_at(x, mask, weights):
-        g = references.gate(x, mask, weights)
-        rows = references.linear(g, weights, "kernel")  # (B, N, H * K)
-        return rows.view(B, -1, H, K).transpose(1, 2)
-
-    assert_token_rows("dynamicconv", expected_at)

@@ -12,7 +12,6 @@ from torch import nn
 
 import attention
 import references
-from attention import DepthwiseConvolution
 from helpers import (
     C,
     H,
@@ -26,19 +25,6 @@ from helpers import (
 from model import BertConfig, BertForMaskedLM
 
 # --- Convolutions ---------------------------------------------------------------------------------
-
-
-def test_depthwise_convolution_starts_and_computes_like_torchs():
-    torch.manual_seed(0)
-    ours = DepthwiseConvolution(6, 5).double()
-    torch.manual_seed(0)
-    torchs = nn.Conv1d(6, 6, 5, padding=2, groups=6).double()
-    x = draw(2, 9, 6).requires_grad_()  # (B, N, C)
-    y = torchs(x.transpose(1, 2)).transpose(1, 2)
-    assert_near(ours(x), y)
-
-    got = torch.autograd.grad(ours(x).pow(2).sum(), (x, ours.weight, ours.bias))
-    assert_near(got, torch.autograd.grad(y.pow(2).sum(), (x, torchs.weight, torchs.bias)), 1e-10)
 
 
 @pytest.mark.parametrize("dilation", [1, 2, 3, 8])
@@ -78,13 +64,6 @@ def test_the_drawing_of_depthwise_convolution_is_what_token_3_sees():
     y = attention.depthwise_convolution(x, weight, dilation=3)
     seen = torch.autograd.grad(y[0, 3, 0], x)[0][0, :, 0].nonzero().flatten()
     assert seen.tolist() == [0, 3, 6]
-
-
-def test_zero_padding_keeps_real_tokens_and_nothing_else():
-    x = torch.full((1, 3, 2), float("nan"))
-    x[0, 1] = 5.0
-    zeroed = attention.zero_padding(x, torch.tensor([[False, True, False]]))
-    assert zeroed.tolist() == [[[0, 0], [5, 5], [0, 0]]]
 
 
 @pytest.mark.parametrize("N", [1, 5, 19])

@@ -10,7 +10,6 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import attention
 import references
@@ -149,13 +148,6 @@ def test_the_weights_are_dropped_and_their_relative_values_with_them(monkeypatch
     assert_near(dropped[kept], p[kept] / 0.7)
     assert abs(kept[p > 0].double().mean() - 0.7) < 0.05
     assert_near(z[..., 40:], references.relative_values(dropped, s, "clip"))
-
-
-def test_attention_without_terms_is_that_of_torch():
-    inputs = attention_inputs(9, 5)
-    q, k, v, mask = (inputs[name] for name in ("q", "k", "v", "attention_mask"))
-    expected = F.scaled_dot_product_attention(q, k, v, mask[:, None, None, :])
-    assert_near(attention.attention(q, k, v, mask), expected, 1e-12)
 
 
 @pytest.mark.parametrize("N", [40, 70])
@@ -351,13 +343,6 @@ def test_the_terms_of_a_variant_are_added_whatever_their_widths(monkeypatch, nam
     assert_equals_loops(name, 5, beyond, kernel_size=3)
 
 
-def test_rows_that_all_queries_share_are_one_row():
-    """(H, 1, K) or (H, 1, 2N - 1), so that their gradient never has N rows."""
-    for name, columns in (("fixed", K), ("t5", 17), ("alibi", 17), ("fire", 17)):
-        config = mixer_config("fixed")
-        assert TERMS[name](config).query_rows(draw(2, H, 9, d)).shape == (H, 1, columns)
-
-
 def test_t5s_buckets_are_those_of_its_docstring():
     """Read off a row whose table holds the number of each bucket."""
     term = TERMS["t5"](mixer_config("t5"))
@@ -373,19 +358,6 @@ def test_t5s_buckets_are_those_of_its_docstring():
     assert "8-11 12-15 16-22 23-31 32-45 46-63 64-90 91 and more" in table
     for bucket, first in enumerate((8, 12, 16, 23, 32, 46, 64, 91), start=8):
         assert (buckets[-first], buckets[1 - first]) == (bucket, bucket - 1)
-
-
-@pytest.mark.parametrize(
-    "slopes",
-    # The last slope is 1/256, whatever the number of heads, and each is the same part of the one
-    # before: a quarter with four heads, a sixteenth with two.
-    [(1 / 4, 1 / 16, 1 / 64, 1 / 256), (1 / 16, 1 / 256)],
-    ids=["four heads", "two heads"],
-)
-def test_alibis_slopes_are_those_of_its_docstring(slopes):
-    rows = TERMS["alibi"]().query_rows(torch.zeros(1, len(slopes), 3, 2))  # (H, 1, 5)
-    for row, slope in zip(rows, slopes, strict=True):
-        assert row[0].tolist() == [-2 * slope, -slope, 0, -slope, -2 * slope]
 
 
 def test_fire_starts_with_the_papers_c_and_L():

@@ -215,13 +215,6 @@ def test_head_is_a_linear_map_gelu_layer_norm_and_the_token_embeddings_again():
     assert_near(model.lm_head(x), normalised(inner) @ decoder.T + model.bias)
 
 
-def test_the_token_embeddings_are_the_decoder_and_learn_from_it():
-    """Token 3 is not in the input: its gradient can only come from the decoder."""
-    model = small_model()
-    model(every_word_once())[..., 3].sum().backward()
-    assert model.bert.embeddings.token.weight.grad[3].ne(0).all()
-
-
 def test_logits_are_float32_under_bf16():
     with torch.autocast("cpu", torch.bfloat16):
         assert small_model()(every_word_once()).dtype == torch.float32
@@ -325,11 +318,6 @@ def test_unknown_are_words_and_marks_without_a_piece_and_words_that_are_only_spe
     sample = ["the cat saw the dogs. the dogs saw the cat to and fro in the caf\u00e9."]
     tokenizer = train_tokenizer(sample, 60)
     assert unknown_words(tokenizer, text) == unknown
-
-
-def test_unknown_words_of_a_vocabulary_of_words_are_those_that_it_does_not_have():
-    assert unknown_words(word_tokenizer(), "the cat [MASK] tired.") == []
-    assert unknown_words(word_tokenizer(), "zebra [MASK] very zebra") == ["zebra", "very"]
 
 
 # --- A run on disk --------------------------------------------------------------------------------

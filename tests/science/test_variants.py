@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-import references
-from attention import TERMS, VARIANTS, Term, Variant
+from attention import VARIANTS, Variant
 from helpers import (
     H,
     K,
@@ -236,36 +235,3 @@ def test_a_new_variant_of_existing_terms_is_one_line(monkeypatch, beyond):
 
     # per layer: H * K for beta, d * K for u
     assert count("small", "fixed-key") == SMALL["none"] + 12 * (4 * 17 + 64 * 17)
-
-
-class NewTerm(Term):
-    """A term without parameters, which no loop describes yet: + |r| per relative position."""
-
-    def query_rows(self, q):
-        row = torch.arange(-(K // 2), K // 2 + 1, dtype=q.dtype).abs()  # (K,)
-        return row.expand(q.shape[1], q.shape[2], -1)  # (H, N, K)
-
-
-class NewKeyTerm(Term):
-    """The same number for each r, from the keys."""
-
-    def key_rows(self, k):
-        return NewTerm.query_rows(self, k)
-
-
-def new_term_in_loops(weights, q_i, k_j, i, j, h, config, N):
-    t = references.column(j - i, config.kernel_size, config.beyond)
-    if t is None:
-        return 0
-    return abs(t - config.kernel_size // 2)
-
-
-@pytest.mark.parametrize("beyond", BEYOND)
-@pytest.mark.parametrize("term", [NewTerm, NewKeyTerm])
-def test_a_new_term_without_parameters_is_one_class_and_one_entry_in_the_loops(
-    monkeypatch, term, beyond
-):
-    monkeypatch.setitem(TERMS, "new-term", term)
-    monkeypatch.setitem(VARIANTS, "new", Variant("", terms=("dynamic", "new-term")))
-    monkeypatch.setitem(references.SCORE_TERMS, "new-term", new_term_in_loops)
-    assert_equals_loops("new", 9, beyond)

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-import zipfile
+import lzma
 
 import pytest
 
@@ -44,6 +44,7 @@ CAFE = "caf\u00e9 \u201cyes\u201d"
         (b"\xfe\xff" + CAFE.encode("utf-16-be"), ""),
         (CAFE.encode("cp1252"), "Windows-1252"),
         (gzip.compress(CAFE.encode()), ""),
+        (lzma.compress(CAFE.encode()), ""),
     ],
 )
 def test_a_text_is_read_by_its_mark_as_utf8_or_as_windows_1252(content, said, tmp_path, capsys):
@@ -240,11 +241,3 @@ def test_several_processes_prepare_the_same_corpus(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "LARGE_TEXT", 0)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert prepare_corpus([path], tmp_path / "two", 32).fingerprint == alone
-
-
-def test_another_zip_is_refused(tmp_path):
-    path = tmp_path / "books.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a.txt", json.dumps("text"))
-    with pytest.raises(UserError, match="a zip archive"):
-        list(read_paragraphs(path))

@@ -84,6 +84,30 @@ def content_of(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def assert_same_weights(path, expected, tolerance=0.0):
+    """Two files of weights are equal: to the bit, or up to a tolerance."""
+    # imported here, as in run_program
+    from support.files import load_checkpoint
+
+    weights = load_checkpoint(path)
+    for name, weight in load_checkpoint(expected).items():
+        assert (weights[name] - weight).abs().max() <= tolerance, (path, name)
+
+
+def assert_same_run(out_dir, expected, tolerance=0.0, message=None):
+    """The number of tokens, all evaluations, and the weights of two runs are equal."""
+    folders = [folder / "corpus-composite" for folder in (out_dir, expected)]
+    results = []
+    for folder in folders:
+        records = log_of(folder)
+        tokens = records[-2]["tokens"]  # of the last steps; their evaluation comes after them
+        evaluations = [record for record in records if "held_out_loss" in record]
+        results.append([tokens, *evaluations])
+    for one, other in zip(*results, strict=True):
+        assert one == pytest.approx(other, rel=0, abs=tolerance), message
+    assert_same_weights(*(folder / "model.pt" for folder in folders), tolerance)
+
+
 # --- A program in another process, and in this one ------------------------------------------------
 
 

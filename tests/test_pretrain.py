@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pretrain
-from conftest import content_of, log_of, start_process
+from conftest import assert_same_run, content_of, log_of, start_process
 from data import prepare_corpus
 from model import SIZES, load_run
 from model_helpers import TINIER
@@ -149,22 +149,6 @@ def test_a_dry_run_writes_no_run(start, tmp_path):
 # --- Resuming -------------------------------------------------------------------------------------
 
 
-def assert_same_run(out_dir, expected, message=None):
-    """All evaluations, the number of tokens, and the weights are equal to the bit."""
-    folder = out_dir / "corpus-composite"
-    expected = expected / "corpus-composite"
-    results = []
-    for each in (folder, expected):
-        records = log_of(each)
-        tokens = records[-2]["tokens"]  # of the last steps; their evaluation comes after them
-        evaluations = [record for record in records if "held_out_loss" in record]
-        results.append((tokens, evaluations))
-    assert results[0] == results[1], message
-    weights = load_checkpoint(folder / "model.pt")
-    for name, weight in load_checkpoint(expected / "model.pt").items():
-        assert torch.equal(weights[name], weight), (name, message)
-
-
 def signal_in(monkeypatch, steps):
     """This process gets SIGTERM during each of these steps (counted from 1)."""
     true_step = pretrain.train_step
@@ -210,7 +194,7 @@ def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one_to_the_bit(
         step = load_checkpoint(state)["step"]  # complete at any moment
 
     assert start(*options, tmp_path / "broken").code == 0
-    assert_same_run(tmp_path / "broken", tmp_path / "whole", moments)
+    assert_same_run(tmp_path / "broken", tmp_path / "whole", message=moments)
 
 
 def test_a_run_killed_between_its_last_checkpoint_and_its_log_is_completed(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from support.commands import UserError
-from support.files import FileLock, load_checkpoint, lock, replacing, save_checkpoint
+from support.files import load_checkpoint, replacing, save_checkpoint
 
 
 class Killed(BaseException):
@@ -38,18 +38,6 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert caught.value.filename == str(path)
     assert not path.exists()
-
-
-def test_a_file_system_without_locks_is_one_line_that_names_the_file(tmp_path, monkeypatch):
-    def no_locks(*arguments, **options):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(FileLock, "acquire", no_locks)
-    with (
-        pytest.raises(UserError, match="process0.lock cannot be locked"),
-        lock(tmp_path / "process0.lock"),
-    ):
-        pass
 
 
 def test_a_checkpoint_that_was_cut_or_damaged_anywhere_is_refused(tmp_path):

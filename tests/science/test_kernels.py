@@ -217,34 +217,6 @@ def test_no_python_loop_over_the_positions(name):
 # --- Long sequences -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
-@pytest.mark.parametrize(
-    "block, N, K",
-    [
-        (4, 12, 5),  # three full blocks
-        (4, 13, 17),  # blocks smaller than the reach; the last one has a single query
-        (7, 20, 3),  # blocks larger than the reach
-        (1, 5, 3),  # one query per block
-    ],
-)
-def test_blocks_equal_attention_without_blocks(monkeypatch, beyond, block, N, K):
-    """With all terms, with one at a time, and with rows that sequences or queries share."""
-    inputs = attention_inputs(N, K)
-    terms = ("query_rows", "key_rows", "value_table")
-    cases = [inputs]
-    for name in terms:
-        cases.append({**inputs, **dict.fromkeys(terms), name: inputs[name]})
-    for rows in (inputs["query_rows"][0], inputs["query_rows"][0, :, :1]):
-        shared = rows.detach().requires_grad_()  # (H, N, K) and (H, 1, K)
-        cases.append({**inputs, "query_rows": shared, "key_rows": None})
-
-    for case in cases:
-        go_in_blocks(monkeypatch, 1024, block)
-        expected = results(attention.attention, case, beyond=beyond)
-        go_in_blocks(monkeypatch, block, block)
-        assert_near(results(attention.attention, case, beyond=beyond), expected, 1e-12)
-
-
 def test_the_backward_pass_of_blocks_has_the_dropout_of_the_forward_pass(monkeypatch):
     """z is linear in v. So sum(gradient of v * v) = sum(gradient of z * z), for one dropout only.
 

@@ -168,26 +168,6 @@ def test_in_bf16_attention_is_near_to_float64_and_returns_bf16(N):
             assert error <= 4 * 2**-8 * exact[name].abs().max(), name
 
 
-@pytest.mark.parametrize("N", [40, 150])
-def test_attention_with_the_same_seed_is_the_same_to_the_bit(N):
-    """Values and gradients, with dropout."""
-    inputs = attention_inputs(N, 17, dtype=torch.float32)
-    first = results(attention.attention, inputs, dropout=0.2)
-    second = results(attention.attention, inputs, dropout=0.2)
-    for name in first:
-        assert torch.equal(first[name], second[name]), name
-
-
-@pytest.mark.parametrize("blocks", [False, True])
-def test_padding_gets_no_attention_and_no_gradient(monkeypatch, maps_of_loops, blocks):
-    if blocks:
-        go_in_blocks(monkeypatch, 4, 4)
-    got = results(attention.attention, attention_inputs(9, 3), **maps_of_loops)
-    for name in ("k", "v", "key_rows"):
-        assert got[name][1, :, 5:].eq(0).all(), name
-        assert got[name][1, :, :5].ne(0).any(), name
-
-
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
 )

@@ -38,10 +38,8 @@ MISTAKES = {
         "torch.full((N + 1, N + 1)",
         "p @ self.value",
     ),
-    "a name that is not there": ("p @ self", "weights @ self", "weights @ self"),
     "a wrong keyword": ("1 / N)", "value=1 / N)", "value=1 / N)"),
     "a ValueError of numpy": ("torch.full((N, N), 1 / N)", "np.ones(N).reshape(N, N)", "np.ones"),
-    "super().__init__ forgotten": ("super().__init__()", "pass", "self.value = "),
 }
 
 

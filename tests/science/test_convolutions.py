@@ -29,17 +29,7 @@ from model import BertConfig, BertForMaskedLM
 
 @pytest.mark.parametrize("dilation", [1, 2, 3, 8])
 def test_depthwise_convolution_is_a_sum_over_dilated_positions(dilation):
-    for N, kernel_size in (
-        (1, 3),
-        (2, 5),
-        (8, 3),
-        (9, 5),
-        (16, 3),
-        (17, 1),
-        (19, 3),
-        (6, 9),
-        (6, 13),
-    ):
+    for N, kernel_size in ((1, 3), (8, 3), (9, 5), (17, 1), (19, 3), (6, 13)):
         x = draw(2, N, 6)
         weight = draw(6, kernel_size, seed=1)
         bias = draw(6, seed=2)

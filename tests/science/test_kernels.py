@@ -5,7 +5,6 @@ The drawings in the docstrings are tests, too.
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import attention
 import kernels
@@ -236,28 +235,3 @@ def test_the_backward_pass_of_blocks_has_the_dropout_of_the_forward_pass(monkeyp
     identity = torch.eye(12, dtype=torch.float64).expand(2, 2, 12, 12)
     kept = attention.attention(**{**inputs, "v": identity}, dropout=0.4).ne(0)
     assert not torch.equal(kept[0, :, :4], kept[0, :, 4:8]), "two blocks have the same dropout"
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the size of the largest tensor that any operation returns, also in the backward."""
-
-    size = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        tensors = result
-        if not isinstance(result, (tuple, list)):
-            tensors = [result]
-        for x in tensors:
-            if isinstance(x, torch.Tensor):
-                self.size = max(self.size, x.untyped_storage().nbytes() // x.element_size())
-        return result
-
-
-def test_no_tensor_of_a_long_sequence_has_the_size_of_the_map(monkeypatch):
-    go_in_blocks(monkeypatch, 100, 10)
-    for N in (200, 400):
-        inputs = attention_inputs(N, 5)
-        with LargestTensor() as largest:
-            results(attention.attention, inputs)
-        assert largest.size <= 2 * 2 * 12 * (N + 20)  # about one block, and not N x N

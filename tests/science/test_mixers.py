@@ -186,13 +186,9 @@ def new_model(variant):
 
 def test_fixed_t5_xl_deberta_and_fire_start_as_their_docstrings_say():
     torch.manual_seed(0)
-    for layer in new_model("fixed").bert.layers:
-        assert layer.mixer.terms["fixed"].beta.eq(0).all()
-    for layer in new_model("t5").bert.layers:
-        assert layer.mixer.terms["t5"].beta.eq(0).all()
-    for layer in new_model("xl").bert.layers:
-        assert layer.mixer.terms["xl"].b_c.eq(0).all()
-        assert layer.mixer.terms["xl"].b_p.eq(0).all()
+    for term, name in (("fixed", "beta"), ("t5", "beta"), ("xl", "b_c"), ("xl", "b_p")):
+        for layer in new_model(term).bert.layers:
+            assert getattr(layer.mixer.terms[term], name).eq(0).all()
 
     # normal(0, 0.02), within five standard errors
     P = new_model("deberta").bert.layers[0].mixer.P

@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import random
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,7 +95,7 @@ def assert_same_weights(path, expected, tolerance=0.0):
         assert (weights[name] - weight).abs().max() <= tolerance, (path, name)
 
 
-def assert_same_run(out_dir, expected, tolerance=0.0, message=None):
+def assert_same_run(out_dir, expected, tolerance=0.0):
     """The number of tokens, all evaluations, and the weights of two runs are equal."""
     folders = [folder / "corpus-composite" for folder in (out_dir, expected)]
     results = []
@@ -104,7 +105,7 @@ def assert_same_run(out_dir, expected, tolerance=0.0, message=None):
         evaluations = [record for record in records if "held_out_loss" in record]
         results.append([tokens, *evaluations])
     for one, other in zip(*results, strict=True):
-        assert one == pytest.approx(other, rel=0, abs=tolerance), message
+        assert one == pytest.approx(other, rel=0, abs=tolerance)
     assert_same_weights(*(folder / "model.pt" for folder in folders), tolerance)
 
 
@@ -118,6 +119,20 @@ def start_process(function, *arguments):
     process = forks.Process(target=function, args=arguments, daemon=True)
     process.start()
     return process
+
+
+def kill(process, number, begun, pause):
+    """Send a signal to a process: when it has begun, and at most `pause` seconds later.
+
+    begun: function without arguments. Returns the exit code.
+    """
+    while process.is_alive() and not begun():
+        time.sleep(0.01)
+    time.sleep(random.uniform(0, pause))
+    if process.is_alive():
+        os.kill(process.pid, number)
+    process.join(60)
+    return process.exitcode
 
 
 class Outcome(NamedTuple):

@@ -2,11 +2,9 @@
 
 import json
 import math
-import os
 import random
 import shutil
 import signal
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +15,7 @@ import torch
 import glue
 import pretrain
 import toy.glue
-from conftest import assert_same_weights, start_process
+from conftest import assert_same_weights, kill, start_process
 from glue import LabelledPairs, classify, predict
 from model import BertConfig, BertForClassification, BertForMaskedLM, save_run
 from model_helpers import TINIER, toy_tokenizer
@@ -342,19 +340,11 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
     uninterrupted = shutil.copytree(run, tmp_path / "uninterrupted")
     options = [*on_cpu, "--seeds", 42, 97, "--task", "mnli", "rte", "--epochs", 8]
     call("finetune", uninterrupted, *options)
-    start_process(be_glue, "--help").join()  # the server has started
-    rng = random.Random(0)
     codes = []
     for number in [signal.SIGKILL, signal.SIGTERM] * 2:
         process = start_process(be_glue, "finetune", run, *options)
-        process.join(rng.uniform(0.1, 0.6))
         # the first one is killed when there is something to continue
-        while not codes and process.is_alive() and not list(run.glob("glue/running-*/*.pt")):
-            time.sleep(0.01)
-        if process.is_alive():
-            os.kill(process.pid, number)
-        process.join(60)
-        codes.append(process.exitcode)
+        codes.append(kill(process, number, lambda: list(run.glob("glue/running-*/*.pt")), 0.5))
     assert codes[0] == -signal.SIGKILL and 1 not in codes
 
     call("finetune", run, *options)

@@ -2,16 +2,14 @@
 
 import math
 import os
-import random
 import signal
-import time
 
 import numpy as np
 import pytest
 import torch
 
 import pretrain
-from conftest import assert_same_run, content_of, log_of, start_process
+from conftest import assert_same_run, content_of, kill, log_of, start_process
 from data import prepare_corpus
 from model import SIZES, load_run
 from model_helpers import TINIER
@@ -174,27 +172,23 @@ def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one_to_the_bit(
     start, complete, tmp_path
 ):
     """With dropout. 200 steps are logged every 2 steps; most stops are between two lines."""
-    options = ["--steps", 200, "--eval_every", 25, "--out_dir"]
+    options = ["--steps", 200, "--eval_every", 10, "--out_dir"]
     assert start(*options, tmp_path / "whole").code == 0
 
     state = tmp_path / "broken/corpus-composite/train_state.pt"
     step = 0
-    moments = []  # shown if the test fails
-    for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
-        run = start_process(be_pretrain, complete(*options, tmp_path / "broken"))
 
-        # wait until it has trained on from where it was, and then for a random time
-        while run.is_alive() and (not state.exists() or load_checkpoint(state)["step"] == step):
-            time.sleep(0.01)
-        moments.append((number.name, random.uniform(0, 0.05)))
-        time.sleep(moments[-1][1])
-        os.kill(run.pid, number)
-        run.join()
-        assert run.exitcode in (-number, 128 + number), moments
+    def has_trained_on():
+        return state.exists() and load_checkpoint(state)["step"] > step
+
+    for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        process = start_process(be_pretrain, complete(*options, tmp_path / "broken"))
+        code = kill(process, number, has_trained_on, pause=0.05)
+        assert code in (-number, 128 + number)
         step = load_checkpoint(state)["step"]  # complete at any moment
 
     assert start(*options, tmp_path / "broken").code == 0
-    assert_same_run(tmp_path / "broken", tmp_path / "whole", message=moments)
+    assert_same_run(tmp_path / "broken", tmp_path / "whole")
 
 
 def test_a_run_killed_between_its_last_checkpoint_and_its_log_is_completed(

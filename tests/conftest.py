@@ -18,6 +18,7 @@ import os
 import random
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,6 +108,21 @@ def assert_same_run(out_dir, expected, tolerance=0.0):
     for one, other in zip(*results, strict=True):
         assert one == pytest.approx(other, rel=0, abs=tolerance)
     assert_same_weights(*(folder / "model.pt" for folder in folders), tolerance)
+
+
+@contextmanager
+def killed_before_its_log(monkeypatch):
+    """In this block a run of pretrain.py ends between its last checkpoint and its log."""
+    # imported here, as in run_program
+    import pretrain
+    from support.commands import UserError
+
+    def killed(*arguments):
+        raise UserError("killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain, "save_run", killed)
+        yield
 
 
 # --- A program in another process, and in this one ------------------------------------------------

@@ -9,15 +9,20 @@ import pytest
 import torch
 
 import pretrain
-from conftest import assert_same_run, content_of, kill, log_of, start_process
+from conftest import (
+    assert_same_run,
+    content_of,
+    kill,
+    killed_before_its_log,
+    log_of,
+    start_process,
+)
 from data import prepare_corpus
 from model import SIZES, load_run
 from model_helpers import TINIER
-from support.commands import UserError, run_command
+from support.commands import run_command
 from support.files import load_checkpoint, lock
 from support.tokenizer import PAD
-
-no_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM or SIGKILL to send")
 
 
 @pytest.fixture
@@ -147,27 +152,13 @@ def test_a_dry_run_writes_no_run(start, tmp_path):
 # --- Resuming -------------------------------------------------------------------------------------
 
 
-def signal_in(monkeypatch, steps):
-    """This process gets SIGTERM during each of these steps (counted from 1)."""
-    true_step = pretrain.train_step
-    waiting = set(steps)
-
-    def step(trainer, *arguments):
-        true_step(trainer, *arguments)
-        if trainer.step in waiting:
-            waiting.remove(trainer.step)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(pretrain, "train_step", step)
-
-
 def be_pretrain(words):
     """What another process does: pretrain.py, with the smaller "tiny"."""
     SIZES["tiny"] = TINIER
     run_command(lambda: pretrain.main(words))
 
 
-@no_signals
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM or SIGKILL to send")
 def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one_to_the_bit(
     start, complete, tmp_path
 ):
@@ -197,11 +188,7 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_log_is_completed(
     options = ["--steps", 8, "--eval_every", 8, "--out_dir"]
     assert start(*options, tmp_path / "whole").code == 0
 
-    def killed(*arguments):
-        raise UserError("killed here")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(pretrain, "save_run", killed)
+    with killed_before_its_log(monkeypatch):
         assert start(*options, tmp_path / "broken").code == 1
     assert start(*options, tmp_path / "broken").code == 0
     assert_same_run(tmp_path / "broken", tmp_path / "whole")
@@ -233,26 +220,17 @@ def test_a_loss_that_is_no_number_stops_the_run_and_the_last_good_state_stays(
 # --- Folders that hold something ------------------------------------------------------------------
 
 
-def test_a_finished_run_is_shown_and_not_touched(start, tmp_path):
-    start("--steps", 3, "--out_dir", tmp_path)
-    before = content_of(tmp_path / "corpus-composite")
-    outcome = start("--steps", 3, "--out_dir", tmp_path)
-    loss = log_of(tmp_path / "corpus-composite")[-1]["held_out_loss"]
-    assert outcome.code == 0 and f"finished before: held-out loss {loss:.3f}" in outcome.out
-    assert content_of(tmp_path / "corpus-composite") == before
-
-
 @pytest.mark.parametrize("other", [["--lr", 0.5], ["--steps", 9], ["--vocab_size", 30]])
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_run_with_other_settings_is_refused_and_left_alone(
     start, tmp_path, monkeypatch, other, finished
 ):
-    if not finished:
-        signal_in(monkeypatch, [2])
     folder = tmp_path / "corpus-composite"
-    start("--steps", 3, "--out_dir", tmp_path)
-    if not finished:  # as if a kill had come before the log was written
-        (folder / "log.jsonl").unlink()
+    if finished:
+        start("--steps", 3, "--out_dir", tmp_path)
+    else:
+        with killed_before_its_log(monkeypatch):
+            start("--steps", 3, "--out_dir", tmp_path)
     before = content_of(folder)
     outcome = start("--steps", 3, "--out_dir", tmp_path, *other)
     assert outcome.code == 1 and "belongs to another run" in outcome.error

@@ -10,14 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-import attention
-from attention import TERMS, VARIANTS, DepthwiseConvolution, Mixer, Term, Variant
+from attention import TERMS, VARIANTS, DepthwiseConvolution, Term
 from helpers import (
     assert_equals_loops,
     assert_near,
     go_in_blocks,
     loss_of,
-    mixer_config,
     padded_batch,
     random_mixer,
     random_tokens,
@@ -240,28 +238,6 @@ def test_initial_weights_of_the_classifier_have_the_published_spread():
     check_initial_weights(model)
 
 
-class OwnInitialisation(Mixer):
-    """A mixer that initialises its weights itself."""
-
-    def __init__(self, config, variant, layer):
-        super().__init__()
-        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, x, attention_mask):
-        return self.linear(x)
-
-    def initialise(self):
-        nn.init.constant_(self.linear.weight, 3)
-        nn.init.constant_(self.linear.bias, 4)
-
-
-def test_a_mixers_own_initial_weights_are_kept_in_a_model(monkeypatch):
-    monkeypatch.setitem(VARIANTS, "own-initialisation", Variant("", mixer=OwnInitialisation))
-    for layer in new_model("own-initialisation").bert.layers:
-        assert layer.mixer.linear.weight.eq(3).all()
-        assert layer.mixer.linear.bias.eq(4).all()
-
-
 def assert_uniform(numbers, limit):
     """All within +-limit, and with the spread of a uniform distribution and not of another one."""
     assert numbers.abs().max() <= limit
@@ -293,6 +269,7 @@ def test_the_tables_w_u_and_s_start_uniform_within_1_over_sqrt_K(variant, term, 
 def test_the_kernel_of_lightconv_starts_with_xaviers_range():
     """The authors' weight is (H, 1, K): its range is sqrt(6 / (K + H * K)), and not 0."""
     torch.manual_seed(0)
-    config = mixer_config("lightconv", hidden_size=32, heads=16, kernel_size=17)
-    weight = attention.mixer_of_layer(config, 0).weight  # (H, K)
-    assert_uniform(weight, math.sqrt(6 / (17 + 16 * 17)))
+    for layer in new_model("lightconv").bert.layers:
+        weight = layer.mixer.weight  # (H, K)
+        H, K = weight.shape
+        assert_uniform(weight, math.sqrt(6 / (K + H * K)))

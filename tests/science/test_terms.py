@@ -60,16 +60,15 @@ def test_the_example_of_the_ten_lines_prints_what_its_docstring_says():
 
 
 def test_the_maps_of_the_ten_lines_are_those_that_their_docstring_draws():
-    """q_i . k_j, q_i . w_(j-i), beta_(j-i) and the sum, one entry at a time."""
-    q, k, w, beta = [1, -1, 0, 2], [0, 1, 0, 1], [-1, 0, 1], [1, 0, 2]
-    lines = attention.composite_attention.__doc__.splitlines()
-    start = next(number for number, line in enumerate(lines) if line.split()[:2] == ["q_i", "."])
-    for i in range(4):
-        drawn = [int(number) for number in lines[start + 1 + i].split()]
-        for j in range(4):
-            t = references.column(j - i, 3, "clip")
-            parts = [q[i] * k[j], q[i] * w[t], beta[t]]
-            assert [drawn[j], drawn[4 + j], drawn[8 + j], drawn[12 + j]] == [*parts, sum(parts)]
+    """q_i . k_j, q_i . w_(j-i), beta_(j-i) and the sum, side by side."""
+    q, k = torch.tensor([[1, -1, 0, 2]]).t(), torch.tensor([[0, 1, 0, 1]])
+    w, beta = torch.tensor([[-1, 0, 1]]), torch.tensor([[1, 0, 2]])
+    dynamic = references.relative_scores(q @ w, 4, "clip")
+    fixed = references.relative_scores(beta.expand(4, 3), 4, "clip")
+    maps = torch.cat([q @ k, dynamic, fixed, q @ k + dynamic + fixed], dim=1)  # (4, 16)
+    text = attention.composite_attention.__doc__.partition("the sum a_ij\n")[2]
+    for row, line in zip(maps.tolist(), text.splitlines()[:4], strict=True):
+        assert [int(number) for number in line.split()] == row
 
 
 # --- The attention function -----------------------------------------------------------------------
@@ -113,14 +112,9 @@ def test_attention_alone_equals_its_loops(maps_of_loops, n, first, N, K, beyond)
 @pytest.mark.parametrize("beyond", BEYOND)
 @pytest.mark.parametrize("n, first, N", [(7, 0, 7), (2, 0, 10), (65, 0, 65), (66, 3, 70)])
 def test_attention_with_its_maps_equals_the_loops(n, first, N, beyond):
-    """Together with kernels.py, up to 64 tokens and above; and with one row for all tokens."""
+    """Together with kernels.py, up to 64 tokens and above."""
     inputs = attention_inputs(N, 7, n, B=1)
     options = dict(beyond=beyond, first=first)
-    expected = results(references.attention, inputs, **options)
-    assert_near(results(attention.attention, inputs, **options), expected, 1e-10)
-
-    for name in ("query_rows", "key_rows"):
-        inputs[name] = inputs[name][0, :, :1].detach().requires_grad_()  # (H, 1, K)
     expected = results(references.attention, inputs, **options)
     assert_near(results(attention.attention, inputs, **options), expected, 1e-10)
 

@@ -247,12 +247,6 @@ def test_a_step_counts_its_real_tokens_and_itself():
     assert trainer.tokens == 3 * int((source.table[:16] != PAD).sum())
 
 
-def test_a_new_trainer_trains_with_dropout():
-    model = Simple().eval()
-    trainer = pretrain.Trainer(model, SETTINGS, "not-written", CPU, torch.float32)
-    assert all(module.training for module in trainer.model.modules())
-
-
 # --- The update: learning rate, weight decay ------------------------------------------------------
 
 
@@ -333,8 +327,10 @@ def test_evaluation_is_the_mean_over_all_predictions_without_dropout():
     assert accuracy == pytest.approx(np.mean(correct), abs=1e-12)
 
 
-def test_after_an_evaluation_the_model_trains_with_dropout_again():
-    model = trainer_of().model
+def test_a_new_trainer_trains_with_dropout_and_does_so_again_after_an_evaluation():
+    model = Simple().eval()
+    pretrain.Trainer(model, SETTINGS, "not-written", CPU, torch.float32)
+    assert all(module.training for module in model.modules())
     evaluate(model)
     assert all(module.training for module in model.modules())
 

@@ -181,12 +181,6 @@ def test_the_table_has_the_fifteen_variants_of_the_paper_and_those_of_the_others
     assert {name for name in SMALL if VARIANTS[name].absolute} == {"absolute", "convbert"}
 
 
-def test_exactly_none_and_absolute_and_terms_without_a_window_have_no_kernel():
-    ours = [*SMALL, *OTHERS, *FAMILY]
-    without = {name for name in ours if not VARIANTS[name].has_kernel}
-    assert without == {"none", "absolute", "t5", "alibi", "fire", "xl", "rotary"}
-
-
 @pytest.mark.parametrize(
     "fields, message",
     [

@@ -180,14 +180,21 @@ def prepare_with_one_thread(path, cache):
     prepare_corpus([path], cache, 32, 800)
 
 
-def test_another_process_with_one_thread_gives_the_same_tokenizer_and_ids(
+def test_one_process_with_one_thread_and_several_processes_prepare_the_same_corpus(
     trained, tmp_path, monkeypatch
 ):
+    """The tokenizer has threads; in a large text, several processes make the token ids."""
     folder, corpus = trained
-    arguments = [str(folder / "text.txt"), tmp_path]
+    arguments = [str(folder / "text.txt"), tmp_path / "alone"]
     start_process(prepare_with_one_thread, *arguments).join()
-    monkeypatch.delattr(data, "fill_cache")  # what it has prepared is read
-    assert prepare_corpus(arguments[:1], tmp_path, 32, 800).fingerprint == corpus.fingerprint
+    with monkeypatch.context() as patch:
+        patch.delattr(data, "fill_cache")  # what it has prepared is read
+        alone = prepare_corpus(arguments[:1], arguments[1], 32, 800)
+
+    monkeypatch.setattr(data, "LARGE_TEXT", 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    several = prepare_corpus(arguments[:1], tmp_path / "several", 32, 800)
+    assert alone.fingerprint == several.fingerprint == corpus.fingerprint
 
 
 def test_special_tokens_that_are_written_in_a_text_are_text(tmp_path):

@@ -5,7 +5,6 @@ imported the project once.
 """
 
 import os
-import shutil
 import signal
 
 import pytest
@@ -89,7 +88,7 @@ def test_two_processes_compute_what_one_computes(words, run_alone, tmp_path, opt
 
 
 @pytest.mark.parametrize("number, step", [(signal.SIGTERM, 9), (signal.SIGKILL, 8)])
-def test_a_signal_to_one_process_ends_all_and_one_or_two_continue(
+def test_a_signal_to_one_process_ends_all_and_two_or_one_continue(
     words, run_alone, tmp_path, number, step
 ):
     """They stop together after the step of the signal. After a kill, the run is as last saved."""
@@ -99,8 +98,8 @@ def test_a_signal_to_one_process_ends_all_and_one_or_two_continue(
     assert load_checkpoint(stopped / "corpus-composite" / "train_state.pt")["step"] == step
 
     run_alone([*words, "--out_dir", tmp_path / "alone"])
-    copy = shutil.copytree(stopped, tmp_path / "copy")
-    run_alone([*words, "--out_dir", copy])
-    assert_same_run(copy, tmp_path / "alone", 1e-5)
-    assert run_two([*words, "--out_dir", stopped]) == [0, 0]
+    if number == signal.SIGTERM:
+        assert run_two([*words, "--out_dir", stopped]) == [0, 0]
+    else:
+        run_alone([*words, "--out_dir", stopped])
     assert_same_run(stopped, tmp_path / "alone", 1e-5)

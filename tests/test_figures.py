@@ -102,7 +102,6 @@ def test_the_figures_of_the_results_are_drawn_from_the_records(tmp_path, monkeyp
         ("composite", ["dynamic", "RUN", SENTENCE, "--layer", "3"]),
         ("convbert", ["dynamic", "RUN", SENTENCE, "--head", "3"]),
         ("composite", ["attention", "RUN", SENTENCE * 3]),
-        ("composite", ["loss", "nowhere"]),
     ],
 )
 def test_a_mistake_of_the_user_is_one_line(variant, arguments, tmp_path, refused):

@@ -422,7 +422,6 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
         ["finetune", "RUN", "--task", "snli"],
         ["finetune", "RUN", "--task", "rte", "--seeds", "7"],  # without mnli
         ["finetune", "RUN", "--data_dir", "no-files"],
-        ["finetune", "RUN", "--lr", "0"],
         ["table", "RUN", "--name", "nothing-there"],
         ["table", "RUN", "--compare", "composite", "fixed"],
         ["table", "RUN", "--published"],  # its results are those of the toy tasks

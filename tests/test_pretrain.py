@@ -259,8 +259,6 @@ def test_a_second_pretrain_on_one_run_is_refused(start, tmp_path):
         (["--variant", "dilated-hybrid", "--attention_layer", "5"], "beyond the model's 4 layers"),
         (["--steps", "5", "--warmup_steps", "6"], "--warmup_steps 6 is above --steps 5"),
         (["--lr", "nan"], "--lr"),
-        (["--seq_len", "4"], "--seq_len"),
-        (["--seed", "-1"], "--seed"),
         (["--device", "abacus"], "--device abacus"),
         (["--corpus", "no-such-corpus"], "no-such-corpus"),
         (["--stepz", "5"], "--stepz"),

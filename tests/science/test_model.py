@@ -320,12 +320,10 @@ def test_the_tokenizer_of_another_model_is_refused(run):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ([], "required"),
         (["RUN"], "required"),
         (["absent", "the [MASK]"], "absent is not a run"),
         (["RUN/model.pt", "the [MASK]"], "is not a run"),
         (["RUN", "the cat"], "no blank"),
-        (["RUN", ""], "no blank"),
         (["RUN", "[MASK] " + "cat " * 21], "has 25 tokens, the model takes 24"),
         (["RUN", "the [MASK]", "tired"], "unrecognized"),
     ],

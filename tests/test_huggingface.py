@@ -266,8 +266,6 @@ def test_a_checkpoint_without_a_head_keeps_its_encoder_and_fills_no_blanks(
     exported = huggingface.read_tensors(tmp_path / "published")
     names = {name.replace("electra.", "bert.") for name in encoder}
     assert exported.keys() == names  # its embeddings have the hidden size: it is a BERT
-    config = json.loads((tmp_path / "published" / "config.json").read_text())
-    assert config["architectures"] == ["BertModel"]
 
 
 def test_other_tokenizers_encode_whole_texts_and_large_vocabularies_have_32_bits():

@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -148,6 +148,7 @@ DISTANCES = [report.pairs_measure(f"{N}", "toy", f"distance_{N:02}") for N in ra
 TASKS = [report.glue_measure(task, task) for task in ("cola", "sst-2")]
 
 
+@cache
 def records_of(*files):
     return [x for file in files for x in report.read_records(ROOT / f"results/{file}.jsonl")]
 

@@ -17,10 +17,10 @@ SHA256_OF_THE_FILES = "913b90e0255202f544133ac79e0d30e44232dd6d200b7e0bb2dee1f4f
 
 def tree_sha256(folder):
     """SHA-256 of the names and bytes of all files in a folder."""
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.tsv")}
     digest = hashlib.sha256()
-    for name in sorted(files):
-        digest.update(name.encode() + b"\0" + files[name].read_bytes())
+    for path in sorted(folder.rglob("*.tsv")):
+        name = path.relative_to(folder).as_posix()
+        digest.update(name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 

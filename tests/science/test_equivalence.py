@@ -334,11 +334,6 @@ def test_symmetric_alibi_commutes_with_reversing_the_sentence():
     x = draw(B, N, C)
     assert_same(mixer(x.flip(1), NO_PADDING), mixer(x, NO_PADDING).flip(1))
 
-    # a fixed term is not symmetric
-    fixed = mixer_of("fixed")
-    difference = fixed(x.flip(1), NO_PADDING) - fixed(x, NO_PADDING).flip(1)
-    assert difference.abs().max() > 0.01
-
 
 CLS, SEP, MARK = 2, 3, 22
 

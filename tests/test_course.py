@@ -77,7 +77,6 @@ def test_every_mistake_changes_one_piece_of_a_graded_function():
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["blank", str(ROOT)],
         ["blank", str(ROOT / "lab/out")],
         ["grade", "no-such-folder"],
         ["grade", str(ROOT / "README.md")],

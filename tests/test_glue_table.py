@@ -174,6 +174,3 @@ def test_two_variants_are_compared_by_the_means_of_their_runs():
     runs += [made_run("none", 0, {"cola": [7, 9]}), made_run("none", 7, {"cola": [14]})]
     lines = comparison_lines(runs, "composite", "none")
     assert lines[1:] == [["CoLA", "20.0+-5.8", "11.0+-3.0", "9.0 (-12.5 to 30.5)", "3, 2"]]
-
-    with pytest.raises(UserError):  # no task of which both have results
-        comparison_lines([runs[0], made_run("none", 0, {"mrpc": [80]})], "composite", "none")

@@ -73,18 +73,6 @@ def test_the_map_of_the_docstring_is_what_it_computes(function):
     assert torch.equal(function(rows[1:], 3, first=1), clip[1:])
 
 
-def test_the_drawing_of_scores_by_skew_is_what_its_steps_compute():
-    rows = drawn(scores_by_index, "a0 b0 c0\n a1 b1 c1\n a2 b2 c2")
-    wide = drawn(scores_by_skew, "a0 a0 b0 c0 c0\n a1 a1 b1 c1 c1\n a2 a2 b2 c2 c2")
-    assert torch.equal(kernels.extend(rows, 1, 2)[:, :5], wide)
-
-    # what is drawn on the left of the line, and on the right of it
-    skewed = kernels.skew(kernels.extend(rows, 1, 2))
-    assert torch.equal(skewed[:, 2:], drawn(scores_by_index, "b0 c0 c0\n a1 b1 c1\n a2 a2 b2"))
-    assert skewed[0, :2].tolist() == [100, 100]
-    assert skewed[1, 1] == 101 and skewed[2, 0] == 301
-
-
 def test_extend_adds_and_removes_columns_as_drawn():
     row = drawn(kernels.extend, "a b c")
     assert torch.equal(kernels.extend(row, 1, 2, "clip"), drawn(kernels.extend, "a a b c c c"))

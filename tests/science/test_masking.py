@@ -33,18 +33,16 @@ def within_5_sigmas(count, total, probability):
     return abs(count - total * probability) < 5 * sigma
 
 
-def test_15_percent_of_the_tokens_are_chosen(masked):
-    _, _, labels = masked
-    count = int((labels != -100).sum())
-    assert within_5_sigmas(count, TOKENS, 0.15)
-
-
-def test_of_the_chosen_80_percent_are_masked_10_percent_random_and_10_percent_the_same(masked):
+def test_15_percent_of_the_tokens_are_chosen_and_of_the_chosen_80_10_10_percent_are_replaced(
+    masked,
+):
+    """80 % by [MASK], 10 % by a random token, 10 % by themselves."""
     sequences, masked_ids, labels = masked
     chosen = labels != -100
     replaced = chosen & (masked_ids == MASK)
     same = chosen & (masked_ids == sequences)
     random = chosen & ~replaced & ~same
+    assert within_5_sigmas(int(chosen.sum()), TOKENS, 0.15)
 
     # A token drawn at random may be the original one.
     coincidence = 0.1 / (VOCABULARY_SIZE - len(SPECIAL_TOKENS))

@@ -377,12 +377,10 @@ def test_the_first_layer_of_fire_is_the_same_under_autocast_with_queries_in_bf16
         ("rotary", 4, 12, "rotates pairs of channels: the channels of a head must be even, not 3"),
         ("xl", 3, 9, "as many sines as cosines: hidden_size must be even, not 9"),
         ("conv-v", 3, 12, "half of the heads are convolutions: heads must be even, not 3"),
-        ("convbert", 3, 12, "heads must be even, not 3"),
     ],
 )
 def test_an_odd_number_where_a_variant_needs_an_even_one_is_a_mistake_of_the_user(
     variant, heads, hidden_size, message
 ):
-    with pytest.raises(UserError, match=message) as refused:
+    with pytest.raises(UserError, match=message):
         random_mixer(variant, hidden_size=hidden_size, heads=heads)
-    assert "\n" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""The table VARIANTS: what each variant holds, the paper's parameter counts, a new variant."""
+"""The table VARIANTS: what each variant holds, and the paper's parameter counts."""
 
 import pytest
 import torch
@@ -183,7 +183,6 @@ def test_the_table_has_the_fifteen_variants_of_the_paper_and_those_of_the_others
         (dict(convolutional=("values",)), "unknown projection 'values'; they are: query, key, val"),
     ],
 )
-def test_an_unknown_name_in_a_variant_is_refused_in_one_line(fields, message):
-    with pytest.raises(UserError, match=message) as refused:
+def test_an_unknown_name_in_a_variant_is_refused(fields, message):
+    with pytest.raises(UserError, match=message):
         Variant("an equation", **fields)
-    assert "\n" not in str(refused.value)

@@ -345,8 +345,9 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
     codes = []
     for number in [signal.SIGKILL, signal.SIGTERM] * 2:
         process = start_process(be_glue, "finetune", run, *options)
-        # the first one is killed when there is something to continue
-        codes.append(kill(process, number, lambda: list(run.glob("glue/running-*/*.pt")), 0.5))
+        # the first one is killed as soon as there is something to continue
+        pause = 0.5 if codes else 0.0
+        codes.append(kill(process, number, lambda: list(run.glob("glue/running-*/*.pt")), pause))
     assert codes[0] == -signal.SIGKILL and 1 not in codes
 
     call("finetune", run, *options)

@@ -33,11 +33,6 @@ class Mean(Mixer):
 # A right line, what a student writes in its place, and the line that fails because of it.
 MISTAKES = {
     "a wrong unpacking": ("B, N, C = x.shape", "B, N = x.shape", "B, N = x.shape"),
-    "a shape that does not fit": (
-        "torch.full((N, N)",
-        "torch.full((N + 1, N + 1)",
-        "p @ self.value",
-    ),
     "a wrong keyword": ("1 / N)", "value=1 / N)", "value=1 / N)"),
     "a ValueError of numpy": ("torch.full((N, N), 1 / N)", "np.ones(N).reshape(N, N)", "np.ones"),
 }

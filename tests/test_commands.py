@@ -7,7 +7,6 @@ import pytest
 
 from support import runs
 from support.commands import StopSignals, UserError, run_command
-from support.devices import is_of_torchrun
 
 
 def raising(error):
@@ -64,10 +63,3 @@ def f(x: int = 1, /, *rest, y=2.5, **more) -> str:
         assert runs.code_digests("a.py") == {"a.py": "d8c28f2f7b0a"}
     (tmp_path / "a.py").write_text(code.replace("2.5", "2.6"))
     assert runs.code_digests("a.py") != {"a.py": "d8c28f2f7b0a"}
-
-
-def test_rank_alone_in_the_environment_is_a_mistake_of_the_user(monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(UserError, match="WORLD_SIZE"):
-        is_of_torchrun()

@@ -371,7 +371,6 @@ LFS = b"version https://git-lfs.github.com/spec/v1\n"
     [
         ("config.json", LFS),
         ("config.json", b'{"model_type": "be'),
-        ("pytorch_model.bin", LFS),
         ("pytorch_model.bin", b"PK\x03\x04"),  # cut
         ("pytorch_model.bin", None),
         ("tokenizer.json", b'{"model": 5}'),

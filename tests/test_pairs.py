@@ -186,7 +186,6 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
 @pytest.mark.parametrize(
     "options",
     [
-        ["nowhere"],
         ["RUN", "--data", "nowhere"],
         ["RUN", "--data", "EMPTY"],
         ["RUN", "--table"],

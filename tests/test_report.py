@@ -120,7 +120,6 @@ def test_a_run_that_gives_no_record_is_refused_and_the_file_of_records_stays(
     "other",
     [
         run_record("fixed", steps=80),
-        run_record("none", 1, kernel_size=9),
         run_record("none", 0),
         run_record("fixed", glue=[glue_record(10.0, lr=1e-3)]),
         run_record("fixed", pairs={"toy": pair_entries({"b": 60.0})}),

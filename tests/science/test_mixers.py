@@ -12,8 +12,10 @@ from torch import nn
 
 from attention import TERMS, VARIANTS, DepthwiseConvolution, Term
 from helpers import (
+    H,
     assert_equals_loops,
     assert_near,
+    draw,
     go_in_blocks,
     loss_of,
     padded_batch,
@@ -118,6 +120,17 @@ def test_neither_content_nor_amount_of_padding_changes_a_real_token(variant, bey
 
 
 # --- Properties that follow from the equations ----------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if "fixed" in VARIANTS[name].terms])
+def test_a_constant_added_to_beta_changes_nothing_with_clip(variant):
+    """One for each head."""
+    mixer = random_mixer(variant)
+    x, mask = padded_batch(10)
+    before = mixer(x, mask)[mask]
+    with torch.no_grad():
+        mixer.terms["fixed"].beta += draw(H, 1)
+    assert_near(mixer(x, mask)[mask], before, 1e-12)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

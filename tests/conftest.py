@@ -17,6 +17,8 @@ import multiprocessing
 import os
 import random
 import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,6 +86,45 @@ def content_of(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def assert_same_weights(path, expected, tolerance=0.0):
+    """Two files of weights are equal: to the bit, or up to a tolerance."""
+    # imported here, as in run_program
+    from support.files import load_checkpoint
+
+    weights = load_checkpoint(path)
+    for name, weight in load_checkpoint(expected).items():
+        assert (weights[name] - weight).abs().max() <= tolerance, (path, name)
+
+
+def assert_same_run(out_dir, expected, tolerance=0.0):
+    """The number of tokens, all evaluations, and the weights of two runs are equal."""
+    folders = [folder / "corpus-composite" for folder in (out_dir, expected)]
+    results = []
+    for folder in folders:
+        records = log_of(folder)
+        tokens = records[-2]["tokens"]  # of the last steps; their evaluation comes after them
+        evaluations = [record for record in records if "held_out_loss" in record]
+        results.append([tokens, *evaluations])
+    for one, other in zip(*results, strict=True):
+        assert one == pytest.approx(other, rel=0, abs=tolerance)
+    assert_same_weights(*(folder / "model.pt" for folder in folders), tolerance)
+
+
+@contextmanager
+def killed_before_its_log(monkeypatch):
+    """In this block a run of pretrain.py ends between its last checkpoint and its log."""
+    # imported here, as in run_program
+    import pretrain
+    from support.commands import UserError
+
+    def killed(*arguments):
+        raise UserError("killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pretrain, "save_run", killed)
+        yield
+
+
 # --- A program in another process, and in this one ------------------------------------------------
 
 
@@ -94,6 +135,20 @@ def start_process(function, *arguments):
     process = forks.Process(target=function, args=arguments, daemon=True)
     process.start()
     return process
+
+
+def kill(process, number, begun, pause):
+    """Send a signal to a process: when it has begun, and at most `pause` seconds later.
+
+    begun: function without arguments. Returns the exit code.
+    """
+    while process.is_alive() and not begun():
+        time.sleep(0.01)
+    time.sleep(random.uniform(0, pause))
+    if process.is_alive():
+        os.kill(process.pid, number)
+    process.join(60)
+    return process.exitcode
 
 
 class Outcome(NamedTuple):

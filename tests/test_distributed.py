@@ -5,14 +5,13 @@ imported the project once.
 """
 
 import os
-import shutil
 import signal
 
 import pytest
 from torch import distributed
 
 import pretrain
-from conftest import log_of, start_process
+from conftest import assert_same_run, start_process
 from model import SIZES
 from model_helpers import TINIER
 from support.commands import run_command
@@ -77,30 +76,6 @@ def run_alone(monkeypatch):
     return call
 
 
-def results_of(folder):
-    """The losses and evaluations of a run, without its times and where it was made."""
-    records = []
-    for record in log_of(folder):
-        record.pop("seconds", None)
-        if "made_by" not in record:
-            records.append(record)
-    return records
-
-
-def assert_same_run(out_dir, expected):
-    """The same losses at the same steps, the same evaluations and weights, up to 1e-5."""
-    folder = out_dir / "corpus-composite"
-    expected = expected / "corpus-composite"
-    records = results_of(folder)
-    assert len(records) > 20
-    for record, other in zip(records, results_of(expected), strict=True):
-        assert record == pytest.approx(other, abs=1e-5)
-
-    weights = load_checkpoint(folder / "model.pt")
-    for name, weight in load_checkpoint(expected / "model.pt").items():
-        assert (weights[name] - weight).abs().max() <= 1e-5, name
-
-
 # --- Pre-training ---------------------------------------------------------------------------------
 
 
@@ -109,11 +84,11 @@ def test_two_processes_compute_what_one_computes(words, run_alone, tmp_path, opt
     """With micro-batches, and if most batches have fewer rows than there are processes."""
     run_alone([*words, *options, "--out_dir", tmp_path / "alone"])
     assert run_two([*words, *options, "--out_dir", tmp_path / "two"]) == [0, 0]
-    assert_same_run(tmp_path / "two", tmp_path / "alone")
+    assert_same_run(tmp_path / "two", tmp_path / "alone", 1e-5)
 
 
 @pytest.mark.parametrize("number, step", [(signal.SIGTERM, 9), (signal.SIGKILL, 8)])
-def test_a_signal_to_one_process_ends_all_and_one_or_two_continue(
+def test_a_signal_to_one_process_ends_all_and_two_or_one_continue(
     words, run_alone, tmp_path, number, step
 ):
     """They stop together after the step of the signal. After a kill, the run is as last saved."""
@@ -123,8 +98,8 @@ def test_a_signal_to_one_process_ends_all_and_one_or_two_continue(
     assert load_checkpoint(stopped / "corpus-composite" / "train_state.pt")["step"] == step
 
     run_alone([*words, "--out_dir", tmp_path / "alone"])
-    copy = shutil.copytree(stopped, tmp_path / "copy")
-    run_alone([*words, "--out_dir", copy])
-    assert_same_run(copy, tmp_path / "alone")
-    assert run_two([*words, "--out_dir", stopped]) == [0, 0]
-    assert_same_run(stopped, tmp_path / "alone")
+    if number == signal.SIGTERM:
+        assert run_two([*words, "--out_dir", stopped]) == [0, 0]
+    else:
+        run_alone([*words, "--out_dir", stopped])
+    assert_same_run(stopped, tmp_path / "alone", 1e-5)

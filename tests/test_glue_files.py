@@ -131,18 +131,17 @@ def test_files_are_written_and_read_in_the_published_format(tmp_path, name):
             assert examples.labels is None
 
 
-def write_rte(folder, *rows):
+def write_rte(folder, *rows, encoding="utf-8"):
     path = folder / "RTE" / "train.tsv"
     path.parent.mkdir()
     lines = ["index\tsentence1\tsentence2\tlabel", *rows]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig", newline="")
+    path.write_text("\n".join(lines) + "\n", encoding=encoding, newline="")
 
 
-def test_quotes_are_text_and_only_a_line_feed_ends_a_row(tmp_path):
-    """The file begins with a byte order mark, as some published ones do."""
-    write_rte(
-        tmp_path, '0\t"open\tclosed" \tentailment', '1\ta\u2028b\x0c\x1cc\t""\tnot_entailment'
-    )
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])  # both begin with a mark
+def test_quotes_are_text_and_only_a_line_feed_ends_a_row(tmp_path, encoding):
+    rows = ['0\t"open\tclosed" \tentailment', '1\ta\u2028b\x0c\x1cc\t""\tnot_entailment']
+    write_rte(tmp_path, *rows, encoding=encoding)
     examples = read_task(with_rows("rte", train=2), tmp_path, "train")
     assert examples.a == ['"open', "a\u2028b\x0c\x1cc"]
     assert examples.b == ['closed" ', '""']
@@ -150,12 +149,27 @@ def test_quotes_are_text_and_only_a_line_feed_ends_a_row(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "last_row", ["1\tc\td\tneutral", "1\tc", "1\tc\td\tentailment\n2\te\tf\tentailment"]
+    "name, old, new",
+    [
+        ("rte", "not_entailment", "neutral"),
+        ("rte", "\tb1", ""),
+        ("rte", "\n1\t", "\n7\ta7\tb7\tentailment\n1\t"),  # three rows in place of two
+        ("sts-b", "\t0.5\n", "\tnan\n"),
+        ("sts-b", "\t0.5\n", "\t6e3\n"),
+        ("sts-b", "\t0.5\n", "\tfive\n"),
+    ],
 )
-def test_a_wrong_label_a_broken_row_and_another_number_of_rows_are_refused(tmp_path, last_row):
-    write_rte(tmp_path, "0\ta\tb\tentailment", last_row)
-    with pytest.raises(UserError, match="train.tsv"):
-        read_task(with_rows("rte", train=2), tmp_path, "train")
+def test_a_wrong_label_a_broken_row_and_another_number_of_rows_are_refused(
+    tmp_path, name, old, new
+):
+    task = with_rows(name, dev=2)
+    path = file_path(task, tmp_path, "dev")
+    path.parent.mkdir()
+    text = published_file(name, "dev", 2)
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(UserError, match="dev.tsv"):
+        read_task(task, tmp_path, "dev")
 
 
 def test_the_broken_rows_of_qqp_are_skipped(tmp_path):
@@ -223,17 +237,3 @@ def test_a_submission_has_words_for_classes_and_numbers_between_0_and_5(tmp_path
         words = archive.read("RTE.tsv").decode()
     assert numbers == "index\tprediction\n0\t2.000\n1\t0.000\n2\t5.000\n3\t1.235\n"
     assert words == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
-
-
-@pytest.mark.parametrize("label", ["nan", "6e3", "-1", "inf", "five", ""])
-def test_a_label_of_sts_b_is_a_number_from_0_to_5(label):
-    with pytest.raises(UserError, match="is not a label of STS-B"):
-        glue_files.label_id(label, glue_files.FORMATS["sts-b"], "train.tsv")
-    assert glue_files.label_id("4.750", glue_files.FORMATS["sts-b"], "train.tsv") == 4.75
-
-
-def test_a_row_ends_at_a_line_feed_only_and_may_be_in_utf_16(tmp_path):
-    path = tmp_path / "dev.tsv"
-    path.write_bytes("sentence\tlabel\r\na\u2028b\x85c\t1\n".encode("utf-16"))
-    columns = glue_files.read_columns(path, ["sentence", "label"])
-    assert columns == {"sentence": ["a\u2028b\x85c"], "label": ["1"]}

@@ -63,17 +63,10 @@ def test_one_model_has_means_and_standard_errors_over_its_fine_tuning_seeds():
 
 
 def test_several_models_have_the_error_over_their_pretraining_seeds():
-    """Means over the fine-tuning seeds: 15, 35, 40. Their mean is 30, their error sqrt(175 / 3)."""
-    runs = [
-        made_run("composite", 0, {"cola": [10, 20]}),
-        made_run("none", 0, {"cola": [3]}),
-        made_run("composite", 1, {"cola": [30, 40]}),
-        made_run("composite", 2, {"cola": [40, 40], "rte": [60, 70]}),
-    ]
-    rows = rows_of(runs)
-    assert (175 / 3) ** 0.5 == pytest.approx(7.6, abs=0.05)
-    assert (rows["composite"]["CoLA"], rows["composite"]["RTE"]) == ("30.0+-7.6", "65.0")
-    assert (rows["none"]["CoLA"], rows["none"]["runs"]) == ("3.0", "1")
+    """Means over the fine-tuning seeds: 15 and 35. Their mean is 25, their error 10."""
+    runs = [made_run("none", 0, {"cola": [10, 20]}), made_run("none", 1, {"cola": [30, 40]})]
+    row = rows_of(runs)["none"]
+    assert (row["CoLA"], row["runs"]) == ("25.0+-10.0", "2")
 
 
 # --- What does not belong together ----------------------------------------------------------------
@@ -132,12 +125,8 @@ def test_constant_answers_and_changed_settings_are_marked_also_in_what_starts_th
 
 def test_the_table_has_the_paper_s_rows_of_a_variant():
     rows = rows_of([made_run("composite", 0, {"cola": [1, 2]})], published=True)
-    columns = ["CoLA", "MNLI-m", "MNLI-mm", "MRPC", "QNLI", "QQP", "RTE", "SST", "STS", "GLUE"]
     row = rows["Chang BERT-base composite"]
-    assert " ".join(row[column] for column in columns) == (
-        "58.5+-0.5 81.9+-0.1 81.6+-0.1 86.0+-1.2 85.0+-0.3 88.7+-0.0 71.0+-0.7 90.5+-0.1 "
-        "88.4+-0.1 81.2+-0.2"
-    )
+    assert (row["CoLA"], row["STS"], row["GLUE"]) == ("58.5+-0.5", "88.4+-0.1", "81.2+-0.2")
     assert (row["runs"], row["results"]) == ("1^", "10")
     assert rows["Chang BERT-small composite"]["GLUE"] == "76.9+-0.1"
 
@@ -185,6 +174,3 @@ def test_two_variants_are_compared_by_the_means_of_their_runs():
     runs += [made_run("none", 0, {"cola": [7, 9]}), made_run("none", 7, {"cola": [14]})]
     lines = comparison_lines(runs, "composite", "none")
     assert lines[1:] == [["CoLA", "20.0+-5.8", "11.0+-3.0", "9.0 (-12.5 to 30.5)", "3, 2"]]
-
-    with pytest.raises(UserError):  # no task of which both have results
-        comparison_lines([runs[0], made_run("none", 0, {"mrpc": [80]})], "composite", "none")

@@ -65,6 +65,7 @@ def test_the_worked_example_is_what_the_code_computes():
 @pytest.mark.parametrize("part", range(1, 6))
 def test_each_part_prints_its_functions_with_their_points(part):
     functions = [function for function in GRADED if function.part == part]
+    assert sum(function.points for function in functions) == 20
     text = re.search(rf"\n## Part {part}:.*?(?=\n## )", HANDOUT, flags=re.DOTALL)[0]
     named = dict(re.findall(r"`([\w.]+)`\s\((\d+)", text))
     assert named == {line.name.partition(".")[2]: str(line.points) for line in functions}

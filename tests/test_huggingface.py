@@ -196,8 +196,8 @@ def test_an_imported_model_computes_what_the_published_one_does(
     assert logits[-1, :3].tolist() == pytest.approx(expected, abs=1e-8)
 
 
-def test_a_file_with_old_names_and_copies_gives_the_same_model(tmp_path, capsys):
-    tensors = random_tensors("bert")
+def with_old_names(folder, tensors):
+    """Names without "bert.", LayerNorms with gamma and beta, copies, and a pooler."""
     older = {
         "embeddings.position_ids": torch.arange(20)[None],
         "cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"],
@@ -207,13 +207,42 @@ def test_a_file_with_old_names_and_copies_gives_the_same_model(tmp_path, capsys)
         name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
         name = name.replace("LayerNorm.bias", "LayerNorm.beta")
         older[name.removeprefix("bert.")] = tensor
+    # as before PyTorch 1.6
+    torch.save(older, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
 
-    folder = write_checkpoint(tmp_path / "old")
+
+def wrapped(folder, tensors):
+    """A model that was compiled, in DataParallel."""
+    named = {"module._orig_mod." + name: tensor for name, tensor in tensors.items()}
+    torch.save(named, folder / "pytorch_model.bin")
+
+
+def in_two_files(folder, tensors):
+    files = {name: f"pytorch_model-{i % 2}.bin" for i, name in enumerate(tensors)}
+    (folder / "pytorch_model.bin").unlink()
+    for file in set(files.values()):
+        torch.save({name: tensors[name] for name in tensors if files[name] == file}, folder / file)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
+
+
+def without_types(folder, tensors):
+    """config.json and, as in bert-base-uncased, tokenizer.json do not name their kinds of model."""
+    config = published_config("bert")
+    del config["model_type"]
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    del tokenizer["model"]["type"]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+@pytest.mark.parametrize("rewrite", [with_old_names, wrapped, in_two_files, without_types])
+def test_other_forms_of_a_checkpoint_give_the_same_model(rewrite, tmp_path, capsys):
+    folder = write_checkpoint(tmp_path / "bert")
     expected = imported_logits(folder, tmp_path / "run")
-    path = folder / "pytorch_model.bin"  # as before PyTorch 1.6
-    torch.save(older, path, _use_new_zipfile_serialization=False)
+    rewrite(folder, random_tensors("bert"))
     assert torch.equal(imported_logits(folder, tmp_path / "again"), expected)
-    assert capsys.readouterr().out.endswith("left out: bert.pooler.dense.weight\n")
+    said = "left out: bert.pooler.dense.weight" in capsys.readouterr().out
+    assert said is (rewrite is with_old_names)
 
 
 def test_a_checkpoint_without_a_head_keeps_its_encoder_and_fills_no_blanks(
@@ -237,70 +266,6 @@ def test_a_checkpoint_without_a_head_keeps_its_encoder_and_fills_no_blanks(
     exported = huggingface.read_tensors(tmp_path / "published")
     names = {name.replace("electra.", "bert.") for name in encoder}
     assert exported.keys() == names  # its embeddings have the hidden size: it is a BERT
-    config = json.loads((tmp_path / "published" / "config.json").read_text())
-    assert config["architectures"] == ["BertModel"]
-
-
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
-def test_the_prefix_of_a_wrapped_model_is_taken_off(prefix, tmp_path):
-    tensors = {prefix + name: value for name, value in random_tensors("bert").items()}
-    wrapped = write_checkpoint(tmp_path / "wrapped", tensors=tensors)
-    plain = write_checkpoint(tmp_path / "plain")
-    got = imported_logits(wrapped, tmp_path / "run")
-    assert torch.equal(got, imported_logits(plain, tmp_path / "run2"))
-
-
-def test_a_checkpoint_in_several_files_and_without_its_type_gives_the_same_model(tmp_path):
-    plain = write_checkpoint(tmp_path / "plain")
-    shards = write_checkpoint(tmp_path / "shards")
-    config = json.loads((shards / "config.json").read_text())
-    del config["model_type"]
-    (shards / "config.json").write_text(json.dumps(config))
-
-    tensors = random_tensors("bert")
-    files = {name: f"pytorch_model-{i % 2}.bin" for i, name in enumerate(tensors)}
-    (shards / "pytorch_model.bin").unlink()
-    for file in set(files.values()):
-        part = {name: tensors[name] for name in tensors if files[name] == file}
-        torch.save(part, shards / file)
-    (shards / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
-    got = imported_logits(shards, tmp_path / "run")
-    assert torch.equal(got, imported_logits(plain, tmp_path / "run2"))
-
-
-def test_a_tokenizer_whose_model_has_no_type_is_read(tmp_path):
-    """As the file of bert-base-uncased."""
-    folder = write_checkpoint(tmp_path / "bert")
-    state = json.loads((folder / "tokenizer.json").read_text())
-    del state["model"]["type"]
-    (folder / "tokenizer.json").write_text(json.dumps(state))
-    huggingface.main(["import", str(folder), str(tmp_path / "run")])
-    assert load_run(tmp_path / "run")[1].encode("the cat").tokens == ["the", "cat"]
-
-
-@pytest.mark.parametrize(
-    "name, content, message",
-    [
-        ("config.json", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
-        ("pytorch_model.bin", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"),
-        ("config.json", b'{"model_type": "be', "no JSON"),
-        ("tokenizer.json", b'{"model": 5}', "no tokenizer"),
-        ("model.safetensors", b"\x08\0\0\0\0\0\0\0{}", "damaged"),
-    ],
-)
-def test_a_damaged_file_is_refused_in_one_line_that_names_it(
-    name, content, message, refused, tmp_path
-):
-    pytest.importorskip("safetensors")
-    folder = write_checkpoint(tmp_path / "bert")
-    (folder / name).write_bytes(content)
-    line = refused(huggingface.main, "import", folder, tmp_path / "run")
-    assert name in line and message in line
-
-
-def test_a_checkpoint_s_folder_in_place_of_a_run_says_how_to_import_it(refused, tmp_path):
-    folder = write_checkpoint(tmp_path / "bert")
-    assert "lab.huggingface import" in refused(model.main, folder, "the [MASK]")
 
 
 def test_other_tokenizers_encode_whole_texts_and_large_vocabularies_have_32_bits():
@@ -360,6 +325,10 @@ def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     assert shapes == layout(config["model_type"], config)
 
+    # its tokenizer adds the special tokens
+    pair = Tokenizer.from_file(str(tmp_path / "published/tokenizer.json")).encode("the", "tired")
+    assert (pair.ids, pair.type_ids) == ([2, 5, 3, 10, 3], [0, 0, 0, 1, 1])
+
     # `none` comes back as `absolute`
     huggingface.main(["import", str(tmp_path / "published"), str(tmp_path / "again")])
     model, tokenizer = load_run(run)
@@ -368,13 +337,6 @@ def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
     assert again_tokenizer.to_str() == tokenizer.to_str()
     input_ids = torch.arange(len(WORDS))[None]
     torch.testing.assert_close(again(input_ids), model(input_ids), rtol=0, atol=1e-5)
-
-
-def test_the_exported_tokenizer_adds_the_special_tokens():
-    tokenizer = huggingface.published_tokenizer(word_tokenizer())
-    pair = tokenizer.encode("the cat", "tired")
-    assert pair.ids == [2, 5, 6, 3, 10, 3]
-    assert pair.type_ids == [0, 0, 0, 0, 1, 1]
 
 
 # --- What is refused ------------------------------------------------------------------------------
@@ -401,21 +363,42 @@ def test_a_model_that_computes_something_else_is_refused(config, weights, refuse
     assert [path.name for path in tmp_path.iterdir()] == ["bert"]  # nothing was written
 
 
+LFS = b"version https://git-lfs.github.com/spec/v1\n"
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("config.json", LFS),
+        ("config.json", b'{"model_type": "be'),
+        ("pytorch_model.bin", b"PK\x03\x04"),  # cut
+        ("pytorch_model.bin", None),
+        ("tokenizer.json", b'{"model": 5}'),
+        ("model.safetensors", b"\x08\0\0\0\0\0\0\0{}"),
+    ],
+)
+def test_a_damaged_or_missing_file_is_refused_in_one_line(name, content, refused, tmp_path):
+    folder = write_checkpoint(tmp_path / "bert")
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(content)
+    line = refused(huggingface.main, "import", folder, tmp_path / "new")
+    assert content is None or name in line
+    assert ("Git LFS" in line) is (content == LFS)
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_mistake_of_the_user_is_one_line(refused, tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", "composite")
     folder = write_checkpoint(tmp_path / "bert")
     new = tmp_path / "new"
     refused(huggingface.main, "import", folder, run)  # it is there already
-    refused(huggingface.main, "import", tmp_path / "nowhere", new)
     refused(huggingface.main, "import", run, new)
     refused(huggingface.main, "export", run, new)  # composite
+    assert "lab.huggingface import" in refused(model.main, folder, "the [MASK]")
 
-    # weights that were cut, no weights, and weights that need a package
-    weights = folder / "pytorch_model.bin"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    refused(huggingface.main, "import", folder, new)
-    weights.unlink()
-    refused(huggingface.main, "import", folder, new)
+    # weights that need a package
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     (folder / "model.safetensors").touch()
     refused(huggingface.main, "import", folder, new)

@@ -109,9 +109,8 @@ def test_the_end_weights_are_divided_and_the_others_stay(N, end):
         ["alibi", "--lengths", "4", "5", "6", "7"],
         ["alibi", "--divide_end_weights"],
         ["alibi", "--vocab_size", "40"],
-        ["nowhere"],
     ],
 )
 def test_a_mistake_of_the_user_is_one_line(options, runs, on_small_text, refused):
     name, *options = options
-    refused(lengths.main, runs.get(name, name), *options, *on_small_text)
+    refused(lengths.main, runs[name], *options, *on_small_text)

@@ -123,8 +123,6 @@ def go_in_blocks(monkeypatch, longest, block):
 
 # --- The attention function -----------------------------------------------------------------------
 
-ARGUMENTS = ("q", "k", "v", "attention_mask", "query_rows", "key_rows", "value_table")
-
 
 def attention_inputs(N, K, n=None, first=0, dtype=torch.float64, B=2, H=2, d=5):
     """{name: value} of the arguments of attention: all terms, and all with a gradient.

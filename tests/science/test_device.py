@@ -128,7 +128,7 @@ def fine_tuned(device, labels, classes):
     return [record["loss"] for record in trainer.records[1:]], answers
 
 
-@pytest.mark.parametrize(("labels", "classes"), [([0, 1, 2] * 8, 3), ([0.5, 2.0, 5.0] * 8, 1)])
+@pytest.mark.parametrize("labels, classes", [([0, 1, 2] * 8, 3), ([0.5, 2.0, 5.0] * 8, 1)])
 def test_fine_tuning_never_waits_for_the_device_and_equals_that_on_a_cpu(labels, classes):
     expected, expected_answers = fine_tuned(CPU, labels, classes)
     with pretended_device():

@@ -23,7 +23,7 @@ from attention import (
     sinusoids,
     split_heads,
 )
-from helpers import assert_near, draw, mixer_config, random_mixer, random_tokens, small_model
+from helpers import assert_near, draw, mixer_config, random_mixer, small_model
 from kernels import convolve
 from references import key_scores, relative_scores
 
@@ -150,13 +150,8 @@ def test_a_dynamic_convolution_of_the_query_is_shaws_relative_key():
     rows = query_rows_of(mixer, query)  # (B, H, N, K)
     assert_same(content_of(query, key) + map_of(rows), shaw)
 
-
-def test_these_rows_are_a_linear_layer_of_the_query_as_in_a_dynamic_convolution():
-    """DynamicConv makes kernels by a linear map per head; Shaw's vectors are one map for all."""
-    mixer = mixer_of("dynamic")
-    query, _, _ = project(mixer, draw(B, N, C))
-    weight = mixer.terms["dynamic"].w.t() / math.sqrt(d)  # (K, d)
-    assert_same(query_rows_of(mixer, query), F.linear(query, weight))
+    # by a linear map, as in DynamicConv; here it is one for all heads
+    assert_same(rows, F.linear(query, w.t() / math.sqrt(d)))
 
 
 # --- 3. The fixed term is T5's bias with one bucket per position ----------------------------------
@@ -339,62 +334,48 @@ def test_symmetric_alibi_commutes_with_reversing_the_sentence():
     x = draw(B, N, C)
     assert_same(mixer(x.flip(1), NO_PADDING), mixer(x, NO_PADDING).flip(1))
 
-    # a fixed term is not symmetric
-    fixed = mixer_of("fixed")
-    difference = fixed(x.flip(1), NO_PADDING) - fixed(x, NO_PADDING).flip(1)
-    assert difference.abs().max() > 0.01
+
+CLS, SEP, MARK = 2, 3, 22
 
 
-def test_with_alibi_only_cls_and_sep_tell_dog_bites_man_from_man_bites_dog():
+@pytest.mark.parametrize(
+    "variant, first, last, is_same",
+    [("alibi", MARK, MARK, True), ("alibi", CLS, SEP, False), ("fixed", MARK, MARK, False)],
+)
+def test_with_alibi_only_cls_and_sep_tell_dog_bites_man_from_man_bites_dog(
+    variant, first, last, is_same
+):
     """Without them, "bites" gets the same vector in both sentences; with a fixed term it does not.
 
     Between two equal marks the sentence and its reverse are mirror images, too.
     """
-    dog, bites, man, mark = random_tokens(4, seed=3).tolist()
-    cls, sep = 2, 3
-    assert len({dog, bites, man, mark}) == 4
-
-    def bites_in(model, first, subject, other, last):
-        return model.bert(torch.tensor([[first, subject, bites, other, last]]))[0, 2]
-
-    alibi = small_model("alibi")
-    fixed = small_model("fixed")
-    one = bites_in(alibi, mark, dog, man, mark)
-    assert_same(one, bites_in(alibi, mark, man, dog, mark))
-
-    one = bites_in(alibi, cls, dog, man, sep)
-    assert (one - bites_in(alibi, cls, man, dog, sep)).abs().max() > 1e-3
-    one = bites_in(fixed, mark, dog, man, mark)
-    assert (one - bites_in(fixed, mark, man, dog, mark)).abs().max() > 0.01
+    dog, bites, man = 12, 6, 25
+    ids = torch.tensor([[first, dog, bites, man, last], [first, man, bites, dog, last]])
+    one, other = small_model(variant).bert(ids)[:, 2]
+    difference = (one - other).abs().max()
+    assert difference < 1e-12 if is_same else difference > 1e-3
 
 
-def test_t5_with_one_bucket_per_position_is_the_fixed_term():
-    """Up to 9 tokens each r has a bucket of its own: bucket -r on the left, 16 + r on the right."""
-    n = 9
-    t5 = TERMS["t5"](mixer_config("t5", heads=H)).double()
-    with torch.no_grad():
-        t5.beta.copy_(draw(H, 32))
+def test_fixed_with_17_positions_is_t5_in_9_tokens_and_in_more_if_far_buckets_are_equal():
+    """Up to 8 tokens each r has a bucket of its own: -r on the left, 16 + r on the right.
 
-    fixed = TERMS["fixed"](mixer_config("fixed", heads=H, kernel_size=2 * n - 1)).double()
-    left = [8, 7, 6, 5, 4, 3, 2, 1]  # of r = -8 .. -1
-    right = [17, 18, 19, 20, 21, 22, 23, 24]  # of r = 1 .. 8
-    buckets = [*left, 0, *right]
-    with torch.no_grad():
-        fixed.beta.copy_(t5.beta[:, buckets])
-    q = draw(B, H, n, d)
-    assert_same(t5.query_rows(q), fixed.query_rows(q))
-
-
-def test_fixed_with_17_positions_is_t5_with_one_number_for_the_far_buckets_of_a_side():
-    """Buckets 8 to 15 hold abs(r) >= 8 on the left, 24 to 31 on the right."""
-    n = 100
+    Buckets 8 to 15 hold abs(r) >= 8 on the left, 24 to 31 on the right.
+    """
     t5 = TERMS["t5"](mixer_config("t5", heads=H)).double()
     fixed = TERMS["fixed"](mixer_config("fixed", heads=H, kernel_size=17)).double()
-    left = [max(8 - distance, 0) for distance in range(16)]  # the columns of buckets 0 .. 15
-    right = [min(8 + distance, 16) for distance in range(16)]  # of buckets 16 .. 31
+    left = [8, 7, 6, 5, 4, 3, 2, 1]  # of r = -8 .. -1
+    right = [17, 18, 19, 20, 21, 22, 23, 24]  # of r = 1 .. 8
     with torch.no_grad():
-        fixed.beta.copy_(draw(H, 17))
-        t5.beta.copy_(fixed.beta[:, left + right])
+        t5.beta.copy_(draw(H, 32))
+        fixed.beta.copy_(t5.beta[:, [*left, 0, *right]])
+    q = draw(B, H, 9, d)
+    assert_same(t5.query_rows(q), fixed.query_rows(q))
+
+    # one number for the far buckets of a side
+    with torch.no_grad():
+        t5.beta[:, 8:16] = fixed.beta[:, :1]
+        t5.beta[:, 24:] = fixed.beta[:, 16:]
+    n = 100
     q = draw(B, H, n, d)
     r = torch.arange(1 - n, n)
     assert_same(t5.query_rows(q), fixed.query_rows(q)[..., r.clamp(-8, 8) + 8])
@@ -443,32 +424,8 @@ def test_of_the_three_biases_of_transformer_xl_one_is_redundant():
     assert_same(scores_of(mixer, x), before)
 
 
-def test_deberta_is_composite_key_with_tables_made_from_its_positions():
-    """w_r = W_k P_r and u_r = W_q P_r, beta = 0, and every score divided by sqrt(3).
-
-    With one head the two mixers are equal. With several heads DeBERTa has the tables w and u of
-    each head, composite-key one for all heads.
-    """
-    deberta = random_mixer("deberta", hidden_size=C, heads=1, kernel_size=K)
-    composite = random_mixer("composite-key", hidden_size=C, heads=1, kernel_size=K)
-    with torch.no_grad():
-        # the same weights; dividing the queries by sqrt(3) divides content and dynamic term
-        for name in ("query", "key", "value", "output"):
-            getattr(composite, name).load_state_dict(getattr(deberta, name).state_dict())
-        composite.query.weight /= math.sqrt(3)
-        composite.query.bias /= math.sqrt(3)
-
-        # the tables
-        composite.terms["fixed"].beta.zero_()
-        composite.terms["dynamic"].w.copy_(deberta.key(deberta.P).t())
-        composite.terms["key_dynamic"].u.copy_(deberta.query(deberta.P).t() / math.sqrt(3))
-    x = draw(B, N, C)
-    for beyond in ("clip", "zero"):
-        composite.beyond = deberta.beyond = beyond
-        assert_same(deberta(x, NO_PADDING), composite(x, NO_PADDING))
-
-
-def test_the_rows_of_deberta_are_those_of_a_dynamic_and_a_key_dynamic_term_per_head():
+def test_deberta_is_composite_key_with_tables_per_head_made_from_its_positions():
+    """w_r = W_k P_r and u_r = W_q P_r, beta = 0, and every score divided by sqrt(3)."""
     deberta = mixer_of("deberta")
     q, k, _ = project(deberta, draw(B, N, C))
     w = split_heads(deberta.key(deberta.P)[None], H)[0]  # (H, K, d)
@@ -476,7 +433,8 @@ def test_the_rows_of_deberta_are_those_of_a_dynamic_and_a_key_dynamic_term_per_h
     config = mixer_config("composite-key", hidden_size=C, heads=H, kernel_size=K)
     dynamic = TERMS["dynamic"](config).double()
     key_dynamic = TERMS["key_dynamic"](config).double()
-    _, _, query_rows, key_rows, _ = deberta.apply_terms(q, k)
+    own_q, own_k, query_rows, key_rows, _ = deberta.apply_terms(q, k)
+    assert_same(content_of(own_q, own_k) * math.sqrt(3), content_of(q, k))
     for h in range(H):
         with torch.no_grad():
             dynamic.w.copy_(w[h].t())

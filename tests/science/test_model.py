@@ -86,51 +86,26 @@ def test_layer_is_post_norm_with_exact_gelu():
 # --- A parameter that all layers share ------------------------------------------------------------
 
 
-def tables_of_deberta(bert):
-    return [layer.mixer.P for layer in bert.layers]
-
-
-def assert_shared(bert):
-    """All layers have the same Parameter, not only equal numbers."""
-    first, *others = tables_of_deberta(bert)
-    assert others and all(table is first for table in others)
-
-
 def test_all_layers_of_deberta_share_one_table_that_is_counted_once():
+    """The same Parameter, not only equal numbers."""
     model = small_model("deberta", kernel_size=5, layers=3)
-    assert_shared(model.bert)
+    first, *others = [layer.mixer.P for layer in model.bert.layers]
+    assert others and all(table is first for table in others)
     assert parameter_count(model) == parameter_count(small_model("none", layers=3)) + 5 * 32
-
-    # every layer gives it a gradient
-    model = randomise(model.double(), std=0.3)
-    loss_of(model, every_word_once(), every_word_once()).backward()
-    whole = model.bert.layers[0].mixer.P.grad.clone()
-    model.zero_grad()
-    for layer in model.bert.layers[1:]:
-        layer.mixer.P = nn.Parameter(layer.mixer.P.detach().clone())
-    loss_of(model, every_word_once(), every_word_once()).backward()
-    tables = tables_of_deberta(model.bert)
-    assert all(table.grad.abs().max() > 1e-9 for table in tables)
-    assert_near(sum(table.grad for table in tables), whole, 1e-12)
 
 
 # --- What reaches the encoder ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model_class", [BertForMaskedLM, BertForClassification])
-def test_padding_mask_and_token_types_reach_the_encoder_and_every_layer(model_class):
+def test_padding_mask_and_token_types_reach_the_encoder(model_class):
     """Other tokens at the padding change nothing; other types do."""
     arguments = [3] if model_class is BertForClassification else []
     model = randomise(model_class(small_config(dropout=0.0), *arguments), 0.5).double()
-    masks = []
-    for layer in model.bert.layers:
-        layer.mixer.register_forward_pre_hook(lambda _, given: masks.append(given[1]))
     ids = every_word_once()
     mask = torch.tensor([[True, True, True, True, False, False]])
     types = torch.tensor([[0, 0, 1, 1, 0, 0]])
-
     result = model(ids, mask, types)
-    assert len(masks) == 2 and all(found is mask for found in masks)
     assert_near(model(ids.masked_fill(~mask, 5), mask, types)[:, :4], result[:, :4])
     assert (model(ids, mask)[:, :4] - result[:, :4]).abs().max() > 1e-3
 
@@ -215,13 +190,6 @@ def test_head_is_a_linear_map_gelu_layer_norm_and_the_token_embeddings_again():
     assert_near(model.lm_head(x), normalised(inner) @ decoder.T + model.bias)
 
 
-def test_the_token_embeddings_are_the_decoder_and_learn_from_it():
-    """Token 3 is not in the input: its gradient can only come from the decoder."""
-    model = small_model()
-    model(every_word_once())[..., 3].sum().backward()
-    assert model.bert.embeddings.token.weight.grad[3].ne(0).all()
-
-
 def test_logits_are_float32_under_bf16():
     with torch.autocast("cpu", torch.bfloat16):
         assert small_model()(every_word_once()).dtype == torch.float32
@@ -229,21 +197,16 @@ def test_logits_are_float32_under_bf16():
 
 @pytest.mark.parametrize("size", [None, 5, 64])
 def test_loss_is_the_mean_negative_log_probability_of_the_masked_tokens(size):
-    """On a GPU the number of rows is fixed: it is larger than the number of masked tokens."""
+    """On a GPU the number of rows is fixed: it is larger than the number of masked tokens.
+
+    The first token, with which the rest is filled up, is one to predict.
+    """
     model = randomise(small_model().double(), 0.3)
     input_ids = torch.tensor([[2, 5, 6, 7], [2, 8, 9, 10]])
-    labels = torch.tensor([[-100, 8, -100, -100], [-100, -100, 5, 11]])
+    labels = torch.tensor([[8, -100, -100, -100], [-100, -100, 5, 11]])
     log_p = model(input_ids).log_softmax(-1)
-    expected = -(log_p[0, 1, 8] + log_p[1, 2, 5] + log_p[1, 3, 11]) / 3
+    expected = -(log_p[0, 0, 8] + log_p[1, 2, 5] + log_p[1, 3, 11]) / 3
     assert abs(loss_of(model, input_ids, labels, size) - expected) < 1e-12
-
-
-def test_what_fills_up_the_logits_has_no_target():
-    """Also if the first token of the batch, which fills the rest, is one to predict."""
-    model = BertForMaskedLM(small_config()).eval()
-    labels = torch.tensor([[7, -100, 9], [-100, 8, -100]])
-    _, targets = model.masked_logits(torch.randn(2, 3, model.config.hidden_size), labels, M=5)
-    assert targets.tolist() == [7, 9, 8, -100, -100]
 
 
 def test_masked_lm_loss_is_the_cross_entropy_of_torch_times_the_share_of_the_part():
@@ -327,11 +290,6 @@ def test_unknown_are_words_and_marks_without_a_piece_and_words_that_are_only_spe
     assert unknown_words(tokenizer, text) == unknown
 
 
-def test_unknown_words_of_a_vocabulary_of_words_are_those_that_it_does_not_have():
-    assert unknown_words(word_tokenizer(), "the cat [MASK] tired.") == []
-    assert unknown_words(word_tokenizer(), "zebra [MASK] very zebra") == ["zebra", "very"]
-
-
 # --- A run on disk --------------------------------------------------------------------------------
 
 
@@ -352,27 +310,20 @@ def test_a_run_gives_back_the_same_model_and_tokenizer(variant, tmp_path):
     assert tokenizer.encode("the cat [MASK] tired").ids == [5, 6, 4, 10]
 
 
-def test_a_cut_model_and_the_tokenizer_of_another_model_are_refused(run):
+def test_the_tokenizer_of_another_model_is_refused(run):
     tokenizer = train_tokenizer(["the cat saw the dogs"], 60)
     (run / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
     with pytest.raises(UserError, match="is not the tokenizer of this model"):
-        load_run(run)
-
-    content = (run / "model.pt").read_bytes()
-    (run / "model.pt").write_bytes(content[:-100])
-    with pytest.raises(UserError, match="model.pt is damaged"):
         load_run(run)
 
 
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ([], "required"),
         (["RUN"], "required"),
         (["absent", "the [MASK]"], "absent is not a run"),
         (["RUN/model.pt", "the [MASK]"], "is not a run"),
         (["RUN", "the cat"], "no blank"),
-        (["RUN", ""], "no blank"),
         (["RUN", "[MASK] " + "cat " * 21], "has 25 tokens, the model takes 24"),
         (["RUN", "the [MASK]", "tired"], "unrecognized"),
     ],

@@ -43,7 +43,7 @@ GRADED = (
     Function(1, "kernels.banded_softmax", 4, "from scores and rows to weights",
         KERNELS, ("banded_softmax",)),
     Function(1, "attention.attention", 8, "attention",
-        TERMS, ("attention_alone", "without_terms", "padding_gets", "weights_are_dropped",
+        TERMS, ("attention_alone", "weights_are_dropped",
             "goes_in_blocks", "over_the_positions[attention")),
 
     Function(2, "attention.Fixed.query_rows", 3, "the fixed term",
@@ -86,7 +86,7 @@ GRADED = (
             "of_a_mixer[convbert")),
 
     Function(5, "data.mask_tokens", 6, "hide some tokens",
-        MASKING, ("_tokens_", "of_the_chosen", "ordinary_id", "masks_", "one_random_number",
+        MASKING, ("_tokens_", "of_the_chosen", "masks_", "one_random_number",
             "over_the_positions")),
     Function(5, "model.masked_lm_loss", 3, "the loss",
         MODEL, ("masked_lm_loss", "without_any_masked_token")),

@@ -47,7 +47,7 @@ MISTAKES = (
     Mistake("kernels.banded_softmax", "the softmax runs over the queries",
         "softmax(dim=-1)", "softmax(dim=-2)"),
     Mistake("kernels.banded_softmax", "padding gets attention",
-        "scores + padding", "scores.clone()"),
+        "scores + unseen", "scores.clone()"),
     Mistake("kernels.banded_softmax", "no rows of the keys",
         "if key_rows is not None:", "if False:"),
     Mistake("kernels.banded_softmax", "the map is not transposed for the rows of the keys",

@@ -385,7 +385,7 @@ def depthwise_convolution(x, weights, name, causal=False):
     return torch.stack(y).reshape(x.shape)  # (B * N, C) -> (B, N, C)
 
 
-def half_convolution(x, attention_mask, weights, name, causal):
+def half_convolution(x, attention_mask, weights, name, causal=False):
     """[pointwise(depthwise(x)), linear(x)]: half of the heads each. Chang sec. 5"""
     x = zero_padding(x, attention_mask)
     convolved = depthwise_convolution(x, weights, f"{name}.depthwise", causal)  # (B, N, C)

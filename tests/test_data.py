@@ -448,7 +448,7 @@ def test_fewer_pairs_than_a_batch_are_repeated_to_fill_it(tmp_path):
 
 @pytest.mark.parametrize("batch_size", [3, 100])
 def test_held_out_batches_are_all_held_out_pairs_with_the_same_masks(small, batch_size):
-    masked_ids, labels = small.held_out_sequences  # (pairs, N) each
+    masked_ids, labels = small.held_out_masked  # (pairs, N) each
     done = 0
     for some_ids, some_labels in small.held_out_batches(batch_size):
         B, N = some_ids.shape

@@ -16,7 +16,7 @@ import model
 import pretrain
 from attention import VARIANTS, composite_attention
 from conftest import ROOT
-from lab import bench, explore, figures, huggingface, lengths, pairs, report
+from lab import bench, explore, figures, huggingface, lengths, pairs, report, seq2seq
 from support.glue_table import PUBLISHED
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -117,6 +117,7 @@ PARSERS = {
     "lab.lengths": lengths.parse_arguments,
     "lab.pairs": pairs.parse_arguments,
     "lab.report": report.parse_arguments,
+    "lab.seq2seq": seq2seq.parse_arguments,
 }
 
 

@@ -10,7 +10,7 @@ import data
 from data import prepare_corpus
 from support.commands import UserError
 from support.corpus import find_text_files, read_lines, read_paragraphs, sentences_of
-from support.tokenizer import sample_text
+from support.tokenizer import LONGEST_WORD, count_forms, sample_text, untrained_tokenizer
 
 
 def sentences(path):
@@ -218,3 +218,11 @@ def test_a_text_of_which_most_words_are_unknown_is_refused(tmp_path, monkeypatch
     monkeypatch.setattr(data, "sample_text", lambda paragraphs: ["x y z"])
     with pytest.raises(UserError, match=r"are \[UNK\]"):
         prepare_corpus([str(text_file(tmp_path, "One two. Three.\n" * 9))], tmp_path / "cache", 32)
+
+
+def test_words_beyond_the_limit_are_cut_where_they_are_the_text(tmp_path):
+    tokenizer = untrained_tokenizer()
+    chinese = "\u4e00" * (LONGEST_WORD + 7)
+    assert sum(map(len, count_forms(tokenizer, [chinese]))) >= LONGEST_WORD
+    address = "x" * (LONGEST_WORD + 1)
+    assert "x" not in "".join(count_forms(tokenizer, ["the dog slept. " * 1000 + address]))

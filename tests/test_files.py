@@ -1,5 +1,6 @@
 """support/files.py: files that a kill cannot damage, and checkpoints that execute nothing."""
 
+import errno
 import pickle
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from support.commands import UserError
-from support.files import load_checkpoint, replacing, save_checkpoint
+from support.files import FileLock, load_checkpoint, lock, replacing, save_checkpoint
 
 
 class Killed(BaseException):
@@ -71,3 +72,24 @@ def test_loading_never_executes_code(tmp_path):
     with pytest.raises(UserError, match="state.pt is damaged"):
         load_checkpoint(path)
     assert not trace.exists()
+
+
+def test_the_error_of_a_full_disk_names_the_file(tmp_path):
+    path = tmp_path / "model.pt"
+    with pytest.raises(OSError) as caught, replacing(path) as temporary:
+        temporary.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(path)
+    assert not path.exists()
+
+
+def test_a_file_system_without_locks_is_one_line_that_names_the_file(tmp_path, monkeypatch):
+    def no_locks(*arguments, **options):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(FileLock, "acquire", no_locks)
+    with (
+        pytest.raises(UserError, match="process0.lock cannot be locked"),
+        lock(tmp_path / "process0.lock"),
+    ):
+        pass

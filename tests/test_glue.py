@@ -446,3 +446,11 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
 )
 def test_a_user_s_mistake_is_one_line(published, refused, words):
     refused(glue.main, *[published[0] if word == "RUN" else word for word in words])
+
+
+def test_processes_of_torchrun_take_turns_over_the_runs_and_seeds(run, on_cpu, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, seeds in (("0", (42, 834)), ("1", (42, 834, 97))):
+        monkeypatch.setenv("RANK", rank)
+        call("finetune", run, *on_cpu, "--task", "wnli", "--epochs", 1, "--seeds", 42, 97, 834)
+        assert set(results(run)) == {f"wnli-seed{seed}.json" for seed in seeds}

@@ -270,3 +270,20 @@ def test_a_mistake_of_the_user_is_one_line_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     assert words in refused(pretrain.main, *complete(*arguments))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
+def test_a_signal_during_the_last_evaluation_finishes_the_run_and_ends_the_command(
+    start, tmp_path, monkeypatch
+):
+    true_evaluate = pretrain.evaluate
+
+    def evaluate(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return true_evaluate(*arguments)
+
+    monkeypatch.setattr(pretrain, "evaluate", evaluate)
+    options = ["--steps", 3, "--eval_every", 3, "--seed", 0, 1, "--out_dir", tmp_path]
+    assert start(*options).code == 143
+    assert not (tmp_path / "corpus-composite-seed1" / "model.pt").exists()
+    assert log_of(tmp_path / "corpus-composite-seed0")[-1]["step"] == 3

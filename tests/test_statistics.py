@@ -63,3 +63,8 @@ def test_holm_s_correction_is_that_of_statsmodels():
 def test_mean_and_standard_error():
     assert mean_and_standard_error([1.0, 2.0, 6.0]) == "3.000 +- 1.528"  # sqrt(7 / 3)
     assert mean_and_standard_error([1.5]) == "1.500"
+
+
+def test_p_of_two_degrees_of_freedom_is_the_closed_form():
+    for t in (0.0, 0.1, 1.0, 3.0, 50.0):
+        assert two_sided_p(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-9)

@@ -9,7 +9,7 @@ import torch
 
 import kernels
 from attention import VARIANTS
-from helpers import assert_near, random_tokens, small_model
+from helpers import assert_near, go_in_blocks, random_tokens, small_model
 
 
 def logits_and_gradients(model, ids, mask):
@@ -65,3 +65,21 @@ def test_without_a_compiler_a_model_stays_eager_and_one_line_says_so(monkeypatch
     kernels.compile_hot_loop(model.bert.layers, torch.device("cpu"))
     assert capsys.readouterr().out == "nothing is compiled: no C++ compiler\n"
     assert model.bert.layers[0].mixer.banded_softmax is kernels.banded_softmax
+
+
+def test_in_a_compiled_layer_the_blocks_of_a_long_sequence_stay_eager(monkeypatch):
+    """The loop over the blocks would become one long graph."""
+    go_in_blocks(monkeypatch, 8, 4)
+    model = small_model("composite")
+    ids = random_tokens(2, 11)
+    expected = model(ids)
+    called = []
+
+    def note_and_run(graph, example_inputs):
+        called.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    model.bert.compile(backend=note_and_run, dynamic=False)
+    assert_near(model(ids), expected, 1e-12)
+    assert called
+    assert not [name for name in called if "softmax" in name]

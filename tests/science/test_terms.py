@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import attention
 import references
@@ -384,3 +385,20 @@ def test_an_odd_number_where_a_variant_needs_an_even_one_is_a_mistake_of_the_use
 ):
     with pytest.raises(UserError, match=message):
         random_mixer(variant, hidden_size=hidden_size, heads=heads)
+
+
+def test_attention_without_terms_is_that_of_torch():
+    inputs = attention_inputs(9, 5)
+    q, k, v, mask = (inputs[name] for name in ("q", "k", "v", "attention_mask"))
+    expected = F.scaled_dot_product_attention(q, k, v, mask[:, None, None, :])
+    assert_near(attention.attention(q, k, v, mask), expected, 1e-12)
+
+
+@pytest.mark.parametrize("N", [40, 150])
+def test_attention_with_the_same_seed_is_the_same_to_the_bit(N):
+    """Values and gradients, with dropout."""
+    inputs = attention_inputs(N, 17, dtype=torch.float32)
+    first = results(attention.attention, inputs, dropout=0.2)
+    second = results(attention.attention, inputs, dropout=0.2)
+    for name in first:
+        assert torch.equal(first[name], second[name]), name

@@ -186,3 +186,23 @@ def test_the_table_has_the_fifteen_variants_of_the_paper_and_those_of_the_others
 def test_an_unknown_name_in_a_variant_is_refused(fields, message):
     with pytest.raises(UserError, match=message):
         Variant("an equation", **fields)
+
+
+def test_exactly_none_and_absolute_and_terms_without_a_window_have_no_kernel():
+    ours = [*SMALL, *OTHERS, *FAMILY]
+    without = {name for name in ours if not VARIANTS[name].has_kernel}
+    assert without == {"none", "absolute", "t5", "alibi", "fire", "xl", "rotary"}
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (dict(terms=("fixed", "fixd")), "unknown term 'fixd'; the terms are: fixed, dynamic, key_"),
+        (dict(terms="fixed"), "unknown term 'f'"),
+        (dict(convolutional=("values",)), "unknown projection 'values'; they are: query, key, val"),
+    ],
+)
+def test_an_unknown_name_in_a_variant_is_refused_in_one_line(fields, message):
+    with pytest.raises(UserError, match=message) as refused:
+        Variant("an equation", **fields)
+    assert "\n" not in str(refused.value)

@@ -1,6 +1,6 @@
 """Every way of joining self-attention and convolution that is built here, each as its equation.
 
-Letters (the same in all files):
+Letters (the same in all files; some files add theirs):
 
     B  sequences in a batch        C  hidden size = H * d          i  position of a query
     N  tokens in a sequence        k  reach of a kernel            j  position of a key
@@ -56,7 +56,7 @@ from kernels import (
 from support.commands import UserError
 
 # With more queries than LONGEST_WHOLE, attention is computed in blocks of BLOCK queries. BLOCK must
-# not be larger: each block calls `attention` again, and must not be divided again.
+# not be above LONGEST_WHOLE: each block calls `attention` again, and must not be divided again.
 LONGEST_WHOLE = 1024
 BLOCK = 128
 
@@ -74,6 +74,9 @@ def composite_attention(q, k, v, w, beta):
     change places, their outputs change places with them, and nothing else happens. And what counts
     in a sentence is not that a word is number 17, but that it is the word before the verb. A number
     for each r = j - i says this directly, and what is learned at one place holds at every place.
+
+    Why does beta stand outside of the division by sqrt(d)? The two others are sums of d products,
+    which grow with d. beta is a free number.
 
     Why two position terms? With the fixed term beta_r alone, every query of a head prefers the same
     side. Take a query between two equal keys: the ratio of their weights, p_left / p_right, is

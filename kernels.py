@@ -261,7 +261,7 @@ def compile_hot_loop(layers, device, unit=None):
 
     Without a compiler on the machine, everything stays eager, and one line says so.
     """
-    try:
+    try:  # is there a compiler?
         torch.compile(lambda x: x + 1)(torch.zeros(1, device=device))
     except Exception as error:
         print(f"nothing is compiled: {str(error).splitlines()[0]}")
@@ -271,8 +271,7 @@ def compile_hot_loop(layers, device, unit=None):
     torch._dynamo.config.recompile_limit = 128  # a graph for each kind of shapes and rows
     torch._dynamo.config.suppress_errors = True  # what cannot be compiled stays eager
     unit = unit or ("layer" if device.type == "cuda" else "band")
-
-    compiled_band = torch.compile(banded_softmax, dynamic=True)  # for all shapes, when called first
+    compiled_band = torch.compile(banded_softmax, dynamic=True)  # for all shapes
     for layer in layers:
         if unit == "layer":
             layer.compile(dynamic=True)
@@ -294,7 +293,8 @@ def convolve(kernels, value, causal=False):
                                                    [ v_(i+1) ]
                                                    [ v_(i+2) ]
 
-    kernels: (B, H, N, K). value: (B, H, N, d), and 0 beyond its ends. Returns (B, H, N, d).
+    causal: r goes from -2k to 0. kernels: (B, H, N, K). value: (B, H, N, d), and 0 beyond its ends.
+    Returns (B, H, N, d).
     """
     N = value.shape[-2]
     reach = kernels.shape[-1] // 2

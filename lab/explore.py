@@ -121,7 +121,7 @@ def describe_run(folder, sentence, off=()):
         "equation": variant.equation,
         "content": CONTENT.get(first, "q_i\u00b7k_j/\u221ad"),
         "beyond": config.beyond,
-        "causal": getattr(config, "causal", False),
+        "causal": config.causal,
         "tokens": pieces,
         "terms": variant.terms,
         "unknown": unknown_words(tokenizer, sentence),
@@ -421,17 +421,22 @@ def parse_arguments(arguments=None):
 def main(arguments=None):
     """Serve the page, or write it for a sentence and print its path."""
     args = parse_arguments(arguments)
+
+    # the last word is a sentence if it is no folder
     runs, sentence = args.words, None
     if len(runs) > 1 and not os.path.isdir(runs[-1]):
         *runs, sentence = runs
     runs = [str(Path(folder)) for folder in runs]
     if len(runs) > 2:
         raise UserError('give one or two runs, then a sentence, as in: RUN "the dog barks."')
+
+    # without a sentence, a page that answers
     if sentence is None:
         if args.html:
             raise UserError("--html writes a file about a sentence: give a sentence, too")
         return serve(runs, args.port, not args.no_browser)
 
+    # with a sentence, a file; first all numbers: an error is then the only line
     page = make_page(sentence, [describe_run(folder, sentence) for folder in runs])
     for folder in runs:
         say_unknown_words(folder, open_run(folder)[1], sentence)

@@ -35,7 +35,8 @@ quarter of the shortest sequence if it has fewer than 32 tokens). Otherwise shor
 cut more sentences at their ends, would be at a disadvantage. So the losses of one run at two
 lengths can be compared, and so can those of two runs at one length. The losses of two commands can
 be compared if their --corpus and --lengths are the same. The loss is not the held-out loss of
-pretrain.py, whose sequences are pairs of sentences.
+pretrain.py, whose sequences are pairs of sentences. In causal models nothing is masked: the token
+after each of these places is predicted.
 
 A model with a vector per position (absolute, convbert) cannot read sequences that are longer than
 its table of vectors: these lengths are left out, and one line says so. All other models read every
@@ -117,9 +118,10 @@ def held_out_text(corpus, lengths, causal=False):
 
     # the masks: the same for every length and every run
     generator = torch.Generator().manual_seed(0)
-    masked_ids, labels = mask_tokens(text, corpus.vocab_size, generator)
     if causal:
         masked_ids, labels = text, next_tokens(text)
+    else:
+        masked_ids, labels = mask_tokens(text, corpus.vocab_size, generator)
 
     # the masked tokens that are scored: the same, too
     labels = labels.masked_fill(~scored_positions(text.shape[1], lengths), IGNORED)

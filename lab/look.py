@@ -107,7 +107,7 @@ def best_words(model, tokenizer, ids):
     hidden = model.bert(ids)[0]  # (N, C)
     answers = {}
     for token, token_id in enumerate(ids[0].tolist()):
-        if token_id == mask or getattr(model.config, "causal", False):
+        if token_id == mask or model.config.causal:
             top = model.lm_head(hidden[token]).softmax(dim=-1).topk(5)  # (V,) -> (5,)
             words = [readable_piece(tokenizer, i) for i in top.indices.tolist()]
             answers[token] = list(zip(words, top.values.tolist(), strict=True))

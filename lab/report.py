@@ -334,12 +334,15 @@ def parse_arguments(arguments=None):
 def main(arguments=None):
     """Collect runs, or print a table."""
     args = parse_arguments(arguments)
+
+    # runs become records
     if args.words[0] == "collect":
         if args.out is None:
             raise UserError("collect needs --out FILE.jsonl")
         collect(args.words[1:], args.out)
         return
 
+    # records become a table
     records = []
     for path in args.words:
         records += read_records(path)

@@ -64,7 +64,7 @@ from support.commands import UserError, positive_int, run_command, utf8_text
 from support.devices import autocast, choose_device, to_device
 from support.files import load_checkpoint, lock, write_text
 from support.runs import code_digests, made_by
-from support.tokenizer import CLS, IGNORED, MASK, PAD, SEP, UNK
+from support.tokenizer import CLS, IGNORED, NEVER_WRITTEN, PAD, SEP
 
 # As in Vaswani et al. 2017. BERT's are 0.9, 0.999 and 1e-6.
 ADAM = {"betas": (0.9, 0.98), "eps": 1e-8}
@@ -81,8 +81,6 @@ SMOOTHING = 0.1  # of pairs other than the toy language's
 PAIRS_AT_ONCE = 64  # that are translated, or tested, in one batch
 BEAM = 5
 PENALTIES = (0.6, 1.0, 1.4)  # of length, from which the one that is best on `val` is chosen
-
-NEVER_WRITTEN = (PAD, UNK, CLS, MASK)
 
 
 # --- The model ------------------------------------------------------------------------------------
@@ -107,9 +105,9 @@ class CrossAttention(nn.Module):
 
     def keys_and_values(self, hidden):
         """Of the encoder's hidden states (B, S, C): k and v, (B, H, S, d) each."""
-        return split_heads(self.key(hidden), self.heads), split_heads(
-            self.value(hidden), self.heads
-        )
+        k = split_heads(self.key(hidden), self.heads)
+        v = split_heads(self.value(hidden), self.heads)
+        return k, v
 
     def forward(self, x, k, v, source_mask):
         q = split_heads(self.query(x), self.heads)  # (B, N, C) -> (B, H, N, d)
@@ -206,26 +204,30 @@ def beam_search(next_log_p, limits, beam, penalty):
         total = (scores.view(-1, 1) + log_p).view(B, beam * V)  # (B * beam, V) -> (B, beam * V)
         best_scores, best = total.topk(min(2 * beam, beam * V))  # (B, 2 * beam)
 
-        # of each target: ends are set aside, the others are the new beginnings
+        # Of each target, from the best continuation on: ends are set aside, and the others are the
+        # new beginnings, until there are `beam` of them.
         lines = torch.zeros(B, beam, dtype=torch.long)  # which old beginning is continued ...
         tokens = torch.full((B, beam), PAD)  # ... by which token
         scores = torch.full((B, beam), -math.inf)
         for b in range(B):
             kept = 0
-            for rank, (score, index) in enumerate(
-                zip(best_scores[b].tolist(), best[b].tolist(), strict=True)
-            ):
-                line, token = b * beam + index // V, index % V
+            pairs = zip(best_scores[b].tolist(), best[b].tolist(), strict=True)
+            for rank, (score, index) in enumerate(pairs):
                 if score == -math.inf or kept == beam:
                     break
-                if token == SEP:
-                    if rank < beam:
-                        finished[b].append((score / length**penalty, targets[line, 1:].tolist()))
-                else:
-                    lines[b, kept], tokens[b, kept], scores[b, kept] = line, token, score
-                    kept += 1
 
-            # this target is done
+                # index is beginning * V + token
+                line = b * beam + index // V
+                token = index % V
+                if token != SEP:
+                    lines[b, kept] = line
+                    tokens[b, kept] = token
+                    scores[b, kept] = score
+                    kept += 1
+                elif rank < beam:
+                    finished[b].append((score / length**penalty, targets[line, 1:].tolist()))
+
+            # This target is done. If no end was among the best, its best beginning is the result.
             if len(finished[b]) >= beam or length == limits[b]:
                 beginning = targets[lines[b, 0], 1:].tolist() + [int(tokens[b, 0])]
                 finished[b] = finished[b] or [(float(scores[b, 0]), beginning)]
@@ -253,7 +255,7 @@ def translate(model, tokenizer, texts, beam=1, penalty=1.0):
     for start in tqdm(range(0, len(order), PAIRS_AT_ONCE), disable=None, leave=False):
         some = order[start : start + PAIRS_AT_ONCE]
         source = torch.from_numpy(pad_pairs([(ids[i], None) for i in some], longest))
-        source = source.repeat_interleave(beam, dim=0)  # (B, S) -> (B * beam, S)
+        source = source.repeat_interleave(beam, dim=0)  # (B, S) -> (B * beam, S): one per beginning
         encoded = model.encode(source.to(device))
 
         def next_log_p(targets, encoded=encoded):
@@ -304,10 +306,13 @@ def train_step(trainer, batches):
     """One step: batch, loss of the next token of the target, gradients, update."""
     settings = trainer.settings
     seed = settings["seed"]
+
+    # the batch, and what is to be predicted in it
     source, target = batches.batch(seed, trainer.step, settings["batch_size"])
     labels = next_tokens(target)  # (B, N)
     count = int((labels != IGNORED).sum())
 
+    # as in pretrain.train_step, everything random is a function of (seed, step)
     torch.manual_seed(step_seed(seed, trainer.step, "dropout"))
     source, target, labels = (to_device(x, trainer.device) for x in (source, target, labels))
     with autocast(trainer.device, trainer.dtype):
@@ -336,17 +341,20 @@ def evaluate(model, pairs, device, dtype):
     sums = torch.zeros(4, dtype=torch.float64)  # loss, right tokens, labels, exact targets
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
         source, target = padded(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
-        source, target, labels = (
-            to_device(x, device) for x in (source, target, next_tokens(target))
-        )
+        labels = next_tokens(target)  # (B, N)
+        source, target, labels = (to_device(x, device) for x in (source, target, labels))
         with autocast(device, dtype):
             logits = model.lm_head(model(source, target))  # (B, N, V)
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+
+        # a target is exact if as many of its tokens are right as it has labels
         is_label = labels != IGNORED  # (B, N)
         is_right = (logits.argmax(dim=-1) == labels) & is_label  # (B, N)
         exact = (is_right.sum(dim=1) == is_label.sum(dim=1)).sum()
         sums += torch.tensor([loss.item(), is_right.sum(), is_label.sum(), exact]).double()
     model.train()
+
+    # means over all labels, and over all targets
     loss, right, labels, exact = sums.tolist()
     return loss / labels, right / labels, exact / len(pairs)
 
@@ -363,27 +371,32 @@ def record_evaluation(trainer, pairs):
     )
 
 
-def train(model, settings, batches, held_out, folder, device, dtype):
+def train(model, settings, batches, held_out, folder, device, dtype, evaluate_every=None):
     """Train a model, or continue, or load it if the run is finished. Everything is in its folder.
 
-    batches: PairBatches to train on. held_out: pairs of lists of ids.
+    batches: PairBatches to train on. held_out: pairs of lists of ids. evaluate_every: steps; None:
+    a tenth of all.
     """
+    # the Trainer of pre-training, with the optimizer's settings of translation
     code = {**CODE, **code_digests("lab/seq2seq.py", "lab/translation.py")}
     trainer = Trainer(model, settings, folder / CHECKPOINT, device, dtype, code=code)
     for group in trainer.optimizer.param_groups:
         group.update(ADAM)
 
+    # a finished run
     if result_of(folder, trainer) is not None:
         print(f"{folder}: finished before")
         trainer.model.load_state_dict(load_checkpoint(folder / "model.pt"))
         return
+
+    # a new run, or one that was stopped
     with lock(folder / "process0.lock"):
         trainer.resume()
         trainer.run(
             step=lambda: train_step(trainer, batches),
             save=lambda: save_all(trainer, batches, folder),
             evaluate=lambda: record_evaluation(trainer, held_out),
-            evaluate_every=max(1, settings["steps"] // 10),
+            evaluate_every=evaluate_every or max(1, settings["steps"] // 10),
         )
 
 
@@ -396,6 +409,7 @@ def test(model, tokenizer, held_out, with_bleu, device, dtype):
     with_bleu: also BLEU of the last set, greedy and with a beam. The penalty of length is the one
     that is best on the first set; with one set only, it is 1.
     """
+    # each token from the right beginning
     model.eval()
     results = {"made_by": made_by(device)}
     for name, pairs in held_out.items():
@@ -405,13 +419,17 @@ def test(model, tokenizer, held_out, with_bleu, device, dtype):
     if not with_bleu:
         return results
 
+    # whole translations
     def score(name, beam=BEAM, penalty=1.0):
         sources, references = zip(*held_out[name], strict=True)
         with autocast(device, dtype):
             return bleu(translate(model, tokenizer, sources, beam, penalty), references)
 
-    first, *_, last = ["", *held_out]
-    chosen_on = {penalty: score(first, penalty=penalty) for penalty in PENALTIES if first}
+    # the penalty is chosen on another set than the one that is reported
+    *others, last = held_out
+    chosen_on = {}
+    for name in others[:1]:
+        chosen_on = {penalty: score(name, penalty=penalty) for penalty in PENALTIES}
     penalty = max(chosen_on, key=chosen_on.get, default=1.0)
     results["BLEU"] = {
         "set": last,
@@ -444,8 +462,12 @@ def parse_arguments(arguments=None):
         allow_abbrev=False,
     )
     add = parser.add_argument
+
+    # a text for a trained model
     add("words", nargs="*", type=utf8_text, metavar="RUN TEXT", help="translate with this run")
     add("--beam", type=positive_int, default=BEAM, help="of this translation (%(default)s)")
+
+    # what is trained, on which pairs, where
     add("--variant", choices=VARIANTS, default="composite", metavar="NAME", help="of attention.py")
     add("--data", default="toy", help="toy, multi30k, or a file of `source TAB target` (toy)")
     add("--examples", type=positive_int, help="pairs to train on, at most (all)")
@@ -453,6 +475,8 @@ def parse_arguments(arguments=None):
     add("--cache_dir", type=Path, default="cache", help="for the download (cache)")
     add("--device", default="auto", help="auto, cpu, cuda, ... (auto)")
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
+
+    # how long and how fast: the options of pretrain.py
     add_training(add)
     return parser.parse_args(arguments)
 
@@ -479,7 +503,8 @@ def train_and_test(args, pairs, seed):
     """One run: pre-training by spans if it is asked for, training, and the test."""
     device, dtype = choose_device(args.device, args.dtype)
     is_toy = args.data == "toy"
-    recipe = with_options(TOY if is_toy else REAL, args)
+    default = TOY if is_toy else REAL
+    recipe = with_options(default, args)
     sizes = TOY_SIZES if is_toy else REAL_SIZES
 
     # one vocabulary for both languages
@@ -511,7 +536,7 @@ def train_and_test(args, pairs, seed):
     # write what was removed from the texts of both languages
     if args.pretrain:
         spans = spans_of(train_ids, seed)
-        own = {"task": "spans", "examples": None, "steps": args.pretrain, "lr": TOY.lr}
+        own = {"task": "spans", "examples": None, "steps": args.pretrain, "lr": default.lr}
         own["warmup_steps"] = max(1, args.pretrain // 10)
         batches = PairBatches(spans[HELD_OUT:], tokenizer, recipe.seq_len)
         print("pre-training: write the removed spans")
@@ -521,7 +546,7 @@ def train_and_test(args, pairs, seed):
     # translate
     batches = PairBatches(train_ids[: args.examples], tokenizer, recipe.seq_len)
     print(f"training on {len(batches.pairs):,} pairs")
-    train(model, settings, batches, held_out, folder, device, dtype)
+    train(model, settings, batches, held_out, folder, device, dtype, args.eval_every)
 
     # test it, and show three translations
     path = folder / "test.json"

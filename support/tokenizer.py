@@ -31,6 +31,8 @@ from support.commands import UserError
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = range(len(SPECIAL_TOKENS))
 
+NEVER_WRITTEN = (PAD, UNK, CLS, MASK)  # by a model that writes a text
+
 # In place of a token id, in labels: nothing is to be predicted here. torch's cross_entropy ignores
 # this number.
 IGNORED = -100

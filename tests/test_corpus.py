@@ -210,7 +210,7 @@ def test_the_share_of_the_tokens_that_training_uses_is_said(tmp_path, capsys):
     text = "A b c. D e f.\n\n\n" * 100 + "G h i.\n\n\n" * 100
     prepare_corpus([str(text_file(tmp_path, text))], tmp_path / "cache", 32)
     out = capsys.readouterr().out
-    assert "1,200 tokens; 67 % of them are in sentence pairs that training uses; [UNK] 0.0 %" in out
+    assert "1,200 tokens; 67 % of them are in sentence pairs that are used; [UNK] 0.0 %" in out
     assert "warning: the rest is in documents of one sentence" in out
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from attention import VARIANTS
 from helpers import assert_near, generator, randomise
-from lab import translation
+from lab import seq2seq, translation
 from lab.seq2seq import Seq2Seq, beam_search, translate
 from model import BertConfig
 from support.tokenizer import CLS, MASK, PAD, SEP, UNK
@@ -252,3 +252,22 @@ def test_bleu_is_that_of_words_as_they_are():
     assert translation.bleu(shorter, texts) == pytest.approx(100 * math.exp(1 - 14 / 13))
     with pytest.raises(AssertionError):
         translation.bleu(texts[:1], texts)
+
+
+def test_the_penalty_of_length_is_chosen_on_val_and_bleu_is_that_of_the_test_set(monkeypatch):
+    scores = {("v", 0.6): 10.0, ("v", 1.0): 30.0, ("v", 1.4): 40.0}
+    scores |= {("t", 0.6): 90.0, ("t", 1.0): 7.0, ("t", 1.4): 5.0}
+    monkeypatch.setattr(seq2seq, "encode_pairs", lambda *given: [])
+    monkeypatch.setattr(seq2seq, "evaluate", lambda *given: (1.0, 0.5, 0.25))
+    monkeypatch.setattr(
+        seq2seq, "translate", lambda model, tokenizer, texts, beam, penalty: (beam, penalty)
+    )
+    monkeypatch.setattr(seq2seq, "bleu", lambda written, right: scores[right[0], written[1]])
+    model = small_seq2seq()
+    pairs = {"val": [("v", "v")], "test": [("t", "t")]}
+    found = seq2seq.test(model, None, pairs, True, CPU, torch.float32)["BLEU"]
+    assert (found["set"], found["penalty"], found["beam"]) == ("test", 1.4, 5.0)
+
+    # with one set only, nothing can be chosen
+    found = seq2seq.test(model, None, {"dev": [("t", "t")]}, True, CPU, torch.float32)["BLEU"]
+    assert (found["set"], found["penalty"], found["beam"]) == ("dev", 1.0, 7.0)

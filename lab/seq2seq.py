@@ -335,9 +335,8 @@ def evaluate(model, pairs, device, dtype):
 
     Each token is predicted from the right beginning of its target. If all tokens of a target are
     right, greedy search writes it, too: its first token is right, so it predicts the second one
-    from the right beginning, and so on.
+    from the right beginning, and so on. The model must be in evaluation mode.
     """
-    model.eval()
     sums = torch.zeros(4, dtype=torch.float64)  # loss, right tokens, labels, exact targets
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
         source, target = padded(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
@@ -352,7 +351,6 @@ def evaluate(model, pairs, device, dtype):
         is_right = (logits.argmax(dim=-1) == labels) & is_label  # (B, N)
         exact = (is_right.sum(dim=1) == is_label.sum(dim=1)).sum()
         sums += torch.tensor([loss.item(), is_right.sum(), is_label.sum(), exact]).double()
-    model.train()
 
     # means over all labels, and over all targets
     loss, right, labels, exact = sums.tolist()
@@ -361,7 +359,9 @@ def evaluate(model, pairs, device, dtype):
 
 def record_evaluation(trainer, pairs):
     """Evaluate on held-out pairs, print it, and add it to the log."""
+    trainer.model.eval()
     loss, accuracy, exact = evaluate(trainer.model, pairs, trainer.device, trainer.dtype)
+    trainer.model.train()
     values = {"held_out_loss": loss, "held_out_accuracy": accuracy, "exact": exact}
     trainer.records.append({"step": trainer.step, **values})
     tqdm.write(
@@ -406,11 +406,11 @@ def train(model, settings, batches, held_out, folder, device, dtype, evaluate_ev
 def test(model, tokenizer, held_out, with_bleu, device, dtype):
     """What a trained model does with each held-out set: {"loss", "tokens" and "exact" in per cent}.
 
-    with_bleu: also BLEU of the last set, greedy and with a beam. The penalty of length is the one
-    that is best on the first set; with one set only, it is 1.
+    The model must be in evaluation mode. with_bleu: also BLEU of the last set, greedy and with a
+    beam. The penalty of length is the one that is best on the first set; with one set only, it is
+    1.
     """
     # each token from the right beginning
-    model.eval()
     results = {"made_by": made_by(device)}
     for name, pairs in held_out.items():
         ids = encode_pairs(tokenizer, pairs, model.config.max_length)
@@ -549,13 +549,13 @@ def train_and_test(args, pairs, seed):
     train(model, settings, batches, held_out, folder, device, dtype, args.eval_every)
 
     # test it, and show three translations
+    model.eval()
     path = folder / "test.json"
     if not path.exists():
         results = test(model, tokenizer, pairs.held_out, not is_toy, device, dtype)
         write_text(path, json.dumps(results, indent=2) + "\n")
     print(path.read_text(encoding="utf-8"))
     examples = first_held_out[:3]
-    model.eval()
     written = translate(model, tokenizer, [source for source, _ in examples])
     for (source, target), translation in zip(examples, written, strict=True):
         print(f"  source       {source}\n  reference    {target}\n  translation  {translation}\n")

@@ -257,11 +257,13 @@ def test_bleu_is_that_of_words_as_they_are():
 def test_the_penalty_of_length_is_chosen_on_val_and_bleu_is_that_of_the_test_set(monkeypatch):
     scores = {("v", 0.6): 10.0, ("v", 1.0): 30.0, ("v", 1.4): 40.0}
     scores |= {("t", 0.6): 90.0, ("t", 1.0): 7.0, ("t", 1.4): 5.0}
-    monkeypatch.setattr(seq2seq, "encode_pairs", lambda *given: [])
-    monkeypatch.setattr(seq2seq, "evaluate", lambda *given: (1.0, 0.5, 0.25))
-    monkeypatch.setattr(
-        seq2seq, "translate", lambda model, tokenizer, texts, beam, penalty: (beam, penalty)
-    )
+    monkeypatch.setattr(seq2seq, "encode_pairs", lambda *given: [([5, 6], [7, 8])])
+
+    def written_with(model, tokenizer, texts, beam, penalty):
+        assert not model.training  # with dropout, a translation would be worse
+        return beam, penalty
+
+    monkeypatch.setattr(seq2seq, "translate", written_with)
     monkeypatch.setattr(seq2seq, "bleu", lambda written, right: scores[right[0], written[1]])
     model = small_seq2seq()
     pairs = {"val": [("v", "v")], "test": [("t", "t")]}

@@ -86,7 +86,7 @@ GRADED = (
             "of_a_mixer[convbert")),
 
     Function(5, "data.mask_tokens", 6, "hide some tokens",
-        MASKING, ("_tokens_", "of_the_chosen", "masks_", "one_random_number",
+        MASKING, ("_tokens_", "of_the_chosen", "ordinary_id", "masks_", "one_random_number",
             "over_the_positions")),
     Function(5, "model.masked_lm_loss", 3, "the loss",
         MODEL, ("masked_lm_loss", "without_any_masked_token")),

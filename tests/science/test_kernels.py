@@ -5,6 +5,7 @@ The drawings in the docstrings are tests, too.
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import attention
 import kernels
@@ -73,12 +74,37 @@ def test_the_map_of_the_docstring_is_what_it_computes(function):
     assert torch.equal(function(rows[1:], 3, first=1), clip[1:])
 
 
+def test_the_drawing_of_scores_by_skew_is_what_its_steps_compute():
+    rows = drawn(scores_by_index, "a0 b0 c0\n a1 b1 c1\n a2 b2 c2")
+    wide = drawn(scores_by_skew, "a0 a0 b0 c0 c0\n a1 a1 b1 c1 c1\n a2 a2 b2 c2 c2")
+    assert torch.equal(kernels.extend(rows, 1, 2)[:, :5], wide)
+
+    # what is drawn on the left of the line, and on the right of it
+    skewed = kernels.skew(kernels.extend(rows, 1, 2))
+    assert torch.equal(skewed[:, 2:], drawn(scores_by_index, "b0 c0 c0\n a1 b1 c1\n a2 a2 b2"))
+    assert skewed[0, :2].tolist() == [100, 100]
+    assert skewed[1, 1] == 101 and skewed[2, 0] == 301
+
+
 def test_extend_adds_and_removes_columns_as_drawn():
     row = drawn(kernels.extend, "a b c")
     assert torch.equal(kernels.extend(row, 1, 2, "clip"), drawn(kernels.extend, "a a b c c c"))
     assert torch.equal(kernels.extend(row, 1, 2, "zero"), drawn(kernels.extend, "0 a b c 0 0"))
     for beyond in BEYOND:
         assert torch.equal(kernels.extend(row, -1, 0, beyond), drawn(kernels.extend, "b c"))
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_extended_rows_say_the_same_at_every_relative_position(beyond):
+    for K in (1, 3, 5):
+        rows = draw(2, 3, K).requires_grad_()
+        for extra in (0, 1, 4):
+            got = kernels.extend(rows, extra, extra, beyond)
+            expected = []
+            for r in range(-(K // 2) - extra, K // 2 + extra + 1):
+                t = references.column(r, K, beyond)
+                expected.append(torch.zeros(2, 3) if t is None else rows[..., t])
+            assert_same_with_gradients(got, torch.stack(expected, dim=-1).double(), [rows])
 
 
 def test_skew_moves_the_rows_as_drawn():
@@ -204,6 +230,34 @@ def test_no_python_loop_over_the_positions(name):
 # --- Long sequences -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize(
+    "block, N, K",
+    [
+        (4, 12, 5),  # three full blocks
+        (4, 13, 17),  # blocks smaller than the reach; the last one has a single query
+        (7, 20, 3),  # blocks larger than the reach
+        (1, 5, 3),  # one query per block
+    ],
+)
+def test_blocks_equal_attention_without_blocks(monkeypatch, beyond, block, N, K):
+    """With all terms, with one at a time, and with rows that sequences or queries share."""
+    inputs = attention_inputs(N, K)
+    terms = ("query_rows", "key_rows", "value_table")
+    cases = [inputs]
+    for name in terms:
+        cases.append({**inputs, **dict.fromkeys(terms), name: inputs[name]})
+    for rows in (inputs["query_rows"][0], inputs["query_rows"][0, :, :1]):
+        shared = rows.detach().requires_grad_()  # (H, N, K) and (H, 1, K)
+        cases.append({**inputs, "query_rows": shared, "key_rows": None})
+
+    for case in cases:
+        go_in_blocks(monkeypatch, 1024, block)
+        expected = results(attention.attention, case, beyond=beyond)
+        go_in_blocks(monkeypatch, block, block)
+        assert_near(results(attention.attention, case, beyond=beyond), expected, 1e-12)
+
+
 def test_the_backward_pass_of_blocks_has_the_dropout_of_the_forward_pass(monkeypatch):
     """z is linear in v. So sum(gradient of v * v) = sum(gradient of z * z), for one dropout only.
 
@@ -223,3 +277,28 @@ def test_the_backward_pass_of_blocks_has_the_dropout_of_the_forward_pass(monkeyp
     identity = torch.eye(12, dtype=torch.float64).expand(2, 2, 12, 12)
     kept = attention.attention(**{**inputs, "v": identity}, dropout=0.4).ne(0)
     assert not torch.equal(kept[0, :, :4], kept[0, :, 4:8]), "two blocks have the same dropout"
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the size of the largest tensor that any operation returns, also in the backward."""
+
+    size = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        tensors = result
+        if not isinstance(result, (tuple, list)):
+            tensors = [result]
+        for x in tensors:
+            if isinstance(x, torch.Tensor):
+                self.size = max(self.size, x.untyped_storage().nbytes() // x.element_size())
+        return result
+
+
+def test_no_tensor_of_a_long_sequence_has_the_size_of_the_map(monkeypatch):
+    go_in_blocks(monkeypatch, 100, 10)
+    for N in (200, 400):
+        inputs = attention_inputs(N, 5)
+        with LargestTensor() as largest:
+            results(attention.attention, inputs)
+        assert largest.size <= 2 * 2 * 12 * (N + 20)  # about one block, and not N x N

@@ -33,16 +33,18 @@ def within_5_sigmas(count, total, probability):
     return abs(count - total * probability) < 5 * sigma
 
 
-def test_15_percent_of_the_tokens_are_chosen_and_of_the_chosen_80_10_10_percent_are_replaced(
-    masked,
-):
-    """80 % by [MASK], 10 % by a random token, 10 % by themselves."""
+def test_15_percent_of_the_tokens_are_chosen(masked):
+    _, _, labels = masked
+    count = int((labels != -100).sum())
+    assert within_5_sigmas(count, TOKENS, 0.15)
+
+
+def test_of_the_chosen_80_percent_are_masked_10_percent_random_and_10_percent_the_same(masked):
     sequences, masked_ids, labels = masked
     chosen = labels != -100
     replaced = chosen & (masked_ids == MASK)
     same = chosen & (masked_ids == sequences)
     random = chosen & ~replaced & ~same
-    assert within_5_sigmas(int(chosen.sum()), TOKENS, 0.15)
 
     # A token drawn at random may be the original one.
     coincidence = 0.1 / (VOCABULARY_SIZE - len(SPECIAL_TOKENS))
@@ -50,6 +52,28 @@ def test_15_percent_of_the_tokens_are_chosen_and_of_the_chosen_80_10_10_percent_
     assert within_5_sigmas(int(replaced.sum()), count, 0.8)
     assert within_5_sigmas(int(same.sum()), count, 0.1 + coincidence)
     assert within_5_sigmas(int(random.sum()), count, 0.1 - coincidence)
+
+
+def test_special_tokens_are_never_chosen(masked):
+    sequences, _, labels = masked
+    chosen = labels != -100
+    assert not chosen[sequences < len(SPECIAL_TOKENS)].any()
+
+
+def test_labels_are_the_original_tokens_and_tokens_that_are_not_chosen_stay(masked):
+    sequences, masked_ids, labels = masked
+    chosen = labels != -100
+    assert torch.equal(labels[chosen], sequences[chosen])
+    assert torch.equal(masked_ids[~chosen], sequences[~chosen])
+
+
+def test_every_ordinary_id_can_be_drawn_the_first_and_the_last_among_them():
+    """With the words 5, 6 and 7, about 500 random tokens: each word is drawn about 170 times."""
+    sequences = torch.full((500, 100), 6)
+    masked_ids, _ = mask_tokens(sequences, 8, torch.Generator().manual_seed(0))
+    replaced = masked_ids[(masked_ids != 6) & (masked_ids != MASK)]
+    assert sorted(set(replaced.tolist())) == [5, 7]
+    assert within_5_sigmas(int((replaced == 7).sum()), len(replaced), 0.5)
 
 
 def test_masks_are_those_of_the_plain_loop():
@@ -63,6 +87,23 @@ def test_masks_are_those_of_the_plain_loop():
     masked_ids, labels = mask_tokens(sequences, 40, torch.Generator().manual_seed(2))
     assert torch.equal(masked_ids, expected_ids)
     assert torch.equal(labels, expected_labels)
+
+
+def test_masks_depend_on_the_generator_alone(masked):
+    sequences, _, _ = masked
+    torch.manual_seed(0)
+    first_ids, first_labels = mask_tokens(
+        sequences, VOCABULARY_SIZE, torch.Generator().manual_seed(5)
+    )
+    torch.manual_seed(1)
+    again_ids, again_labels = mask_tokens(
+        sequences, VOCABULARY_SIZE, torch.Generator().manual_seed(5)
+    )
+    _, other_labels = mask_tokens(sequences, VOCABULARY_SIZE, torch.Generator().manual_seed(6))
+
+    assert torch.equal(first_ids, again_ids)
+    assert torch.equal(first_labels, again_labels)
+    assert not torch.equal(first_labels, other_labels)
 
 
 def test_one_random_number_decides_what_happens_to_a_token(monkeypatch):

@@ -298,6 +298,7 @@ def attention_in_blocks(
             first,
             softmax,
             use_reentrant=False,
+            preserve_rng_state=dropout > 0,  # on a GPU, to keep it makes the CPU wait
         )
         blocks.append(z)  # (B, H, n, d)
     return torch.cat(blocks, dim=-2)  # (B, H, N, d)

@@ -282,6 +282,7 @@ def compile_hot_loop(layers, device, unit=None):
 # --- Convolutions with a kernel per query ---------------------------------------------------------
 
 
+@not_compiled  # the compiler keeps the size of `unfold` of the first sequence that it sees
 def convolve(kernels, value, causal=False):
     """z_i = sum_r kernels[i, r + k] v_(i+r): every query has a kernel of its own.
 

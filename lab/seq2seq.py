@@ -198,10 +198,11 @@ def beam_search(next_log_p, limits, beam, penalty):
 
     for length in range(1, max(limits) + 1):
         # the scores of all continuations, and the best 2 * beam: `beam` of them may be ends
-        log_p = next_log_p(targets).float().cpu()  # (B * beam, V)
+        log_p = next_log_p(targets).float()  # (B * beam, V)
         V = log_p.shape[-1]
         log_p[:, list(NEVER_WRITTEN)] = -math.inf
-        total = (scores.view(-1, 1) + log_p).view(B, beam * V)  # (B * beam, V) -> (B, beam * V)
+        total = scores.view(-1, 1).to(log_p.device) + log_p  # (B * beam, V)
+        total = total.view(B, beam * V)  # (B * beam, V) -> (B, beam * V)
         best_scores, best = total.topk(min(2 * beam, beam * V))  # (B, 2 * beam)
 
         # Of each target, from the best continuation on: ends are set aside, and the others are the
@@ -379,7 +380,8 @@ def train(model, settings, batches, held_out, folder, device, dtype, evaluate_ev
     """
     # the Trainer of pre-training, with the optimizer's settings of translation
     code = {**CODE, **code_digests("lab/seq2seq.py", "lab/translation.py")}
-    trainer = Trainer(model, settings, folder / CHECKPOINT, device, dtype, code=code)
+    path = folder / CHECKPOINT
+    trainer = Trainer(model, settings, path, device, dtype, code=code, compiled=False)
     for group in trainer.optimizer.param_groups:
         group.update(ADAM)
 

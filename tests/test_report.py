@@ -73,10 +73,8 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     trained, tmp_path, run_program
 ):
     out = tmp_path / "a.jsonl"
-    report.write_records(out, [run_record()])
-    for _ in range(2):  # the second record takes the place of the first one
-        assert run_program(report.main, "collect", trained, "--out", out).code == 0
-    _, record = report.read_records(out)
+    assert run_program(report.main, trained, "--out", out).code == 0
+    [record] = report.read_records(out)
 
     first, *_, last_steps, evaluation = report.read_records(trained / "log.jsonl")
     assert record["settings"] == first["settings"]
@@ -107,10 +105,12 @@ def test_a_run_that_gives_no_record_is_refused_and_the_file_of_records_stays(
     out = tmp_path / "a.jsonl"
     report.write_records(out, [run_record()])
     before = out.read_bytes()
+    refused(report.main, trained, "--out", out)  # it is there already
     (trained / file).write_text(content)
-    refused(report.main, "collect", trained, "--out", out)
-    refused(report.main, "collect", tmp_path / "nowhere", "--out", out)
+    refused(report.main, trained, "--out", tmp_path / "b.jsonl")
+    refused(report.main, tmp_path / "nowhere", "--out", tmp_path / "b.jsonl")
     assert out.read_bytes() == before
+    assert not (tmp_path / "b.jsonl").exists()
 
 
 # --- Tables ---------------------------------------------------------------------------------------

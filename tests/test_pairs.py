@@ -169,18 +169,18 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     assert [path.read_text() for path in files] == before
     assert [each["pairs"] for each in json.loads(before[0])["paradigms"]] == [1, 1]
 
-    assert "mean of 2 paradigms" in run_program(pairs.main, *runs, *options, "--table").out
+    assert "mean of 2 paradigms" in run_program(pairs.main, *runs, *options).out
     compared = run_program(pairs.main, *runs, *options, "--compare", "composite", "fixed")
     assert "composite - fixed" in compared.out and "(no interval)" in compared.out
+    refused(pairs.main, *runs, *options, "--compare", "composite", "none")
 
     # other pairs, and then another model
     options[-1] = tmp_path / "b/mine"
     assert "of other pairs" in refused(pairs.main, runs[0], *options)
-    assert "of other pairs" in refused(pairs.main, runs[0], *options, "--table")
     files[0].unlink()
     assert "in 1 pairs" in run_program(pairs.main, runs[0], *options).out
     files[0].write_text(json.dumps({**json.loads(before[0]), "model": "x"}))
-    assert "of another model" in refused(pairs.main, runs[0], *options, "--table")
+    assert "of another model" in refused(pairs.main, runs[0], *options)
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,6 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     [
         ["RUN", "--data", "nowhere"],
         ["RUN", "--data", "EMPTY"],
-        ["RUN", "--table"],
-        ["RUN", "--compare", "composite", "none"],
     ],
 )
 def test_a_mistake_of_the_user_is_one_line(runs, tmp_path, refused, options):

@@ -291,6 +291,8 @@ def draw_family():
 
 # --- Drawings: the idea of the paper, and where each variant changes a layer ----------------------
 
+LINE = {"color": "0.4", "linewidth": 0.8, "zorder": 1}  # under the boxes that are drawn later
+
 # five tokens, and the row of each: a number for r = -1, 0 and 1
 TOKENS = ("the", "cat", "saw", "a", "dog")
 FIXED_ROWS = [["β₋₁", "β₀", "β₁"]] * 5
@@ -329,7 +331,7 @@ def draw_idea(title, rows, names):
             r = np.clip(j - i, -1, 1)  # keys farther away get the end number again
             colours = OF_R if r == j - i else LIGHT_OF_R
             draw_box(axis, 5.5 + j, i, rows[i][r + 1], colours[r + 1])
-    draw_box(axis, 5.5, 2, width=5, edge="black")
+    draw_box(axis, 7.5, 2, width=5, edge="black")
     write(7.5, 5.4, "light: farther away,\nthe end number again")
 
     # on the right, the values, and under them the kernel
@@ -339,18 +341,18 @@ def draw_idea(title, rows, names):
         draw_box(axis, 13 + j, 0, f"v{'₀₁₂₃₄'[j]}", "0.88")
     for place, text in enumerate(("p₋₁", "p₀", "p₁")):
         draw_box(axis, 14 + place, 2, text, OF_R[place])
-        axis.plot([14 + place, 14 + place], [0.5, 1.5], color="0.5", linewidth=0.8)
-        axis.plot([14 + place, 15], [2.5, 3.5], color="0.5", linewidth=0.8)
-    draw_box(axis, 14, 2, width=3, edge="black")
+        axis.plot([14 + place, 14 + place], [0.5, 1.5], **LINE)
+        axis.plot([14 + place, 15], [2.5, 3.5], **LINE)
+    draw_box(axis, 15, 2, width=3, edge="black")
     draw_box(axis, 15, 4, "z₂", "0.88")
     write(15, 5.4, f"p = softmax({', '.join(rows[2])})\nz₂ = p₋₁ v₁ + p₀ v₂ + p₁ v₃")
     return figure
 
 
-def draw_box(axis, x, y, text="", colour="none", width=1, edge="white"):
-    """A box of height 1 with a text. The centre of its first cell is at (x, y)."""
-    corner = (x - 0.5, y - 0.5)
-    box = load_pyplot().Rectangle(corner, width, 1, facecolor=colour, edgecolor=edge)
+def draw_box(axis, x, y, text="", colour="none", width=1, height=1, edge="white"):
+    """A box with a text. (x, y) is its centre."""
+    corner = (x - width / 2, y - height / 2)
+    box = load_pyplot().Rectangle(corner, width, height, facecolor=colour, edgecolor=edge)
     axis.add_patch(box)
     axis.text(x, y, text, ha="center", va="center", fontsize=7)
 
@@ -396,24 +398,24 @@ LAYER = (
 def draw_layer():
     """A layer of BERT, with the variants beside the step that they change."""
     figure, axis = load_pyplot().subplots(figsize=(7, 5.6))
-    axis.set(xlim=(0, 1), ylim=(len(LAYER) - 0.5, -0.9))
+    axis.set(xlim=(-2.5, 10), ylim=(len(LAYER) - 0.5, -0.9))
     axis.axis("off")
 
-    # the steps, one below the other, and what changes them
-    axis.plot([0.2, 0.2], [0, len(LAYER) - 1], color="0.4", linewidth=0.8)
-    axis.text(0.69, -0.7, "--variant (*: any ending)", style="italic")
-    box = {"boxstyle": "round", "facecolor": "white", "edgecolor": "0.4"}
-    for y, (step, change, variants) in enumerate(LAYER):
-        axis.text(0.2, y, step, ha="center", va="center", bbox=box)
-        axis.text(0.4, y, change, va="center", fontsize=7)
-        axis.text(0.69, y, variants, va="center", fontsize=7, color=BLUE, weight="bold")
-
     # the mixer is the part from q, k, v to the output; x goes past it, and past the FFN
-    axis.axhspan(0.55, 7.45, 0.03, 0.37, facecolor="0.95", edgecolor=RED)
-    axis.text(0.04, 0.8, "mixer", color=RED)
+    draw_box(axis, 0, 4, colour="0.95", width=4.2, height=6.9, edge=RED)
+    axis.text(-2, 4, "mixer", color=RED, rotation=90, va="center")
+    axis.plot([0, 0], [0, len(LAYER) - 1], **LINE)
     for start, end in ((0, 8), (8, 10)):
         y = [start + 0.1, start + 0.1, end - 0.1, end - 0.1]
-        axis.plot([0.2, 0.01, 0.01, 0.2], y, color="0.4", linewidth=0.8)
+        axis.plot([0, -2.4, -2.4, 0], y, **LINE)
+
+    # over the lines, the steps, one below the other, and what changes them
+    axis.text(2.5, -0.7, "what is changed", style="italic")
+    axis.text(6, -0.7, "by --variant (*: any ending)", style="italic")
+    for y, (step, change, variants) in enumerate(LAYER):
+        draw_box(axis, 0, y, step, "white", width=3.4, height=0.5, edge="0.4")
+        axis.text(2.5, y, change, va="center", fontsize=7)
+        axis.text(6, y, variants, va="center", fontsize=7, color=BLUE, weight="bold")
     return figure
 
 

@@ -88,19 +88,30 @@ class Paradigm(NamedTuple):
     pairs: list  # of (context, good, bad); the context is "" if there is none
 
 
-def read_paradigms(data, cache_dir):
-    """The list of Paradigm of "toy", "blimp" or a folder."""
+def read_data(data, cache_dir):
+    """What --data names: (the name under which results are kept, a digest, a list of Paradigm).
+
+    data: "toy", "blimp" or a folder. Built-in pairs do not change: their digest is None.
+    """
     if data == "toy":
         paradigms = []
         for name, (phenomenon, _) in toy.pairs.PARADIGMS.items():
             paradigms.append(Paradigm(name, phenomenon, toy.pairs.zero_shot_pairs(name)))
-        return paradigms
+        return data, None, paradigms
 
     # In the archive of BLiMP, the files are in a folder.
     if data == "blimp":
         path = download(BLIMP_URL, Path(cache_dir, "downloads", "BLiMP.zip"), BLIMP_SHA256)
-        return read_folder(zipfile.Path(path, "data/"))
-    return read_folder(Path(data))
+        return data, None, read_folder(zipfile.Path(path, "data/"))
+
+    folder = Path(data).resolve()
+    if not folder.is_dir():
+        raise UserError(f"--data {data} is not toy, not blimp, and not a folder")
+    if folder.name in ("toy", "blimp"):
+        raise UserError(f"{data} has the name of built-in pairs: give the folder another name")
+    digests = [sha256_of(path) for path in sorted(folder.glob("*.jsonl"))]
+    digest = hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
+    return folder.name, digest, read_folder(folder)
 
 
 FIELDS = ("linguistics_term", "UID", "sentence_good", "sentence_bad")
@@ -136,26 +147,6 @@ def read_folder(folder):
     return [
         Paradigm(name, phenomenon, pairs[phenomenon, name]) for phenomenon, name in sorted(pairs)
     ]
-
-
-def data_name(data):
-    """The name under which results are kept: "toy", "blimp", or the name of the folder."""
-    if data in ("toy", "blimp"):
-        return data
-    if not Path(data).is_dir():
-        raise UserError(f"--data {data} is not toy, not blimp, and not a folder")
-    name = Path(data).resolve().name
-    if name in ("toy", "blimp"):
-        raise UserError(f"{data} has the name of built-in pairs: give the folder another name")
-    return name
-
-
-def digest_of(data):
-    """A digest of the files of a folder of pairs; None for built-in pairs, which do not change."""
-    if data in ("toy", "blimp"):
-        return None
-    digests = [sha256_of(path) for path in sorted(Path(data).glob("*.jsonl"))]
-    return hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
 
 
 # --- Scores ---------------------------------------------------------------------------------------
@@ -373,21 +364,19 @@ def parse_arguments(arguments=None):
 def main(arguments=None):
     """Score the runs that were not scored before, and print the table of all."""
     args = parse_arguments(arguments)
-    data = data_name(args.data)
-    digest = digest_of(args.data)
     device, _ = choose_device(args.device, "fp32")
     for folder in args.runs:
-        load_config(folder)
+        load_config(folder)  # a wrong folder is found before the first run is scored
+    name, digest, paradigms = read_data(args.data, args.cache_dir)
 
-    not_scored = [folder for folder in args.runs if not result_path(folder, data).exists()]
-    if not_scored:
-        paradigms = read_paradigms(args.data, args.cache_dir)
-        for folder in not_scored:
+    records = []
+    for folder in args.runs:
+        path = result_path(folder, name)
+        if not path.exists():
             result = score_run(folder, paradigms, digest, device)
-            write_text(result_path(folder, data), json.dumps(result, indent=2) + "\n")
-
-    records = [read_result(folder, data, digest) for folder in args.runs]
-    print_tables(records, data, args.compare)
+            write_text(path, json.dumps(result, indent=2) + "\n")
+        records.append(read_result(folder, name, digest))
+    print_tables(records, name, args.compare)
 
 
 if __name__ == "__main__":

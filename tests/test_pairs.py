@@ -123,7 +123,7 @@ def test_a_folder_is_read_by_paradigm_and_sorted_by_phenomenon(tmp_path):
     (tmp_path / "1.jsonl").write_text(text, encoding="utf-8")
     (tmp_path / "2.jsonl").write_text(line("u", "a", "e.", "f."))
     (tmp_path / "._1.jsonl").write_bytes(b"\xff")
-    assert pairs.read_paradigms(str(tmp_path), None) == [
+    assert pairs.read_folder(tmp_path) == [
         pairs.Paradigm("u", "a", [("", "e.", "f.")]),
         pairs.Paradigm("v", "z", [("", "a\u2028b.", "b a."), ("", "c.", "d.")]),
     ]
@@ -133,7 +133,7 @@ def test_a_folder_is_read_by_paradigm_and_sorted_by_phenomenon(tmp_path):
 def test_what_is_no_sentence_is_refused_with_its_file_and_line(good, tmp_path):
     (tmp_path / "1.jsonl").write_text(line() + "\n" + line(good=good))
     with pytest.raises(UserError, match="1.jsonl, line 3"):
-        pairs.read_paradigms(str(tmp_path), None)
+        pairs.read_folder(tmp_path)
 
 
 # --- The command ----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from tokenizers import Tokenizer, processors
 from model import BertConfig, BertForMaskedLM, has_head, load_run, save_run
 from support.commands import UserError, run_command
 from support.files import load_checkpoint, new_folder, save_checkpoint, write_text
-from support.tokenizer import PAD, SPECIAL_TOKENS
+from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS
 
 # --- Names ----------------------------------------------------------------------------------------
 
@@ -414,10 +414,11 @@ def published_config(config, kind, architecture):
 
 def published_tokenizer(tokenizer):
     """A copy of a run's tokenizer that adds [CLS] and [SEP], as those of transformers do."""
-    special = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
     )
     return copy
 

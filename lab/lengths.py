@@ -121,11 +121,11 @@ def held_out_text(corpus, lengths, causal=False):
     return HeldOutText(masked_ids, labels)
 
 
-def scored_positions(width, lengths, margin=MARGIN):
+def scored_positions(width, lengths):
     """Which tokens of a stretch are scored: (width,) bool.
 
-    Those that have at least `margin` tokens of the text on both sides in their sequence, at every
-    length. If the shortest sequences have fewer than 4 * margin tokens, the margin is a quarter of
+    Those that have at least MARGIN tokens of the text on both sides in their sequence, at every
+    length. If the shortest sequences have fewer than 4 * MARGIN tokens, the margin is a quarter of
     them. A sequence that is not full, at the end of a stretch, is not scored.
 
     Example: a stretch of 12 tokens, lengths 5 and 7 ([CLS] is one of the tokens), margin 1.
@@ -135,7 +135,7 @@ def scored_positions(width, lengths, margin=MARGIN):
         sequences of 7           .  x  x  x  x  . |.  x  x  x  x  .
         scored                   .  x  x  .  .  .  .  .  .  x  x  .
     """
-    margin = min(margin, min(lengths) // 4)
+    margin = min(MARGIN, min(lengths) // 4)
     token = torch.arange(width)  # the tokens of the stretch, numbered
     scored = torch.ones(width, dtype=torch.bool)
     for N in lengths:

@@ -31,13 +31,12 @@ from attention import (
 )
 from model import readable_piece
 from support.commands import UserError
+from support.tokenizer import CLS, MASK, SEP
 
 
 def encode_sentence(model, tokenizer, sentence):
     """(ids (1, N) of [CLS] sentence [SEP], its N pieces as text)."""
-    cls = tokenizer.token_to_id("[CLS]")
-    sep = tokenizer.token_to_id("[SEP]")
-    ids = [cls, *tokenizer.encode(sentence, add_special_tokens=False).ids, sep]
+    ids = [CLS, *tokenizer.encode(sentence, add_special_tokens=False).ids, SEP]
     if len(ids) > model.config.max_length:
         raise UserError(
             f"the sentence has {len(ids)} tokens, the model takes {model.config.max_length}"
@@ -103,11 +102,10 @@ def best_words(model, tokenizer, ids):
 
     In a left-to-right model: the five best next words after each token. ids: (1, N).
     """
-    mask = tokenizer.token_to_id("[MASK]")
     hidden = model.bert(ids)[0]  # (N, C)
     answers = {}
     for token, token_id in enumerate(ids[0].tolist()):
-        if token_id == mask or model.config.causal:
+        if token_id == MASK or model.config.causal:
             top = model.lm_head(hidden[token]).softmax(dim=-1).topk(5)  # (V,) -> (5,)
             words = [readable_piece(tokenizer, i) for i in top.indices.tolist()]
             answers[token] = list(zip(words, top.values.tolist(), strict=True))

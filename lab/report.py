@@ -73,6 +73,7 @@ def record_of_run(folder):
     with torch.device("meta"):
         parameters = parameter_count(BertForMaskedLM(config))
 
+    last = evaluations[-1]
     seconds = steps[-1]["seconds"]
     return {
         "run": folder.resolve().name,
@@ -83,8 +84,8 @@ def record_of_run(folder):
             [line["step"], line["held_out_loss"], line["held_out_accuracy"]] for line in evaluations
         ],
         "result": {
-            "loss": evaluations[-1]["held_out_loss"],
-            "accuracy": evaluations[-1]["held_out_accuracy"],
+            "loss": last["held_out_loss"],
+            "accuracy": last["held_out_accuracy"],
             "parameters": parameters,
             "tokens_per_second": steps[-1]["tokens"] / seconds,
             "seconds": seconds,

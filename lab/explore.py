@@ -31,7 +31,7 @@ from pathlib import Path
 
 import torch
 
-from attention import VARIANTS, ConvBert, Deberta, SelfAttention, Term, split_heads
+from attention import VARIANTS, ConvBert, Deberta, SelfAttention, Term
 from lab.look import (
     best_words,
     depthwise_convolutions,
@@ -152,12 +152,9 @@ def describe_layer(model, ids, layer):
 def attention_heads(mixer, x, attention_mask, clipped):
     """For each attention head: the content scores, and the rows of its position terms."""
     # ConvBERT's attention has no position terms
-    if isinstance(mixer, ConvBert):
-        q = split_heads(mixer.query(x), mixer.heads)  # (1, H/2, N, d)
-        k = split_heads(mixer.key(x), mixer.heads)  # (1, H/2, N, d)
-        terms = []
-    else:
-        q, k = queries_and_keys(mixer, x, attention_mask)  # (1, H, N, d) each
+    q, k = queries_and_keys(mixer, x, attention_mask)  # (1, H, N, d) each
+    terms = []
+    if isinstance(mixer, SelfAttention):
         terms = rows_of_terms(mixer, q, k)
         q, k, *_ = mixer.apply_terms(q, k)
 

@@ -82,10 +82,9 @@ def relative_axis(axis, model, weights, clipped=False):
     If `clipped`, the ends are labelled as what they are, k or more tokens away.
     """
     own = own_column(model, weights)
-    right = weights - 1 - own  # 0 in a causal model
-    labels = {own: "0"}
-    labels.setdefault(0, f"\u2264{-own}" if clipped else f"{-own}")  # <=
-    labels.setdefault(weights - 1, f"\u2265{right}" if clipped else f"{right:+d}")  # >=
+    left, right = ("≤", "≥") if clipped else ("", "+")
+    labels = {0: f"{left}{-own}", weights - 1: f"{right}{weights - 1 - own}"}
+    labels[own] = "0"  # in a causal model, this is also the right end
     axis.set_xticks(list(labels), list(labels.values()))
     axis.set_xlabel("r = j - i (tokens)")
 
@@ -228,15 +227,17 @@ def draw_runs():
     """Every run: a panel per measure, a line per variant, a dot per run."""
     toy = records_of("toy") + records_of("plan-toy")
     english = records_of("english")
-    toy_score = report.glue_measure("toy score")
-    cola = report.glue_measure("CoLA", "cola")
-    sst_2 = report.glue_measure("SST-2", "sst-2")
-    panels = [(toy, measure) for measure in (report.LOSS, report.TOY_PAIRS, toy_score)]
-    panels += [(english, measure) for measure in (report.LOSS, report.BLIMP, cola, sst_2)]
-
+    panels = [
+        ("toy language", toy, report.LOSS),
+        ("toy language", toy, report.TOY_PAIRS),
+        ("toy language", toy, report.glue_measure("toy score")),
+        ("English", english, report.LOSS),
+        ("English", english, report.BLIMP),
+        ("English", english, report.glue_measure("CoLA", "cola")),
+        ("English", english, report.glue_measure("SST-2", "sst-2")),
+    ]
     figure, axes = load_pyplot().subplots(1, len(panels), sharey=True, figsize=(10, 4.2))
-    for axis, (records, measure) in zip(axes, panels, strict=True):
-        language = "English" if records is english else "toy language"
+    for axis, (language, records, measure) in zip(axes, panels, strict=True):
         axis.set_title(f"{language}:\n{measure.title}")
         axis.grid(axis="y", linewidth=0.3)
         for variant in dict.fromkeys(record["settings"]["variant"] for record in records):

@@ -66,8 +66,11 @@ def input_of_mixer(model, ids, layer):
 
 
 def queries_and_keys(mixer, x, attention_mask):
-    """q and k of self-attention before the terms change them, (B, H, N, d) each."""
-    query, key, _ = mixer.project(x, attention_mask)  # (B, N, C) each
+    """q and k of the attention heads before terms change them, (B, H, N, d) each."""
+    if isinstance(mixer, ConvBert):
+        query, key = mixer.query(x), mixer.key(x)  # (B, N, C/2) each
+    else:
+        query, key, _ = mixer.project(x, attention_mask)  # (B, N, C) each
     return split_heads(query, mixer.heads), split_heads(key, mixer.heads)
 
 

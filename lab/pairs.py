@@ -47,13 +47,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 import toy.pairs
-from lab.report import (
-    difference_rows,
-    markdown,
-    measure_rows,
-    of_variants,
-    pairs_measure,
-)
+from lab.report import markdown, pairs_measure, table_rows
 from model import load_config, load_run
 from support.commands import UserError, is_text, run_command
 from support.corpus import read_lines
@@ -332,17 +326,12 @@ def print_tables(records, data, compared):
     # not the mean of the phenomena, which have different numbers of paradigms
     measures.append(pairs_measure(f"mean of {len(paradigms)} paradigms", data))
 
-    differences = []
+    # a row per phenomenon, a column per variant
+    rows = list(zip(*table_rows(records, measures, compared), strict=True))
     note = "accuracy in per cent, mean and standard error over the runs of a variant"
     if compared is not None:
-        records = of_variants(records, compared)
-        _, differences = difference_rows(records, measures, [compared])
         note = INTERVAL_NOTE
-    header, rows = measure_rows(records, measures)
-
-    # a row per phenomenon, a column per variant
-    first, *others = zip(header, *rows, *differences, strict=True)
-    print(*markdown(first, others), "", note, sep="\n")
+    print(*markdown(rows), "", note, sep="\n")
 
 
 # --- The command line -----------------------------------------------------------------------------

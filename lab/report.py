@@ -234,15 +234,10 @@ def cell(records, variant, measure):
 # --- Tables of runs -------------------------------------------------------------------------------
 
 
-def markdown(header, rows):
-    """The lines of a table in Markdown. header, rows: lists of cells, which are strings."""
-    lines = [f"| {' | '.join(row)} |" for row in [header, *rows]]
-    return [lines[0], "|" + "---|" * len(header), *lines[1:]]
-
-
-def measure_table(records, measures):
-    """One row per variant, one column per measure."""
-    return [*markdown(*measure_rows(records, measures)), "", origin(records)]
+def markdown(rows):
+    """The lines of a table in Markdown. rows: lists of texts, first the header."""
+    header, *lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [header, "|" + "---|" * len(rows[0]), *lines]
 
 
 def of_variants(records, variants):
@@ -253,13 +248,37 @@ def of_variants(records, variants):
     return found
 
 
-def measure_rows(records, measures):
-    """The header and the rows of `measure_table`, as lists of cells."""
+def table_rows(records, measures, compared=None):
+    """The header of a table and its rows, lists of cells: a row per variant, a column per measure.
+
+    compared: two variants. Then the table has only these, and their difference.
+    """
+    if compared is not None:
+        records = of_variants(records, compared)
     check(records)
-    rows = []
+    rows = [["variant", *[measure.title for measure in measures]]]
     for variant in dict.fromkeys(record["settings"]["variant"] for record in records):
         rows.append([variant, *[cell(records, variant, measure) for measure in measures]])
-    return ["variant", *[measure.title for measure in measures]], rows
+    if compared is not None:
+        rows.append(difference_row(records, measures, compared))
+    return rows
+
+
+def difference_row(records, measures, comparison):
+    """The row of first - second. comparison: (first, second)."""
+    row = [" - ".join(comparison)]
+    for measure in measures:
+        if measure.digits is None:
+            row.append("")
+        else:
+            row.append(difference_of(records, comparison, measure).text(measure.digits))
+    return row
+
+
+def print_table(records, measures, compared=None):
+    """Print the table of `table_rows`, and below it what one has to know of its numbers."""
+    note = INTERVAL_NOTE if compared else origin(records)
+    print(*markdown(table_rows(records, measures, compared)), "", note, sep="\n")
 
 
 def origin(records):
@@ -271,21 +290,6 @@ def origin(records):
     machines = sorted({f"{made_by['device']}, torch {made_by['torch']}" for made_by in origins})
     codes = {made_by.get("commit", made_by.get("code")) for made_by in origins}
     return f"{len(records)} runs; {'; '.join(machines)}; versions of the code: {len(codes)}."
-
-
-def difference_rows(records, measures, comparisons):
-    """Differences between variants: a header, then one row per comparison, one column per measure.
-
-    comparisons: list of (first, second); the row is first - second.
-    """
-    check(records)
-    rows = []
-    for comparison in comparisons:
-        row = [" - ".join(comparison)]
-        for measure in measures:
-            row.append(difference_of(records, comparison, measure).text(measure.digits))
-        rows.append(row)
-    return ["difference", *[measure.title for measure in measures]], rows
 
 
 def measured(records):
@@ -305,7 +309,7 @@ def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description="A table of runs, or their records.")
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="finished runs, or files of records")
-    add("--compare", nargs=2, metavar=("A", "B"), help="A - B, two variants")
+    add("--compare", nargs=2, metavar=("A", "B"), help="two variants, and their difference A - B")
     add("--out", metavar="FILE.jsonl", type=Path, help="write the records to this new file")
     return parser.parse_args(arguments)
 
@@ -323,13 +327,7 @@ def main(arguments=None):
         write_records(args.out, records)
         return
 
-    measures = measured(records)
-    if args.compare:
-        measures = [measure for measure in measures if measure.digits is not None]
-        lines = markdown(*difference_rows(records, measures, [args.compare]))
-        print(*lines, "", INTERVAL_NOTE, sep="\n")
-    else:
-        print(*measure_table(records, measures), sep="\n")
+    print_table(records, measured(records), args.compare)
 
 
 if __name__ == "__main__":

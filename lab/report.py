@@ -287,7 +287,7 @@ def origin(records):
     for record in records:
         origins += [record["made_by"], *record.get("continued", [])]
         origins += [result["made_by"] for result in record.get("glue", [])]
-    machines = sorted({f"{made_by['device']}, torch {made_by['torch']}" for made_by in origins})
+    machines = sorted({"{device}, threads: {threads}, torch {torch}".format(**x) for x in origins})
     codes = {made_by.get("commit", made_by.get("code")) for made_by in origins}
     return f"{len(records)} runs; {'; '.join(machines)}; versions of the code: {len(codes)}."
 

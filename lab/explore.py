@@ -151,8 +151,9 @@ def describe_layer(model, ids, layer):
 
 def attention_heads(mixer, x, attention_mask, clipped):
     """For each attention head: the content scores, and the rows of its position terms."""
-    # ConvBERT's attention has no position terms
     q, k = queries_and_keys(mixer, x, attention_mask)  # (1, H, N, d) each
+
+    # ConvBERT's attention has no position terms
     terms = []
     if isinstance(mixer, SelfAttention):
         terms = rows_of_terms(mixer, q, k)

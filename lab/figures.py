@@ -355,7 +355,7 @@ def draw_box(axis, x, y, text="", colour="none", width=1, height=1, edge="white"
     corner = (x - width / 2, y - height / 2)
     box = load_pyplot().Rectangle(corner, width, height, facecolor=colour, edgecolor=edge)
     axis.add_patch(box)
-    axis.text(x, y, text, ha="center", va="center", fontsize=7)
+    axis.text(x, y, text, ha="center", va="center")
 
 
 # A layer from top to bottom: the step, what changes it, and by which --variant (*: any ending).

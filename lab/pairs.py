@@ -263,10 +263,6 @@ def judge(scores):
 # --- The result of a run --------------------------------------------------------------------------
 
 
-def result_path(folder, data):
-    return Path(folder, "pairs", f"{data}.json")
-
-
 def score_run(folder, paradigms, digest, device):
     """Score a run on a list of Paradigm. Returns the dictionary that its file has."""
     model, tokenizer = load_run(folder)
@@ -298,19 +294,27 @@ def score_run(folder, paradigms, digest, device):
     }
 
 
-def read_result(folder, data, digest):
-    """The result of a run as a record, of which lab/report.py makes tables."""
-    path = result_path(folder, data)
+def result_of(folder, name, digest, paradigms, device):
+    """The result of a run as a record, of which lab/report.py makes tables.
+
+    A run that was not scored before is scored. name, digest, paradigms: what read_data returns.
+    """
+    path = Path(folder, "pairs", f"{name}.json")
+    if not path.exists():
+        result = score_run(folder, paradigms, digest, device)
+        write_text(path, json.dumps(result, indent=2) + "\n")
+
     result = read_records(path)
     if result["model"] != sha256_of(Path(folder, "model.pt"))[:12]:
         raise UserError(f"{path} is of another model than {folder}/model.pt: delete it")
-    if result.get("data") != digest:
+    if result["data"] != digest:
         raise UserError(f"{path} is of other pairs with the same name: delete it")
+
     # an imported run has no log, and no seed: its folder tells it from others
     settings = {"variant": load_config(folder).variant, "seed": str(folder)}
     if read_log(folder):
         settings = run_settings(folder)
-    return {"run": folder, "settings": settings, "pairs": {data: result["paradigms"]}}
+    return {"run": folder, "settings": settings, "pairs": {name: result["paradigms"]}}
 
 
 def print_tables(records, data, compared):
@@ -358,13 +362,7 @@ def main(arguments=None):
         load_config(folder)  # a wrong folder is found before the first run is scored
     name, digest, paradigms = read_data(args.data, args.cache_dir)
 
-    records = []
-    for folder in args.runs:
-        path = result_path(folder, name)
-        if not path.exists():
-            result = score_run(folder, paradigms, digest, device)
-            write_text(path, json.dumps(result, indent=2) + "\n")
-        records.append(read_result(folder, name, digest))
+    records = [result_of(folder, name, digest, paradigms, device) for folder in args.runs]
     print_tables(records, name, args.compare)
 
 

@@ -55,7 +55,7 @@ from torch.nn import functional as F
 
 from attention import VARIANTS
 from data import mask_tokens, next_tokens, prepare_corpus
-from lab.report import length_measures, print_table
+from lab.report import length_measure, print_table
 from model import load_config, load_run
 from support.commands import UserError, number, positive_int, run_command
 from support.devices import choose_device
@@ -273,7 +273,7 @@ def main(arguments=None):
                 "losses": losses,
             }
         )
-    print_table(records, length_measures(lengths))
+    print_table(records, [length_measure(N) for N in lengths])
     if args.out is not None:
         write_records(args.out, records)
 

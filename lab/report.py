@@ -27,7 +27,6 @@ The files in results/ hold such records, behind the tables of docs/.
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -155,14 +154,13 @@ def mean_or_none(values):
     return float(np.mean(values)) if values else None
 
 
-def length_measures(lengths):
-    """The loss in sequences of N tokens, which lab.lengths measures, for each N."""
-    return [Measure(f"{N:,} tokens", 3, partial(loss_at, N=N)) for N in lengths]
+def length_measure(N):
+    """A Measure: the loss in sequences of N tokens (lab.lengths), if the model can read so many."""
 
+    def loss(record):
+        return dict(record["losses"]).get(N)
 
-def loss_at(record, N):
-    """The loss in sequences of N tokens; None if the model cannot read so many."""
-    return dict(record["losses"]).get(N)
+    return Measure(f"{N:,} tokens", 3, loss)
 
 
 PARAMETERS = Measure("parameters", None, lambda record: record["result"]["parameters"])

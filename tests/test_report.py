@@ -142,7 +142,7 @@ LOSS, ACCURACY, PAIRS = report.LOSS, report.ACCURACY, report.TOY_PAIRS
 SCORE = report.glue_measure("toy score")
 TOY = (LOSS, PAIRS, SCORE)
 ORDER_TESTS = list(itertools.product(ORDER_STEPS[:-1], TOY[1:]))
-LENGTHS = report.length_measures((128, 512, 2048))
+LENGTHS = [report.length_measure(N) for N in (128, 512, 2048)]
 TASKS = [report.glue_measure(task, task) for task in ("cola", "sst-2")]
 
 

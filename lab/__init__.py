@@ -4,10 +4,9 @@ RUN is a folder that pretrain.py wrote. The docstring of each file explains its 
 
     python -m lab.explore RUN          how a score is a sum of terms, live in the browser
     python -m lab.figures fixed RUN    the paper's figures from your run, and those of docs/
-    python -m lab.family               the figures of docs/family.md
     python -m lab.pairs RUN            minimal pairs: which of two sentences does a model prefer?
     python -m lab.lengths RUN          the loss in sequences longer than those of the training
-    python -m lab.report RECORDS       tables of runs: means, standard errors, differences
+    python -m lab.report RUN           tables of runs: means, standard errors, differences
     python -m lab.bench                what a training step costs
     python -m lab.huggingface          pre-trained BERTs become runs, and runs checkpoints
     python -m lab.seq2seq              translation: an encoder and a decoder of any variant

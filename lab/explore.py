@@ -31,7 +31,7 @@ from pathlib import Path
 
 import torch
 
-from attention import VARIANTS, ConvBert, Deberta, SelfAttention, Term, split_heads
+from attention import VARIANTS, ConvBert, Deberta, SelfAttention, Term
 from lab.look import (
     best_words,
     depthwise_convolutions,
@@ -151,19 +151,21 @@ def describe_layer(model, ids, layer):
 
 def attention_heads(mixer, x, attention_mask, clipped):
     """For each attention head: the content scores, and the rows of its position terms."""
+    q, k = queries_and_keys(mixer, x, attention_mask)  # (1, H, N, d) each
+
     # ConvBERT's attention has no position terms
-    if isinstance(mixer, ConvBert):
-        q = split_heads(mixer.query(x), mixer.heads)  # (1, H/2, N, d)
-        k = split_heads(mixer.key(x), mixer.heads)  # (1, H/2, N, d)
-        terms = []
-    else:
-        q, k = queries_and_keys(mixer, x, attention_mask)  # (1, H, N, d) each
+    terms = []
+    if isinstance(mixer, SelfAttention):
         terms = rows_of_terms(mixer, q, k)
         q, k, *_ = mixer.apply_terms(q, k)
 
     content = q[0] @ k[0].transpose(-1, -2) / math.sqrt(q.shape[-1])  # (H, N, N)
     heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
     for name, belongs_to, has_window, rows in terms:
+        # terms without rows add to the values, or only change the content term
+        if rows is None:
+            continue
+        rows = rows.reshape(rows.shape[-3:])  # (1, H, N, K), (H, N, K) or (H, 1, K)
         for head, head_rows in zip(heads, rows, strict=True):
             term = {
                 "name": name,
@@ -179,8 +181,8 @@ def attention_heads(mixer, x, attention_mask, clipped):
 def rows_of_terms(mixer, q, k):
     """The position terms of SelfAttention: a list of (name, belongs_to, has_window, rows).
 
-    belongs_to is "query" or "key", rows are (H, N, K) or (H, 1, K). Terms without rows are left
-    out: they add to the values, or only change the content term. q, k: (1, H, N, d).
+    belongs_to is "query" or "key"; rows are (1, H, N, K), (H, N, K), (H, 1, K), or None if the term
+    has none. q, k: (1, H, N, d).
     """
     # DeBERTa makes its rows itself
     found = []
@@ -191,12 +193,7 @@ def rows_of_terms(mixer, q, k):
     for name, term in mixer.terms.items():
         found.append((name, "query", term.has_window, term.query_rows(q)))
         found.append((name, "key", term.has_window, term.key_rows(k)))
-
-    terms = []
-    for *names, rows in found:
-        if rows is not None:  # (1, H, N, K), (H, N, K) or (H, 1, K)
-            terms.append((*names, rows.reshape(rows.shape[-3:])))
-    return terms
+    return found
 
 
 def convolution_heads(mixer, x, attention_mask):

@@ -5,16 +5,17 @@
     python -m lab.figures depthwise RUN --layer 4                             Chang figure 3
     python -m lab.figures dynamic RUN "the dog barks." --layer 1 --head 2     kernel of each token
     python -m lab.figures loss RUN RUN ...                                    loss curves
-    python -m lab.figures results                                             of docs/results.md
+    python -m lab.figures results                                             of the records
     python -m lab.figures drawings                                            of the explanations
 
 RUN is a folder that pretrain.py wrote. Layers and heads count from 1. A figure becomes the file
-RUN/figures/NAME.png (of the first RUN), or the file that --out names. `results` draws three figures
-from the records in results/ into docs/, and `drawings` three that need neither a run nor a record.
+RUN/figures/NAME.png (of the first RUN), or the file that --out names. Two commands draw into docs/:
+`results` the figures of the records in results/, `drawings` those that need no record.
 Drawing needs matplotlib (pip install matplotlib). Letters as in attention.py.
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +35,9 @@ from support.runs import read_log, read_records
 
 DOCS = report.ROOT / "docs"
 
-# Colours that colour-blind readers can tell apart (Okabe and Ito 2008).
+# Colours that colour-blind readers can tell apart: these, and those of the lines (load_pyplot).
 BLUE = "#0072B2"
 RED = "#D55E00"
-COLOURS = (BLUE, RED, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 def load_pyplot():
@@ -51,6 +51,7 @@ def load_pyplot():
     from matplotlib import pyplot
 
     # small figures with small letters
+    pyplot.style.use("tableau-colorblind10")
     pyplot.rcParams.update(
         {
             "font.size": 8,
@@ -81,12 +82,17 @@ def relative_axis(axis, model, weights, clipped=False):
     If `clipped`, the ends are labelled as what they are, k or more tokens away.
     """
     own = own_column(model, weights)
-    right = weights - 1 - own  # 0 in a causal model
-    labels = {own: "0"}
-    labels.setdefault(0, f"\u2264{-own}" if clipped else f"{-own}")  # <=
-    labels.setdefault(weights - 1, f"\u2265{right}" if clipped else f"{right:+d}")  # >=
+    left, right = ("≤", "≥") if clipped else ("", "+")
+    labels = {0: f"{left}{-own}", weights - 1: f"{right}{weights - 1 - own}"}
+    labels[own] = "0"  # in a causal model, this is also the right end
     axis.set_xticks(list(labels), list(labels.values()))
     axis.set_xlabel("r = j - i (tokens)")
+
+
+def label_map(axis, pieces):
+    """The pieces of a sentence at two sides of a map: lines are queries, columns are keys."""
+    axis.set_xticks(range(len(pieces)), pieces, rotation=90)
+    axis.set_yticks(range(len(pieces)), pieces)
 
 
 # --- The figures: each function gets a model and the options, and returns a figure ----------------
@@ -103,13 +109,12 @@ def draw_attention(model, tokenizer, args):
         ),
     }
 
-    # side by side, with the pieces of the sentence at their sides
+    # side by side
     figure, axes = load_pyplot().subplots(1, 2, figsize=(6.3, 3.4), sharey=True)
     for axis, (title, p) in zip(axes, maps.items(), strict=True):
         image = axis.imshow(of_head(p, args.head), cmap="cividis", vmin=0, vmax=1)
         axis.set(title=title, xlabel="key j")
-        axis.set_xticks(range(len(pieces)), pieces, rotation=90)
-        axis.set_yticks(range(len(pieces)), pieces)
+        label_map(axis, pieces)
     axes[0].set_ylabel("query i")
     figure.colorbar(image, ax=axes, label="weight (a line sums to 1)", shrink=0.8)
     return figure
@@ -195,284 +200,224 @@ def draw_loss(folders):
 
 
 def draw_lines(lines, x_label):
-    """Loss against something. Lines with the same name have one colour, and the name at their ends.
+    """Loss against something. Lines with the same name have one colour.
 
     lines: list of (name, points); a point begins with x and the loss.
     """
     figure, axis = load_pyplot().subplots(figsize=(6.3, 3.6))
     axis.set(xlabel=x_label, ylabel="held-out loss (nats)")
-    axis.spines[["right", "top"]].set_visible(False)
-    ends = {}  # {name: (loss, x, colour)}, of the first line with this name
+    drawn = {}  # {name: the last line with this name}
     for name, points in lines:
         x, loss, *_ = np.transpose(points)
-        new_colour = COLOURS[len(ends) % len(COLOURS)]
-        _, _, colour = ends.setdefault(name, (loss[-1], x[-1], new_colour))
-        axis.plot(x, loss, ".-", linewidth=0.8, color=colour)
-
-    # the names from low to high, at least one line of text apart
-    text_height = 0.05 * np.ptp(axis.get_ylim())
-    y = -np.inf
-    for name in sorted(ends, key=ends.get):
-        loss, x, colour = ends[name]
-        y = max(loss, y + text_height)
-        axis.text(x, y, f"  {name}", color=colour, va="center")
+        colour = drawn[name].get_color() if name in drawn else None  # None: a new one
+        [drawn[name]] = axis.plot(x, loss, ".-", linewidth=0.8, color=colour)
+    axis.legend(drawn.values(), drawn)
     return figure
 
 
-# --- The figures of docs/results.md, from the records in results/ ---------------------------------
+# --- The figures of docs/results.md and docs/family.md, from the records in results/ --------------
 
 
-# H1 of docs/plan.md: the position terms of the first four look at the text, those of the others do
-# not.
-WITH_TEXT = ("dynamic", "composite", "rotary", "deberta")
-WITHOUT_TEXT = ("fixed", "t5", "alibi", "fire")
-
-# what was fine-tuned on English
-GLUE_TASKS = (report.glue_measure("CoLA", "cola"), report.glue_measure("SST-2", "sst-2"))
+def records_of(file):
+    """The records of a file in results/."""
+    return read_records(report.ROOT / "results" / f"{file}.jsonl")
 
 
 def draw_runs():
     """Every run: a panel per measure, a line per variant, a dot per run."""
-    toy = records_of("toy.jsonl") + records_of("plan-toy.jsonl")
-    english = records_of("english.jsonl")
-    toy_measures = (report.LOSS, report.TOY_PAIRS, report.glue_measure("toy score"))
-    panels = [("toy language", toy, measure) for measure in toy_measures]
-    english_measures = (report.LOSS, report.BLIMP, *GLUE_TASKS)
-    panels += [("English", english, measure) for measure in english_measures]
-
-    # the lowest loss on the toy language at the top
-    variants = sorted(
-        {record["settings"]["variant"] for record in toy},
-        key=lambda variant: -np.mean(report.values_of(toy, variant, report.LOSS)),
-    )
-    colours = dict.fromkeys(WITH_TEXT, BLUE) | dict.fromkeys(WITHOUT_TEXT, RED)
-
+    toy = records_of("toy") + records_of("plan-toy")
+    english = records_of("english")
+    panels = [
+        ("toy language", toy, report.LOSS),
+        ("toy language", toy, report.TOY_PAIRS),
+        ("toy language", toy, report.glue_measure("toy score")),
+        ("English", english, report.LOSS),
+        ("English", english, report.BLIMP),
+        ("English", english, report.glue_measure("CoLA", "cola")),
+        ("English", english, report.glue_measure("SST-2", "sst-2")),
+    ]
     figure, axes = load_pyplot().subplots(1, len(panels), sharey=True, figsize=(10, 4.2))
     for axis, (language, records, measure) in zip(axes, panels, strict=True):
         axis.set_title(f"{language}:\n{measure.title}")
         axis.grid(axis="y", linewidth=0.3)
-        for variant in variants:
+        for variant in dict.fromkeys(record["settings"]["variant"] for record in records):
             values = report.values_of(records, variant, measure)
-            colour = colours.get(variant, "0.4")
-            axis.plot(values, [variant] * len(values), ".", color=colour, alpha=0.7)
-        for variant, style in (("none", ":"), ("absolute", "-")):
-            mean = np.mean(report.values_of(records, variant, measure))
-            axis.axvline(mean, color="0.4", linewidth=0.7, linestyle=style)
+            axis.plot(values, [variant] * len(values), ".", color=BLUE, alpha=0.7)
+    axes[0].invert_yaxis()  # in the order of the tables, from top to bottom
     return figure
 
 
-def draw_loss_by_step():
-    """English: every run of `absolute` and `dynamic`, and of `none`."""
-    variants = ["none", "absolute", "dynamic"]
-    return draw_lines(curves_of("english.jsonl", variants, "curve"), "optimizer steps")
+def draw_curves(file, key, variants, x_label):
+    """The losses of some variants in a file of results/, of every run."""
+    records = report.of_variants(records_of(file), variants)
+    return draw_lines([(record["settings"]["variant"], record[key]) for record in records], x_label)
 
 
 def draw_loss_by_length():
-    """English: the loss in longer sequences, and that of `fixed` with divided end weights."""
-    variants = ["none", "fixed", "dynamic", "alibi", "xl", "rotary"]
-    lines = curves_of("english-lengths.jsonl", variants, "losses")
-    divided = curves_of("english-lengths-divided.jsonl", ["fixed"], "losses")
-    lines += [("fixed, divided", points) for _, points in divided]
-
-    figure = draw_lines(lines, "tokens in a sequence (in training, at most 128)")
+    """English: the loss in longer sequences."""
+    variants = ("none", "fixed", "dynamic", "alibi", "xl", "rotary")
+    label = "tokens in a sequence (in training, at most 128)"
+    figure = draw_curves("english-lengths", "losses", variants, label)
     lengths = [64, 128, 256, 512, 1024, 2048]
     figure.axes[0].set(xscale="log", xticks=lengths, xticklabels=lengths)
     return figure
 
 
-def curves_of(file, variants, key):
-    """The curves for draw_lines of some variants in a file of results/."""
-    records = report.of_variants(records_of(file), variants)
-    return [(record["settings"]["variant"], record[key]) for record in records]
+def draw_family():
+    """What eight variants add to the scores: the map of head 1, for one sentence.
 
+    The runs are those of one command:
 
-def records_of(file):
-    """The records of a file in results/."""
-    return read_records(report.ROOT / "results" / file)
+        python pretrain.py --variant fixed t5 alibi fire dynamic xl rotary deberta --seed 3
+
+    A record has the layer, the tokens, and the scores: (H, N, N), what the position terms add to
+    a_ij, minus the mean over j, which the softmax ignores. The layers are chosen so that most
+    scores of head 1 are between -5 and 5, where the colours end.
+
+    rotary has no term: it rotates queries and keys. But the keys of a head have a mean k_mean,
+    which adds to the scores what a bias of the keys adds: q_i . R_r k_mean / sqrt(d), a dynamic
+    term with w_r = R_r k_mean (docs/family.md). These are its scores: every key is replaced by
+    k_mean.
+    """
+    figure, axes = load_pyplot().subplots(2, 4, figsize=(10, 5.6))
+    for axis, record in zip(axes.T.flat, records_of("family-rows"), strict=True):
+        scores = np.array(record["scores"])  # (H, N, N)
+        image = axis.imshow(scores[0], cmap="PuOr_r", vmin=-5, vmax=5)
+        axis.set_title(f"{record['settings']['variant']}, layer {record['layer']}")
+        label_map(axis, record["tokens"])
+    label = "added to the score a_ij, minus the mean over j, which the softmax ignores"
+    figure.colorbar(image, ax=axes, label=label, location="bottom", extend="both", aspect=50)
+    return figure
 
 
 # --- Drawings: the idea of the paper, and where each variant changes a layer ----------------------
 
-GREEN = "#009E73"
-GREY = "0.88"
-OF_R = ("#56B4E9", "#E69F00", GREEN)  # r = -1, 0, 1
-LIGHT_OF_R = ("#DDEFFB", "#FAEBCC", "#CCECE3")  # the same colours for keys farther away
-IDEA_TOKENS = ("the", "cat", "saw", "a", "dog")
+LINE = {"color": "0.4", "linewidth": 0.8, "zorder": 1}  # under the boxes that are drawn later
+
+# five tokens, and the row of each: a number for r = -1, 0 and 1
+TOKENS = ("the", "cat", "saw", "a", "dog")
+FIXED_ROWS = [["β₋₁", "β₀", "β₁"]] * 5
+DYNAMIC_ROWS = [[f"q{i}w₋₁", f"q{i}w₀", f"q{i}w₁"] for i in "₀₁₂₃₄"]
+
+# the colours of r = -1, 0 and 1; light: of keys that are farther away
+OF_R = ("#56B4E9", "#E69F00", "#009E73")
+LIGHT_OF_R = ("#DDEFFB", "#FAEBCC", "#CCECE3")
 
 
-def draw_fixed_idea():
-    """A row of three numbers, the map that it makes of five tokens, and its kernel."""
-    figure, panels = idea_panels()
-    panels[0].set_title("a row:\n3 numbers")
-    panels[1].set_title("what it adds to the scores:\neach line is the row, shifted")
-    panels[2].set_title("without the light keys, its\nsoftmax is a sliding kernel")
-    draw_cells(panels[0], 2, ["\u03b2\u208b\u2081", "\u03b2\u2080", "\u03b2\u2081"])
-    draw_idea_map(panels[1], lambda i, symbol: f"\u03b2{symbol}")
-    draw_idea_kernel(panels[2], "p = softmax(\u03b2)")
+def draw_idea(title, rows, names):
+    """The rows of five tokens, what they add to the scores, and the kernel of "saw".
+
+    names: {token: whose row it is}, of the rows that are drawn on the left.
+    """
+    figure, axis = load_pyplot().subplots(figsize=(8, 3.2))
+    axis.set(xlim=(-2.5, 18.5), ylim=(6.2, -2.2), aspect="equal")
+    axis.axis("off")
+    write = partial(axis.text, ha="center", va="center")
+
+    # on the left, the rows
+    write(1, -1.8, title)
+    for i, name in names.items():
+        write(-1.4, i, name)
+        for place, text in enumerate(rows[i]):
+            draw_box(axis, place, i, text, OF_R[place])
+    for place, text in enumerate(("r = −1\nbefore", "0\nitself", "1\nafter")):
+        write(place, 5.4, text)
+
+    # in the middle, the map: line i is row i, shifted to column i
+    write(7.5, -1.8, "what they add to the scores:\neach line is a row, shifted")
+    for i, token in enumerate(TOKENS):
+        write(4.5, i, token)
+        write(5.5 + i, -0.8, token)
+        for j in range(5):
+            r = np.clip(j - i, -1, 1)  # keys farther away get the end number again
+            colours = OF_R if r == j - i else LIGHT_OF_R
+            draw_box(axis, 5.5 + j, i, rows[i][r + 1], colours[r + 1])
+    draw_box(axis, 7.5, 2, width=5, edge="black")
+    write(7.5, 5.4, "light: farther away,\nthe end number again")
+
+    # on the right, the values, and under them the kernel
+    write(15, -1.8, 'without the light keys, its\nsoftmax is a kernel for "saw"')
+    for j, token in enumerate(TOKENS):
+        write(13 + j, -0.8, token)
+        draw_box(axis, 13 + j, 0, f"v{'₀₁₂₃₄'[j]}", "0.88")
+    for place, text in enumerate(("p₋₁", "p₀", "p₁")):
+        draw_box(axis, 14 + place, 2, text, OF_R[place])
+        axis.plot([14 + place, 14 + place], [0.5, 1.5], **LINE)
+        axis.plot([14 + place, 15], [2.5, 3.5], **LINE)
+    draw_box(axis, 15, 2, width=3, edge="black")
+    draw_box(axis, 15, 4, "z₂", "0.88")
+    write(15, 5.4, f"p = softmax({', '.join(rows[2])})\nz₂ = p₋₁ v₁ + p₀ v₂ + p₁ v₃")
     return figure
 
 
-def draw_dynamic_idea():
-    """The same for a dynamic term: every token makes a row of its own."""
-    figure, panels = idea_panels()
-    panels[0].set_title("every token makes\nits own 3 numbers")
-    panels[1].set_title("what they add to the scores:\neach line is a row, shifted")
-    panels[2].set_title('without the light keys, its\nsoftmax is a kernel for "saw"')
-    for i, token in enumerate(IDEA_TOKENS):
-        q = "q" + chr(0x2080 + i)  # q with the index i
-        draw_cells(panels[0], i, [f"{q}w\u208b\u2081", f"{q}w\u2080", f"{q}w\u2081"])
-        panels[0].text(-0.7, i, token, ha="right", va="center")
-    draw_idea_map(panels[1], lambda i, symbol: f"q{chr(0x2080 + i)}w{symbol}")
-    draw_idea_kernel(panels[2], "p = softmax(q\u2082w\u208b\u2081, q\u2082w\u2080, q\u2082w\u2081)")
-    return figure
+def draw_box(axis, x, y, text="", colour="none", width=1, height=1, edge="white"):
+    """A box with a text. (x, y) is its centre."""
+    corner = (x - width / 2, y - height / 2)
+    box = load_pyplot().Rectangle(corner, width, height, facecolor=colour, edgecolor=edge)
+    axis.add_patch(box)
+    axis.text(x, y, text, ha="center", va="center")
 
 
-def idea_panels():
-    """A figure of three panels without axes: the rows, the map and the kernel."""
-    ends = ((-1.9, 2.6), (-1.9, 4.6), (-0.9, 4.9))  # of the x axes
-    widths = [right - left for left, right in ends]
-    figure, panels = load_pyplot().subplots(1, 3, figsize=(7, 3.1), width_ratios=widths)
-    for panel, xlim in zip(panels, ends, strict=True):
-        panel.set(xlim=xlim, ylim=(6.3, -1.3), aspect="equal")
-        panel.axis("off")
-
-    # under the rows: what their cells are
-    for x, (r, place) in enumerate((("\u22121", "before"), ("0", "itself"), ("1", "after"))):
-        panels[0].text(x, 5.1, r, ha="center", va="center")
-        panels[0].text(x, 5.8, place, ha="center", va="center", fontsize=7)
-    panels[0].text(-0.7, 5.1, "r =", ha="right", va="center")
-    return figure, panels
-
-
-def draw_cells(axis, y, texts, x=0, colours=OF_R):
-    """A line of cells with texts, from (x, y) to the right."""
-    for place, (text, colour) in enumerate(zip(texts, colours, strict=False), x):
-        corner = (place - 0.5, y - 0.5)
-        axis.add_patch(load_pyplot().Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white"))
-        axis.text(place, y, text, ha="center", va="center", fontsize=7)
-
-
-def draw_idea_map(axis, text_of):
-    """Line i is a row, shifted to column i. Keys beyond the row get the end number again."""
-    symbols = {-1: "\u208b\u2081", 0: "\u2080", 1: "\u2081"}
-    for i, token in enumerate(IDEA_TOKENS):
-        axis.text(i, -0.9, token, ha="center", va="center")
-        axis.text(-0.8, i, token, ha="right", va="center")
-        for j in range(len(IDEA_TOKENS)):
-            r = max(-1, min(1, j - i))
-            is_near = abs(j - i) <= 1
-            text = text_of(i, symbols[r]) if is_near else ""
-            draw_cells(axis, i, [text], j, [(OF_R if is_near else LIGHT_OF_R)[r + 1]])
-    axis.add_patch(load_pyplot().Rectangle((-0.5, 1.5), 5, 1, fill=False, linewidth=1.5))
-    axis.text(2, 5.1, "light: farther away,", ha="center", va="center")
-    axis.text(2, 5.8, "the end number again", ha="center", va="center")
-
-
-def draw_idea_kernel(axis, definition):
-    """z_2 is the sum of three values, times the three weights of the kernel."""
-    for j, token in enumerate(IDEA_TOKENS):
-        axis.text(j, -0.9, token, ha="center", va="center")
-        draw_cells(axis, 0, ["v" + chr(0x2080 + j)], j, [GREY])
-    for place in (1, 2, 3):
-        axis.plot([place, place], [0.5, 1.5], color="0.5", linewidth=0.8)
-        axis.plot([place, 2], [2.5, 3.5], color="0.5", linewidth=0.8)
-    draw_cells(axis, 2, ["p\u208b\u2081", "p\u2080", "p\u2081"], 1)
-    axis.add_patch(load_pyplot().Rectangle((0.5, 1.5), 3, 1, fill=False, linewidth=1.5))
-    draw_cells(axis, 4, ["z\u2082"], 2, [GREY])
-    axis.text(
-        2, 5.1, "z\u1d62 = \u03a3\u1d63 p\u1d63 v\u1d62\u208a\u1d63", ha="center", va="center"
-    )
-    axis.text(2, 5.8, definition, ha="center", va="center")
-
-
-# A layer from top to bottom: each step, and how which variants change it. "*" is any ending.
+# A layer from top to bottom: the step, what changes it, and by which --variant (*: any ending).
 LAYER = (
-    ("x: a vector per token", (("+ a vector per position, in layer 1", "absolute, convbert"),)),
+    ("x: a vector per token", "+ a vector per position, in layer 1", "absolute, convbert"),
     (
         "q, k, v = W x",
-        (
-            ("half of the heads: W depthwise(x)", "conv-*, composite-conv-*"),
-            ("all heads: W (x + depthwise(x))", "canon"),
-        ),
+        "half of the heads: W depthwise(x)\nall heads: W (x + depthwise(x))",
+        "conv-*, composite-conv-*\ncanon",
     ),
     (
-        "scores: content q_i \u00b7 k_j / \u221ad",
-        (
-            ("nothing is changed or added", "none"),
-            ("q and k are rotated", "rotary"),
-            ("q + b_c in place of q", "xl"),
-        ),
+        "scores: content q_i · k_j / √d",
+        "nothing is changed or added\nq and k are rotated\nq + b_c in place of q",
+        "none\nrotary\nxl",
     ),
     (
-        "+ rows of queries, read at j \u2212 i",
-        (
-            ("one row for all queries", "fixed, composite*, t5, alibi, fire"),
-            ("each query makes its row", "dynamic, composite*, shaw, xl, deberta"),
-        ),
+        "+ rows of queries, read at j − i",
+        "one row for all queries\neach query makes its row",
+        "fixed, composite*, t5, alibi, fire\ndynamic, composite*, shaw, xl, deberta",
     ),
-    ("+ rows of keys, read at i \u2212 j", (("each key makes its row", "composite-key, deberta"),)),
-    ("p = softmax over the keys j", ()),
+    ("+ rows of keys, read at i − j", "each key makes its row", "composite-key, deberta"),
+    ("p = softmax over the keys j", "", ""),
     (
         "z_i = sum of p_ij v_j",
-        (
-            ("v_j + s_r in place of v_j", "shaw"),
-            ("+ depthwise(v)_i", "depthwise, composite-depthwise"),
-        ),
+        "v_j + s_r in place of v_j\n+ depthwise(v)_i",
+        "shaw\ndepthwise, composite-depthwise",
     ),
     (
         "output: W z",
-        (
-            ("mixer: half of the heads convolve", "convbert"),
-            ("mixer: a convolution, no attention", "lightconv, dynamicconv, dilated"),
-            ("mixer: the same, except in one layer", "*-hybrid"),
-        ),
+        "mixer: half of the heads convolve\n"
+        "mixer: a convolution, no attention\n"
+        "mixer: the same, except in one layer",
+        "convbert\nlightconv, dynamicconv, dilated\n*-hybrid",
     ),
-    ("LayerNorm(x + mixer)", ()),
-    ("FFN: W gelu(W x)", ()),
-    ("LayerNorm(x + FFN)", ()),
+    ("LayerNorm(x + mixer)", "", ""),
+    ("FFN: W gelu(W x)", "", ""),
+    ("LayerNorm(x + FFN)", "", ""),
 )
-MIXER = (1, 7)  # its first and last step
-HEIGHT = 3  # of a step
 
 
 def draw_layer():
     """A layer of BERT, with the variants beside the step that they change."""
     figure, axis = load_pyplot().subplots(figsize=(7, 5.6))
-    axis.set(xlim=(0, 100), ylim=(HEIGHT * len(LAYER) + 0.2, -0.6))
+    axis.set(xlim=(-2.5, 10), ylim=(len(LAYER) - 0.5, -0.9))
     axis.axis("off")
 
-    # the mixer: a frame around its steps
-    first, last = MIXER
-    corner = (3.5, HEIGHT * first)
-    rectangle = load_pyplot().Rectangle
-    axis.add_patch(
-        rectangle(corner, 33, HEIGHT * (last - first + 1), facecolor="0.95", edgecolor=RED)
-    )
-    axis.text(4.3, HEIGHT * first + 0.6, "mixer", color=RED, va="center")
+    # the mixer is the part from q, k, v to the output; x goes past it, and past the FFN
+    draw_box(axis, 0, 4, colour="0.95", width=4.2, height=6.9, edge=RED)
+    axis.text(-2, 4, "mixer", color=RED, rotation=90, va="center")
+    axis.plot([0, 0], [0, len(LAYER) - 1], **LINE)
+    for start, end in ((0, 8), (8, 10)):
+        y = [start + 0.1, start + 0.1, end - 0.1, end - 0.1]
+        axis.plot([0, -2.4, -2.4, 0], y, **LINE)
 
-    # the two residual connections, past the mixer and past the feed-forward network
-    middle = [HEIGHT * number + HEIGHT / 2 for number in range(len(LAYER))]
-    for start, end in ((0, last + 1), (last + 1, len(LAYER) - 1)):
-        y = [middle[start] + 0.3, middle[start] + 0.3, middle[end] - 0.3, middle[end] - 0.3]
-        axis.plot([14, 1.5, 1.5, 14], y, color="0.4", linewidth=0.8, zorder=0)
-
-    axis.plot([20, 20], [middle[0], middle[-1]], color="0.4", linewidth=0.8)
-    axis.text(39, 0.1, "what is changed", va="center", style="italic")
-    axis.text(68, 0.1, "by --variant (*: any ending)", va="center", style="italic")
-    for y, (step, changes) in zip(middle, LAYER, strict=True):
-        draw_step(axis, y, step, changes)
+    # over the lines, the steps, one below the other, and what changes them
+    axis.text(2.5, -0.7, "what is changed", style="italic")
+    axis.text(6, -0.7, "by --variant (*: any ending)", style="italic")
+    for y, (step, change, variants) in enumerate(LAYER):
+        draw_box(axis, 0, y, step, "white", width=3.4, height=0.5, edge="0.4")
+        axis.text(2.5, y, change, va="center", fontsize=7)
+        axis.text(6, y, variants, va="center", fontsize=7, color=BLUE, weight="bold")
     return figure
-
-
-def draw_step(axis, y, step, changes):
-    """A box with a step of a layer, and a line of text for each change; y is the middle."""
-    box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "0.4"}
-    axis.text(20, y, step, ha="center", va="center", bbox=box)
-    for number, (what, names) in enumerate(changes):
-        line = y + 0.95 * (number - (len(changes) - 1) / 2)
-        colour = RED if what.startswith("mixer") else "black"
-        axis.text(39, line, what, va="center", fontsize=7, color=colour)
-        axis.text(68, line, names, va="center", fontsize=7, color=BLUE, weight="bold")
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -484,16 +429,23 @@ FIGURES = {
     "dynamic": draw_dynamic,
 }
 
-OF_RESULTS = {
-    "runs": draw_runs,
-    "loss-by-step": draw_loss_by_step,
-    "loss-by-length": draw_loss_by_length,
-}
-
-DRAWINGS = {
-    "idea": draw_fixed_idea,
-    "idea-dynamic": draw_dynamic_idea,
-    "layer": draw_layer,
+# the figures of the documents
+OF_DOCS = {
+    "results": {
+        "runs": draw_runs,
+        "loss-by-step": partial(
+            draw_curves, "english", "curve", ("none", "absolute", "dynamic"), "optimizer steps"
+        ),
+        "loss-by-length": draw_loss_by_length,
+        "family": draw_family,
+    },
+    "drawings": {
+        "idea": partial(draw_idea, "a row:\n3 numbers", FIXED_ROWS, {2: "all tokens"}),
+        "idea-dynamic": partial(
+            draw_idea, "every token makes\nits own 3 numbers", DYNAMIC_ROWS, dict(enumerate(TOKENS))
+        ),
+        "layer": draw_layer,
+    },
 }
 
 
@@ -501,8 +453,8 @@ def parse_arguments(arguments=None):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="Draw a figure of the paper from a run.")
     commands = parser.add_subparsers(dest="figure", required=True)
-    commands.add_parser("results", help="the figures of docs/results.md, from results/")
-    commands.add_parser("drawings", help="docs/idea.png, docs/idea-dynamic.png and docs/layer.png")
+    commands.add_parser("results", help="figures of docs/, from the records in results/")
+    commands.add_parser("drawings", help="figures of docs/ without a record")
     for name in (*FIGURES, "loss"):
         add = commands.add_parser(name).add_argument
         add("--out", type=Path, metavar="FILE.png", help="default: RUN/figures/NAME.png")
@@ -519,9 +471,8 @@ def parse_arguments(arguments=None):
 def main(arguments=None):
     """Draw the figures that the command line names, and print the paths of their files."""
     args = parse_arguments(arguments)
-    of_docs = {"results": OF_RESULTS, "drawings": DRAWINGS}
-    if args.figure in of_docs:
-        for name, draw in of_docs[args.figure].items():
+    if args.figure in OF_DOCS:
+        for name, draw in OF_DOCS[args.figure].items():
             save(draw(), DOCS / f"{name}.png")
         return
     if args.figure == "loss":

@@ -9,10 +9,11 @@ Neither command needs transformers. Its classes, and our variants:
 
     BertForMaskedLM        absolute     embeddings of the hidden size (E = C)
     ElectraForMaskedLM     absolute     embeddings of another size (E != C); imported with any size
-    ConvBertForMaskedLM    convbert
+    ConvBertForMaskedLM    convbert     only imported
 
-A run of `none` is exported like one of `absolute` whose position vectors are all 0. All other
-variants are refused, because these classes have no place for their parts.
+A run of `none` is exported like one of `absolute` whose position vectors are all 0. The other
+variants cannot be exported: most have parts for which these classes have no place, and ConvBERT's
+convolutions treat padding in another way there.
 """
 
 import argparse
@@ -26,17 +27,9 @@ from tokenizers import Tokenizer, processors
 from model import BertConfig, BertForMaskedLM, has_head, load_run, save_run
 from support.commands import UserError, run_command
 from support.files import load_checkpoint, new_folder, save_checkpoint, write_text
-from support.tokenizer import PAD, SPECIAL_TOKENS
+from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS
 
 # --- Names ----------------------------------------------------------------------------------------
-
-# The kinds of checkpoints. A kind is the "model_type" in config.json, and the names of the
-# encoder's weights begin with it. Each has a class for the masked language model.
-CLASSES = {
-    "bert": "BertForMaskedLM",
-    "electra": "ElectraForMaskedLM",
-    "convbert": "ConvBertForMaskedLM",
-}
 
 # Our modules and the published ones. A module has a weight, a bias, or both.
 EMBEDDINGS = {
@@ -55,11 +48,9 @@ LAYER = {
     "ffn.0": "intermediate.dense",
     "ffn.2": "output.dense",
     "ffn_norm": "output.LayerNorm",
-    # ConvBERT, in the parts that `separate_convbert` makes
-    "mixer.convolution_value": "attention.self.conv_out_layer",
+    # ConvBERT, after `join_convbert`
     "mixer.depthwise": "attention.self.key_conv_attn_layer.depthwise",
     "mixer.pointwise": "attention.self.key_conv_attn_layer.pointwise",
-    "mixer.summary": "attention.self.key_conv_attn_layer",
     "mixer.kernel": "attention.self.conv_kernel_layer",
 }
 BERT_HEAD = {
@@ -72,6 +63,9 @@ GENERATOR_HEAD = {
     "norm": "generator_predictions.LayerNorm",
     "": "generator_lm_head",
 }
+
+# The kinds of checkpoints. A kind is the "model_type" in config.json, and the names of the
+# encoder's weights begin with it.
 HEADS = {"bert": BERT_HEAD, "electra": GENERATOR_HEAD, "convbert": GENERATOR_HEAD}
 
 TOKEN = "bert.embeddings.token.weight"
@@ -90,61 +84,6 @@ def published_name(name, kind):
     if module.startswith("bert.embeddings."):
         return f"{kind}.{EMBEDDINGS[module.removeprefix('bert.embeddings.')]}.{end}"
     return f"{HEADS[kind][module]}.{end}"
-
-
-def separate_convbert(weights):
-    """The weights of a model, with ConvBERT's mixers in the parts that are published.
-
-        value (C, C)        ->   value and convolution_value, (C/2, C) each
-        pointwise (C/2, C)  ->   (C/2, C, 1), a convolution with a kernel of one weight
-
-    and the two biases of the summary become one, (C/2, 1):
-
-        pointwise (depthwise x + b) + c  =  pointwise depthwise x + (pointwise b + c)
-
-    Weights of other variants stay as they are.
-    """
-    parts = dict(weights)
-    for name in weights:
-        if not name.endswith(".mixer.depthwise.bias"):
-            continue
-        mixer = name.removesuffix("depthwise.bias")
-
-        # the values of the attention heads, and those of the convolution heads
-        for end in ("weight", "bias"):
-            attention_value, convolution_value = weights[f"{mixer}value.{end}"].chunk(2)
-            parts[f"{mixer}value.{end}"] = attention_value
-            parts[f"{mixer}convolution_value.{end}"] = convolution_value
-
-        # the summary
-        pointwise = weights[f"{mixer}pointwise.weight"]  # (C/2, C)
-        b = parts.pop(f"{mixer}depthwise.bias")  # (C,)
-        c = parts.pop(f"{mixer}pointwise.bias")  # (C/2,)
-        parts[f"{mixer}pointwise.weight"] = pointwise[:, :, None]  # (C/2, C, 1)
-        parts[f"{mixer}summary.bias"] = (pointwise @ b + c)[:, None]  # (C/2, 1)
-    return parts
-
-
-def join_convbert(parts):
-    """The inverse of `separate_convbert`; the bias b is 0."""
-    weights = dict(parts)
-    for name in parts:
-        if not name.endswith(".mixer.summary.bias"):
-            continue
-        mixer = name.removesuffix("summary.bias")
-
-        # the values
-        for end in ("weight", "bias"):
-            attention_value = parts[f"{mixer}value.{end}"]
-            convolution_value = weights.pop(f"{mixer}convolution_value.{end}")
-            weights[f"{mixer}value.{end}"] = torch.cat([attention_value, convolution_value])
-
-        # the summary
-        pointwise = parts[f"{mixer}pointwise.weight"]  # (C/2, C, 1)
-        weights[f"{mixer}pointwise.weight"] = pointwise[:, :, 0]
-        weights[f"{mixer}pointwise.bias"] = weights.pop(name)[:, 0]
-        weights[f"{mixer}depthwise.bias"] = torch.zeros(pointwise.shape[1])
-    return weights
 
 
 # --- Import ---------------------------------------------------------------------------------------
@@ -174,33 +113,27 @@ SAME = {
 def import_checkpoint(folder, run):
     """Write the run of a published checkpoint. Returns lines for the user."""
     values = read_json(folder / "config.json")
-    tensors = read_tensors(folder)
-    kind = check_kind(values, tensors)
-    tensors = with_new_names(tensors, kind)
+    kind = check_kind(values)
+    tensors = with_new_names(read_tensors(folder), kind)
+    if kind == "convbert":
+        tensors = join_convbert(tensors)
     tokenizer, old_ids = renumbered(read_tokenizer(folder / "tokenizer.json"))
 
     # each token needs a vector
     vectors = tensors.get(published_name(TOKEN, kind), torch.empty(0, 0))
     if max(old_ids) >= len(vectors):
-        raise UserError(
-            f"tokenizer.json has the id {max(old_ids)}, and the checkpoint has {len(vectors)} "
-            "vectors of tokens"
-        )
+        raise UserError(f"tokenizer.json has more tokens than the {len(vectors)} vectors of tokens")
 
     # a model of the same sizes
-    sizes = {own: values[name] for name, own in SIZES.items()}
-    variant = "absolute"
-    if kind == "convbert":
-        variant = "convbert"
-        sizes["kernel_size"] = values.get("conv_kernel_size", 9)
+    variant = "convbert" if kind == "convbert" else "absolute"
     config = BertConfig(
         variant=variant,
         vocab_size=len(old_ids),
         embedding_size=vectors.shape[1],
+        kernel_size=values.get("conv_kernel_size"),
         dropout=values.get("hidden_dropout_prob", 0.1),
-        **sizes,
+        **{own: values[name] for name, own in SIZES.items()},
     )
-    torch.manual_seed(0)  # for a new head
     model = BertForMaskedLM(config)
 
     with_head, notes = load_published(model, tensors, kind, old_ids)
@@ -212,20 +145,22 @@ def import_checkpoint(folder, run):
     return [f"{run}: {variant}, from {kind}", *notes]
 
 
-def check_file(path):
-    """UserError if a file of a checkpoint is not there, or only the pointer of Git LFS to it."""
+def first_bytes(path):
+    """The first bytes of a file of a checkpoint. UserError if the file is not there."""
     if not path.is_file():
         raise UserError(
             f"{path} is not there: AutoModel and AutoTokenizer of transformers write it"
         )
     with open(path, "rb") as file:
-        if file.read(20).startswith(b"version https://git"):
-            raise UserError(f"{path} is a pointer of Git LFS: `git lfs pull` gets the file")
+        head = file.read(20)
+    if head.startswith(b"version https://git"):
+        raise UserError(f"{path} is a pointer of Git LFS: `git lfs pull` gets the file")
+    return head
 
 
 def read_json(path):
     """The content of a JSON file."""
-    check_file(path)
+    first_bytes(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -233,47 +168,46 @@ def read_json(path):
 
 
 def read_tokenizer(path):
-    """The content of tokenizer.json, as the library writes it today: older files lack entries."""
-    text = json.dumps(read_json(path))
+    """The tokenizer of tokenizer.json."""
+    first_bytes(path)
     try:
-        return json.loads(Tokenizer.from_str(text).to_str())
+        return Tokenizer.from_file(str(path))
     except Exception as error:  # the library has no class of its own for it
         raise UserError(f"{path} is no tokenizer: {error}") from None
 
 
-def check_kind(values, tensors):
-    """The kind of a checkpoint, from config.json, or from the names of its tensors."""
-    kind = values.get("model_type")
-    if kind is None:
-        found = [each for each in CLASSES if any(name.startswith(f"{each}.") for name in tensors)]
-        kind = found[0] if found else None
-    if kind not in CLASSES:
-        raise UserError(f"model_type is {kind}; it must be one of {', '.join(CLASSES)}")
+def check_kind(values):
+    """The kind of a checkpoint. UserError if our models cannot compute the same.
+
+    values: the content of config.json. The oldest files do not name their kind: they are BERTs.
+    """
+    kind = values.get("model_type", "bert")
+    if kind not in HEADS:
+        raise UserError(f"model_type is {kind}; it must be one of {', '.join(HEADS)}")
     for name, needed in SAME.items():
         if values.get(name, needed) != needed:
             raise UserError(f"{name} is {values[name]}, and here it can only be {needed}")
     return kind
 
 
+# the files of the weights, alone or in several parts
+WEIGHTS = ("model.safetensors", "model-*.safetensors", "pytorch_model.bin", "pytorch_model-*.bin")
+
+
 def read_tensors(folder):
     """{name: tensor} of the files with the weights. Nothing in the files is executed."""
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        if (folder / name).is_file():
-            return read_tensor_file(folder / name)
-
-        # in several files: an index says in which file a tensor is
-        index = folder / f"{name}.index.json"
-        if index.is_file():
-            tensors = {}
-            for file in sorted(set(read_json(index)["weight_map"].values())):
-                tensors |= read_tensor_file(folder / file)
+    for pattern in WEIGHTS:
+        tensors = {}
+        for path in folder.glob(pattern):
+            tensors |= read_tensor_file(path)
+        if tensors:
             return tensors
     raise UserError(f"{folder} has no model.safetensors and no pytorch_model.bin")
 
 
 def read_tensor_file(path):
     """{name: tensor} of one file."""
-    check_file(path)
+    head = first_bytes(path)
     if path.suffix == ".safetensors":
         library = import_safetensors()
         try:
@@ -282,9 +216,7 @@ def read_tensor_file(path):
             raise UserError(f"{path} is damaged: {error}") from None
 
     # load_checkpoint compares the checksums of a zip file; before PyTorch 1.6, files were none
-    with open(path, "rb") as file:
-        is_zip = file.read(2) == b"PK"
-    if is_zip:
+    if head.startswith(b"PK"):
         return load_checkpoint(path)
     return torch.load(path, map_location="cpu", weights_only=True)
 
@@ -316,6 +248,36 @@ def with_new_names(tensors, kind):
     return renamed
 
 
+def join_convbert(tensors):
+    """The tensors of a ConvBERT as our mixer has them.
+
+    value and conv_out_layer (C/2, C) each   ->   value (C, C): the heads of both kinds
+    pointwise (C/2, C, 1)                    ->   (C/2, C): a kernel of one weight
+    bias (C/2, 1), of both convolutions      ->   bias of pointwise; that of depthwise is 0
+    feed-forward (groups, in, out)           ->   one matrix, with zeros outside the groups
+    """
+    joined = dict(tensors)
+    for name, tensor in tensors.items():
+        if name.endswith("dense.weight") and tensor.dim() == 3:
+            joined[name] = torch.block_diag(*tensor.transpose(1, 2))
+        if not name.endswith(".key_conv_attn_layer.bias"):
+            continue
+
+        # the values
+        mixer = name.removesuffix("key_conv_attn_layer.bias")
+        for end in ("weight", "bias"):
+            values = [tensors[f"{mixer}value.{end}"], joined.pop(f"{mixer}conv_out_layer.{end}")]
+            joined[f"{mixer}value.{end}"] = torch.cat(values)
+
+        # the two convolutions
+        convolution = name.removesuffix("bias")
+        pointwise = tensors[f"{convolution}pointwise.weight"]
+        joined[f"{convolution}pointwise.weight"] = pointwise[:, :, 0]
+        joined[f"{convolution}pointwise.bias"] = joined.pop(name)[:, 0]
+        joined[f"{convolution}depthwise.bias"] = torch.zeros(pointwise.shape[1])
+    return joined
+
+
 def load_published(model, tensors, kind, old_ids):
     """Copy the published weights into a model of ours.
 
@@ -327,33 +289,27 @@ def load_published(model, tensors, kind, old_ids):
         old_ids: the published id of each of our token ids.
     """
     notes = []
-    parts = separate_convbert(model.state_dict())
     with_head = published_name("transform.weight", kind) in tensors
     if not with_head:
         notes.append("it has no masked-LM head: fine-tuning works, filling in blanks does not")
 
-    for name, own in parts.items():
+    for name, own in model.state_dict().items():
         if not (with_head or name.startswith("bert.")):
             continue
         published = published_name(name, kind)
         if published not in tensors:
             raise UserError(f"the checkpoint has no {published}")
-        tensor = tensors.pop(published).float()
+        tensor = tensors.pop(published)
 
         # the tokens in our order; vectors without a token are left out
         if name in (TOKEN, "bias"):
             tensor = tensor[old_ids]
 
-        # ConvBERT's grouped linear layers, (groups, in, out): zeros outside the groups
-        if ".ffn." in name and tensor.dim() == 3:
-            tensor = torch.block_diag(*tensor.transpose(1, 2))
-
         if tensor.shape != own.shape:
             raise UserError(
                 f"{published} has the shape {list(tensor.shape)}, not {list(own.shape)}"
             )
-        parts[name] = tensor
-    model.load_state_dict(join_convbert(parts))
+        own.copy_(tensor)
 
     # What is left has no place here. Numbers of positions and copies of the tied weights are not
     # needed.
@@ -369,7 +325,7 @@ def load_published(model, tensors, kind, old_ids):
     return with_head, notes
 
 
-def renumbered(state):
+def renumbered(tokenizer):
     """A tokenizer whose special tokens have the ids 0 to 4: (tokenizer, old ids).
 
     The other pieces follow in their old order. So the pieces of a text stay the same, and only
@@ -379,12 +335,8 @@ def renumbered(state):
         new id     0      1      2      3      4       5  6
         piece      [PAD]  [UNK]  [CLS]  [SEP]  [MASK]  a  b
         old ids    0      2      3      4      5       1  6
-
-    state: the content of tokenizer.json.
     """
-    # our programs cut and pad a text, and add [CLS] and [SEP], by themselves
-    state = {**state, "truncation": None, "padding": None, "post_processor": None}
-    ids = Tokenizer.from_str(json.dumps(state)).get_vocab()
+    ids = tokenizer.get_vocab()
     missing = [token for token in SPECIAL_TOKENS if token not in ids]
     if missing:
         raise UserError(f"tokenizer.json has no {', '.join(missing)}")
@@ -392,6 +344,11 @@ def renumbered(state):
     others = set(ids) - set(SPECIAL_TOKENS)
     tokens = [*SPECIAL_TOKENS, *sorted(others, key=ids.get)]
     old_ids = [ids[token] for token in tokens]
+
+    # The content of tokenizer.json, as the library writes it today: older files lack entries. Our
+    # programs cut and pad a text, and add [CLS] and [SEP], by themselves.
+    state = json.loads(tokenizer.to_str())
+    state |= {"truncation": None, "padding": None, "post_processor": None}
 
     if old_ids != list(range(len(tokens))):
         if state["model"]["type"] != "WordPiece":
@@ -414,68 +371,54 @@ def renumbered(state):
 def export_run(run, folder):
     """Write a checkpoint for transformers. Returns lines for the user."""
     model, tokenizer = load_run(run, needs_head=False)
-    kind, tensors = published_tensors(model)
-    values = published_config(model.config, kind)
-    safetensors = import_safetensors()
+    config = model.config
+    if config.causal or config.variant not in ("absolute", "none"):
+        raise UserError("only `absolute` and `none` can be exported, and no causal model")
 
-    # without a head, it is the encoder alone
+    # `none` has no positions: vectors of 0 add nothing
+    weights = model.state_dict()
+    weights.setdefault(POSITION, torch.zeros(config.max_length, config.embedding_size))
+
+    # the published names, and what they are called together
+    kind = "bert" if config.embedding_size == config.hidden_size else "electra"
+    tensors = {published_name(name, kind): tensor for name, tensor in weights.items()}
+    architecture = f"{kind.title()}ForMaskedLM"
     if not has_head(load_checkpoint(run / "model.pt")):
         tensors = {name: x for name, x in tensors.items() if name.startswith(f"{kind}.")}
-        values["architectures"] = [CLASSES[kind].replace("ForMaskedLM", "Model")]
+        architecture = f"{kind.title()}Model"
 
+    safetensors = import_safetensors()
     with new_folder(folder) as temporary:
         content = safetensors.save(tensors, metadata={"format": "pt"})
         (temporary / "model.safetensors").write_bytes(content)
-        write_json(temporary / "config.json", values)
+        write_json(temporary / "config.json", published_config(config, kind, architecture))
         write_text(temporary / "tokenizer.json", published_tokenizer(tokenizer).to_str())
-        write_json(temporary / "tokenizer_config.json", tokenizer_settings(model.config))
-    return [f"{folder}: {values['architectures'][0]}, from {model.config.variant}"]
+        write_json(temporary / "tokenizer_config.json", tokenizer_settings(config))
+    return [f"{folder}: {architecture}, from {config.variant}"]
 
 
-def published_tensors(model):
-    """(the kind of checkpoint, {published name: tensor}) of a model of ours."""
-    config = model.config
-    if config.causal:
-        raise UserError("a causal model cannot be exported: BERT in transformers reads both sides")
-    if config.variant not in ("absolute", "none", "convbert"):
-        raise UserError(
-            f"{config.variant} cannot be exported: the models of transformers have no place for "
-            "its parts; absolute, none and convbert can be exported"
-        )
-    kind = "bert"
-    if config.embedding_size != config.hidden_size:
-        kind = "electra"
-    if config.variant == "convbert":
-        kind = "convbert"
-
-    # `none` has no positions: vectors of 0 add nothing
-    weights = separate_convbert(model.state_dict())
-    if POSITION not in weights:
-        weights[POSITION] = torch.zeros(config.max_length, config.embedding_size)
-    return kind, {published_name(name, kind): tensor for name, tensor in weights.items()}
-
-
-def published_config(config, kind):
+def published_config(config, kind, architecture):
     """The entries of config.json with which transformers makes the model."""
-    values = {**SAME, "architectures": [CLASSES[kind]], "model_type": kind}
-    values |= {name: getattr(config, own) for name, own in SIZES.items()}
-    values["vocab_size"] = config.vocab_size
-    values["embedding_size"] = config.embedding_size
-    values["hidden_dropout_prob"] = config.dropout
-    values["attention_probs_dropout_prob"] = config.dropout
-    values["pad_token_id"] = PAD
-    if kind == "convbert":
-        values["conv_kernel_size"] = config.kernel_size
-        values["num_groups"] = 1
-    return values
+    return {
+        **SAME,
+        **{name: getattr(config, own) for name, own in SIZES.items()},
+        "architectures": [architecture],
+        "model_type": kind,
+        "vocab_size": config.vocab_size,
+        "embedding_size": config.embedding_size,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.dropout,
+        "pad_token_id": PAD,
+    }
 
 
 def published_tokenizer(tokenizer):
     """A copy of a run's tokenizer that adds [CLS] and [SEP], as those of transformers do."""
-    special = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
     )
     return copy
 

@@ -12,7 +12,7 @@ The losses are printed as a table: for each variant, the mean over its runs and 
 
     run, settings    the name of its folder, and everything that its training depends on
     made_by          the machine, the version of torch and the commit of the code
-    measured         how: {"lengths", "scored", "divide_end_weights", "dtype"}
+    measured         how: {"lengths", "scored"}
     losses           [[N, loss in nats], ...]; lengths that the model cannot read are left out
 
 The text. A pair of sentences is hardly ever 2,048 tokens long, so the sequences are not pairs. They
@@ -40,23 +40,12 @@ after each of these places is predicted.
 
 A model with a vector per position (absolute, convbert) cannot read sequences that are longer than
 its table of vectors: these lengths are left out, and one line says so. All other models read every
-length.
-
-End weights. The end weights of a fixed kernel (--beyond clip), exp(beta) at its two ends, hold
-for all tokens at k positions and farther. A token of a sequence of N has (N - k)(N - k + 1) / N
-such tokens on average: with k = 8, 113 in a sequence of 128, and 2,033 in a sequence of 2,048. So,
-before the softmax divides by the sum, these tokens together count 18 times as much. In sequences of
-N > S tokens, where S is the --seq_len of the training (here 128), --divide_end_weights divides
-the end weights by N / S. This cancels nearly all of it:
-
-    python -m lab.lengths RUN [RUN ...] --corpus english.txt --divide_end_weights
+length. The losses are computed in float32 on every device.
 
 Letters as in attention.py; a batch has M scored tokens, and the vocabulary V.
 """
 
 import argparse
-import copy
-import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,10 +55,10 @@ from torch.nn import functional as F
 
 from attention import VARIANTS
 from data import mask_tokens, next_tokens, prepare_corpus
-from lab.report import length_measures, measure_table
+from lab.report import length_measure, print_table
 from model import load_config, load_run
 from support.commands import UserError, number, positive_int, run_command
-from support.devices import autocast, choose_device
+from support.devices import choose_device
 from support.runs import Run, group_runs, made_by, run_settings, write_records
 from support.tokenizer import CLS, IGNORED, SEP, VOCABULARY_SIZE
 
@@ -132,11 +121,11 @@ def held_out_text(corpus, lengths, causal=False):
     return HeldOutText(masked_ids, labels)
 
 
-def scored_positions(width, lengths, margin=MARGIN):
+def scored_positions(width, lengths):
     """Which tokens of a stretch are scored: (width,) bool.
 
-    Those that have at least `margin` tokens of the text on both sides in their sequence, at every
-    length. If the shortest sequences have fewer than 4 * margin tokens, the margin is a quarter of
+    Those that have at least MARGIN tokens of the text on both sides in their sequence, at every
+    length. If the shortest sequences have fewer than 4 * MARGIN tokens, the margin is a quarter of
     them. A sequence that is not full, at the end of a stretch, is not scored.
 
     Example: a stretch of 12 tokens, lengths 5 and 7 ([CLS] is one of the tokens), margin 1.
@@ -146,7 +135,7 @@ def scored_positions(width, lengths, margin=MARGIN):
         sequences of 7           .  x  x  x  x  . |.  x  x  x  x  .
         scored                   .  x  x  .  .  .  .  .  .  x  x  .
     """
-    margin = min(margin, min(lengths) // 4)
+    margin = min(MARGIN, min(lengths) // 4)
     token = torch.arange(width)  # the tokens of the stretch, numbered
     scored = torch.ones(width, dtype=torch.bool)
     for N in lengths:
@@ -188,7 +177,7 @@ def sequences_of_length(text, N):
 
 
 @torch.inference_mode()
-def loss_of_text(model, text, N, device, dtype):
+def loss_of_text(model, text, N, device):
     """The mean loss in nats over all scored tokens, in sequences of N tokens."""
     masked_ids, labels = sequences_of_length(text, N)
     batch_size = max(1, TOKENS_PER_BATCH // N)
@@ -198,10 +187,8 @@ def loss_of_text(model, text, N, device, dtype):
     for batch_ids, batch_labels in batches:
         batch_ids = batch_ids.to(device)  # (B, N)
         batch_labels = batch_labels.to(device)  # (B, N)
-        with autocast(device, dtype):
-            hidden = model.bert(batch_ids)  # (B, N, C)
-            logits, targets = model.masked_logits(hidden, batch_labels)  # (M, V), (M,)
-        total += F.cross_entropy(logits.float(), targets, reduction="sum").item()
+        logits, targets = model(batch_ids, labels=batch_labels)  # (M, V), (M,)
+        total += F.cross_entropy(logits, targets, reduction="sum").item()
         count += len(targets)
     return total / count
 
@@ -213,51 +200,25 @@ def possible_lengths(config, lengths):
     return [N for N in lengths if N <= config.max_length]
 
 
-@torch.no_grad()
-def with_divided_end_weights(model, N):
-    """A copy of a model, in which both end weights of every fixed kernel are divided.
-
-    The divisor is N / max_length, or 1 if N is not larger than max_length. The weights are
-    exp(beta), so the logarithm of the divisor is subtracted from beta.
-    """
-    changed = copy.deepcopy(model)
-    divisor = max(1, N / model.config.max_length)
-    for layer in changed.bert.layers:
-        beta = layer.mixer.terms["fixed"].beta  # (H, K)
-        beta[:, [0, -1]] -= math.log(divisor)
-    return changed
-
-
-def measure_run(folder, text, lengths, divide, device, dtype):
-    """[[N, loss], ...] of a run at all lengths that it can read.
-
-    divide: whether its end weights are divided.
-    """
+def measure_run(folder, text, lengths, device):
+    """[[N, loss], ...] of a run at all lengths that it can read."""
     model, _ = load_run(folder)
     model = model.to(device)
 
     losses = []
     for N in possible_lengths(model.config, lengths):
-        model_for_N = model
-        if divide:
-            model_for_N = with_divided_end_weights(model, N)
-        losses.append([N, loss_of_text(model_for_N, text, N, device, dtype)])
+        losses.append([N, loss_of_text(model, text, N, device)])
     return losses
 
 
 # --- The command line -----------------------------------------------------------------------------
 
 
-def check_run(run, corpus, lengths, divide):
+def check_run(run, corpus, lengths):
     """UserError if a run cannot be measured in this way. run: a Run."""
     config = load_config(run.folder)
     if run.settings["corpus"] != corpus.fingerprint:
         raise UserError(f"{run.folder} was not trained on this --corpus with this --vocab_size")
-    if divide and ("fixed" not in VARIANTS[config.variant].terms or config.beyond != "clip"):
-        raise UserError(
-            f"{run.folder}: --divide_end_weights is for variants with a fixed term and --beyond "
-            f"clip, not for {config.variant} with --beyond {config.beyond}"
-        )
     refused = sorted(set(lengths) - set(possible_lengths(config, lengths)))
     if refused:
         print(f"{run.folder} cannot read {refused} tokens: it has {config.max_length} positions")
@@ -273,10 +234,7 @@ def parse_arguments(arguments=None):
     add("--vocab_size", type=positive_int, default=VOCABULARY_SIZE, help="as for pretrain.py")
     add("--cache_dir", type=Path, default="cache", help="downloads and token ids (%(default)s)")
     add("--lengths", nargs="+", type=number(int, 2), default=LENGTHS, help="64 to 2,048")
-    help_text = "of fixed kernels, in longer sequences"
-    add("--divide_end_weights", action="store_true", help=help_text)
     add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
-    add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
     add("--out", type=Path, metavar="FILE.jsonl", help="also write the losses to a new file")
     return parser.parse_args(arguments)
 
@@ -285,7 +243,7 @@ def main(arguments=None):
     """Measure every run at every length."""
     args = parse_arguments(arguments)
     lengths = sorted(set(args.lengths))
-    device, dtype = choose_device(args.device, args.dtype)
+    device, _ = choose_device(args.device, "fp32")
 
     # What can be wrong is checked before the work.
     if args.out is not None and args.out.exists():
@@ -295,23 +253,16 @@ def main(arguments=None):
     runs = [Run(folder, run_settings(folder), []) for folder in args.runs]
     group_runs(runs)
     for run in runs:
-        check_run(run, corpus, lengths, args.divide_end_weights)
+        check_run(run, corpus, lengths)
 
     # how the losses are measured
     text = held_out_text(corpus, lengths, runs[0].settings.get("causal", False))
-    measured = {
-        "lengths": lengths,
-        "scored": int((text.labels != IGNORED).sum()),
-        "divide_end_weights": args.divide_end_weights,
-        "dtype": str(dtype).removeprefix("torch."),
-    }
-    print(
-        f"the loss of the same {measured['scored']:,} tokens in sequences of N tokens, as [N, loss]"
-    )
+    measured = {"lengths": lengths, "scored": int((text.labels != IGNORED).sum())}
+    print(f"[N, loss of the same {measured['scored']:,} tokens in sequences of N tokens]")
 
     records = []
     for run in runs:
-        losses = measure_run(run.folder, text, lengths, args.divide_end_weights, device, dtype)
+        losses = measure_run(run.folder, text, lengths, device)
         print(f"{run.folder}  {losses}", flush=True)
         records.append(
             {
@@ -322,7 +273,7 @@ def main(arguments=None):
                 "losses": losses,
             }
         )
-    print(*measure_table(records, length_measures(lengths)), sep="\n")
+    print_table(records, [length_measure(N) for N in lengths])
     if args.out is not None:
         write_records(args.out, records)
 

@@ -31,13 +31,12 @@ from attention import (
 )
 from model import readable_piece
 from support.commands import UserError
+from support.tokenizer import CLS, MASK, SEP
 
 
 def encode_sentence(model, tokenizer, sentence):
     """(ids (1, N) of [CLS] sentence [SEP], its N pieces as text)."""
-    cls = tokenizer.token_to_id("[CLS]")
-    sep = tokenizer.token_to_id("[SEP]")
-    ids = [cls, *tokenizer.encode(sentence, add_special_tokens=False).ids, sep]
+    ids = [CLS, *tokenizer.encode(sentence, add_special_tokens=False).ids, SEP]
     if len(ids) > model.config.max_length:
         raise UserError(
             f"the sentence has {len(ids)} tokens, the model takes {model.config.max_length}"
@@ -67,8 +66,11 @@ def input_of_mixer(model, ids, layer):
 
 
 def queries_and_keys(mixer, x, attention_mask):
-    """q and k of self-attention before the terms change them, (B, H, N, d) each."""
-    query, key, _ = mixer.project(x, attention_mask)  # (B, N, C) each
+    """q and k of the attention heads before terms change them, (B, H, N, d) each."""
+    if isinstance(mixer, ConvBert):
+        query, key = mixer.query(x), mixer.key(x)  # (B, N, C/2) each
+    else:
+        query, key, _ = mixer.project(x, attention_mask)  # (B, N, C) each
     return split_heads(query, mixer.heads), split_heads(key, mixer.heads)
 
 
@@ -103,11 +105,10 @@ def best_words(model, tokenizer, ids):
 
     In a left-to-right model: the five best next words after each token. ids: (1, N).
     """
-    mask = tokenizer.token_to_id("[MASK]")
     hidden = model.bert(ids)[0]  # (N, C)
     answers = {}
     for token, token_id in enumerate(ids[0].tolist()):
-        if token_id == mask or model.config.causal:
+        if token_id == MASK or model.config.causal:
             top = model.lm_head(hidden[token]).softmax(dim=-1).topk(5)  # (V,) -> (5,)
             words = [readable_piece(tokenizer, i) for i in top.indices.tolist()]
             answers[token] = list(zip(words, top.values.tolist(), strict=True))

@@ -3,14 +3,16 @@
     python -m lab.pairs RUN ...                               the toy language's own pairs
     python -m lab.pairs RUN ... --data blimp                  BLiMP (downloaded once, 2.4 MB)
     python -m lab.pairs RUN ... --data FOLDER                 files in the format of BLiMP
-    python -m lab.pairs RUN ... --table                       a table of finished results
     python -m lab.pairs RUN ... --compare composite fixed     composite - fixed, by phenomenon
 
-RUN is a folder that pretrain.py wrote. A pair is right if the good sentence has the higher score. A
-tie counts one half. The score is the pseudo-log-likelihood (pll, Salazar et al. 2020): the sum of
-log p(piece) over all pieces of the sentence, where p is what the model predicts for this piece from
-all others, with this piece masked. A causal model masks nothing: the score is the log-probability
-of the sentence, the sum of log p(piece) given what is before it, with the [SEP] at the end.
+RUN is a folder that pretrain.py wrote. The command scores the runs that were not scored before, and
+prints the accuracy of each variant by phenomenon.
+
+A pair is right if the good sentence has the higher score. A tie counts one half. The score is the
+pseudo-log-likelihood (pll, Salazar et al. 2020): the sum of log p(piece) over all pieces of the
+sentence, where p is what the model predicts for this piece from all others, with this piece masked.
+A causal model masks nothing: the score is the log-probability of the sentence, the sum of
+log p(piece) given what is before it, with the [SEP] at the end.
 
 A sentence without a context is read as [CLS] sentence [SEP]. Pre-training never saw such a
 sequence: its sequences have two sentences. All variants have this disadvantage; how much it costs
@@ -45,13 +47,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 import toy.pairs
-from lab.report import (
-    difference_rows,
-    markdown,
-    measure_rows,
-    of_variants,
-    pairs_measure,
-)
+from lab.report import markdown, pairs_measure, table_rows
 from model import load_config, load_run
 from support.commands import UserError, is_text, run_command
 from support.corpus import read_lines
@@ -59,6 +55,7 @@ from support.devices import choose_device
 from support.files import download, sha256_of, write_text
 from support.runs import made_by, read_log, read_records, run_settings
 from support.statistics import INTERVAL_NOTE
+from support.tokenizer import CLS, IGNORED, MASK, SEP, UNK
 
 # Two scores that differ by less than this, in nats, count as equal. Scores that should be equal
 # differ by about 1e-6 if their batches have different shapes, because float32 rounds each sum.
@@ -85,19 +82,30 @@ class Paradigm(NamedTuple):
     pairs: list  # of (context, good, bad); the context is "" if there is none
 
 
-def read_paradigms(data, cache_dir):
-    """The list of Paradigm of "toy", "blimp" or a folder."""
+def read_data(data, cache_dir):
+    """What --data names: (the name under which results are kept, a digest, a list of Paradigm).
+
+    data: "toy", "blimp" or a folder. Built-in pairs do not change: their digest is None.
+    """
     if data == "toy":
         paradigms = []
         for name, (phenomenon, _) in toy.pairs.PARADIGMS.items():
             paradigms.append(Paradigm(name, phenomenon, toy.pairs.zero_shot_pairs(name)))
-        return paradigms
+        return data, None, paradigms
 
     # In the archive of BLiMP, the files are in a folder.
     if data == "blimp":
         path = download(BLIMP_URL, Path(cache_dir, "downloads", "BLiMP.zip"), BLIMP_SHA256)
-        return read_folder(zipfile.Path(path, "data/"))
-    return read_folder(Path(data))
+        return data, None, read_folder(zipfile.Path(path, "data/"))
+
+    folder = Path(data).resolve()
+    if not folder.is_dir():
+        raise UserError(f"--data {data} is not toy, not blimp, and not a folder")
+    if folder.name in ("toy", "blimp"):
+        raise UserError(f"{data} has the name of built-in pairs: give the folder another name")
+    digests = [sha256_of(path) for path in sorted(folder.glob("*.jsonl"))]
+    digest = hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
+    return folder.name, digest, read_folder(folder)
 
 
 FIELDS = ("linguistics_term", "UID", "sentence_good", "sentence_bad")
@@ -135,26 +143,6 @@ def read_folder(folder):
     ]
 
 
-def data_name(data):
-    """The name under which results are kept: "toy", "blimp", or the name of the folder."""
-    if data in ("toy", "blimp"):
-        return data
-    if not Path(data).is_dir():
-        raise UserError(f"--data {data} is not toy, not blimp, and not a folder")
-    name = Path(data).resolve().name
-    if name in ("toy", "blimp"):
-        raise UserError(f"{data} has the name of built-in pairs: give the folder another name")
-    return name
-
-
-def digest_of(data):
-    """A digest of the files of a folder of pairs; None for built-in pairs, which do not change."""
-    if data in ("toy", "blimp"):
-        return None
-    digests = [sha256_of(path) for path in sorted(Path(data).glob("*.jsonl"))]
-    return hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
-
-
 # --- Scores ---------------------------------------------------------------------------------------
 
 
@@ -162,8 +150,7 @@ class Sequence(NamedTuple):
     """A sequence of token ids, and what the model has to predict in it."""
 
     ids: list
-    positions: list  # from which pieces are predicted: of the masked one, or before each piece
-    targets: list  # their ids
+    labels: list  # the piece to predict at each place, -100 where there is none
     sentence: int  # the number of the sentence
 
 
@@ -173,35 +160,35 @@ def sequences_to_score(tokenizer, context, sentence, number, causal=False):
     A sequence is [CLS] sentence [SEP], or with a context [CLS] context [SEP] sentence [SEP].
     Example with the pieces "the dog slept", and M for [MASK]:
 
-        [CLS] M   dog slept [SEP]      position 1, target "the"
-        [CLS] the M   slept [SEP]      position 2, target "dog"
-        [CLS] the dog M     [SEP]      position 3, target "slept"
+        ids                           labels (.: -100)
+        [CLS] M   dog slept [SEP]     .  the  .    .    .
+        [CLS] the M   slept [SEP]     .   .  dog   .    .
+        [CLS] the dog M     [SEP]     .   .   .  slept  .
 
     causal: one sequence without a mask. Each piece, and [SEP], is predicted from the one before it:
 
-        [CLS] the dog slept [SEP]      positions 0 1 2 3, targets "the" "dog" "slept" [SEP]
+        [CLS] the dog slept [SEP]     the dog slept [SEP] .
 
     number: of the sentence.
     """
-    cls, sep, mask = (tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
-
-    # the sequence
-    before = [cls]
+    before = [CLS]
     if context:
-        before += [*tokenizer.encode(context, add_special_tokens=False).ids, sep]
+        before += [*tokenizer.encode(context, add_special_tokens=False).ids, SEP]
     pieces = tokenizer.encode(sentence, add_special_tokens=False).ids
-    sequence = [*before, *pieces, sep]
+    ids = [*before, *pieces, SEP]
+
     if causal:
-        targets = [*pieces, sep]
-        first = len(before) - 1
-        return [Sequence(sequence, list(range(first, len(sequence) - 1)), targets, number)]
+        ignored = [IGNORED] * (len(before) - 1)
+        return [Sequence(ids, [*ignored, *pieces, SEP, IGNORED], number)]
 
     # a copy for each piece of the sentence
     sequences = []
-    for position, target in enumerate(pieces, len(before)):
-        ids = sequence.copy()
-        ids[position] = mask
-        sequences.append(Sequence(ids, [position], [target], number))
+    for place, piece in enumerate(pieces, len(before)):
+        masked = ids.copy()
+        masked[place] = MASK
+        labels = [IGNORED] * len(ids)
+        labels[place] = piece
+        sequences.append(Sequence(masked, labels, number))
     return sequences
 
 
@@ -245,21 +232,16 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
     device = model.bias.device
     sums = torch.zeros(2 * len(pairs), dtype=torch.float64)
     for batch in batches_of(sequences, tokens_per_batch):
-        ids = torch.tensor([sequence.ids for sequence in batch], device=device)  # (B, N)
+        ids = torch.tensor([sequence.ids for sequence in batch])  # (B, N)
+        labels = torch.tensor([sequence.labels for sequence in batch])  # (B, N)
 
-        # the M pieces that are predicted in these sequences: (number in the batch, position, ...)
-        predicted = []
-        for row, sequence in enumerate(batch):
-            for position, target in zip(sequence.positions, sequence.targets, strict=True):
-                predicted.append((row, position, target, sequence.sentence))
-        rows, positions, targets, sentences = torch.tensor(predicted).t()  # (M,) each
-
-        # log p of each piece; the head is needed at these positions only
-        hidden = model.bert(ids)[rows.to(device), positions.to(device)]  # (B, N, C) -> (M, C)
-        logits = model.lm_head(hidden)  # (M, V)
-        loss = F.cross_entropy(logits, targets.to(device), reduction="none")  # (M,)
+        # log p of the M pieces to predict
+        logits, targets = model(ids.to(device), labels=labels.to(device))  # (M, V), (M,)
+        loss = F.cross_entropy(logits, targets, reduction="none")  # (M,)
 
         # Add it to its sentence, in float64, which Apple's GPU does not have.
+        sentences = torch.tensor([sequence.sentence for sequence in batch])  # (B,)
+        sentences = sentences.repeat_interleave((labels != IGNORED).sum(dim=1))  # (M,)
         sums.index_add_(0, sentences, -loss.cpu().double())
     return sums.view(-1, 2).numpy()  # (2 * pairs,) -> (pairs, 2)
 
@@ -267,7 +249,7 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
 def is_unknown(tokenizer, sentence):
     """Whether a sentence has no known piece, apart from the space before a word."""
     ids = tokenizer.encode(sentence, add_special_tokens=False).ids
-    return set(ids) <= {tokenizer.token_to_id("[UNK]"), tokenizer.token_to_id("\u2581")}
+    return set(ids) <= {UNK, tokenizer.token_to_id("\u2581")}
 
 
 def judge(scores):
@@ -279,10 +261,6 @@ def judge(scores):
 
 
 # --- The result of a run --------------------------------------------------------------------------
-
-
-def result_path(folder, data):
-    return Path(folder, "pairs", f"{data}.json")
 
 
 def score_run(folder, paradigms, digest, device):
@@ -316,21 +294,27 @@ def score_run(folder, paradigms, digest, device):
     }
 
 
-def read_result(folder, data, digest):
-    """The result of a run as a record, of which lab/report.py makes tables."""
-    path = result_path(folder, data)
+def result_of(folder, name, digest, paradigms, device):
+    """The result of a run as a record, of which lab/report.py makes tables.
+
+    A run that was not scored before is scored. name, digest, paradigms: what read_data returns.
+    """
+    path = Path(folder, "pairs", f"{name}.json")
     if not path.exists():
-        raise UserError(f"{folder} has no result on {data}: omit --table and --compare first")
+        result = score_run(folder, paradigms, digest, device)
+        write_text(path, json.dumps(result, indent=2) + "\n")
+
     result = read_records(path)
     if result["model"] != sha256_of(Path(folder, "model.pt"))[:12]:
         raise UserError(f"{path} is of another model than {folder}/model.pt: delete it")
-    if result.get("data") != digest:
+    if result["data"] != digest:
         raise UserError(f"{path} is of other pairs with the same name: delete it")
+
     # an imported run has no log, and no seed: its folder tells it from others
     settings = {"variant": load_config(folder).variant, "seed": str(folder)}
     if read_log(folder):
         settings = run_settings(folder)
-    return {"run": folder, "settings": settings, "pairs": {data: result["paradigms"]}}
+    return {"run": folder, "settings": settings, "pairs": {name: result["paradigms"]}}
 
 
 def print_tables(records, data, compared):
@@ -346,17 +330,12 @@ def print_tables(records, data, compared):
     # not the mean of the phenomena, which have different numbers of paradigms
     measures.append(pairs_measure(f"mean of {len(paradigms)} paradigms", data))
 
-    differences = []
+    # a row per phenomenon, a column per variant
+    rows = list(zip(*table_rows(records, measures, compared), strict=True))
     note = "accuracy in per cent, mean and standard error over the runs of a variant"
     if compared is not None:
-        records = of_variants(records, compared)
-        _, differences = difference_rows(records, measures, [compared])
         note = INTERVAL_NOTE
-    header, rows = measure_rows(records, measures)
-
-    # a row per phenomenon, a column per variant
-    first, *others = zip(header, *rows, *differences, strict=True)
-    print(*markdown(first, others), "", note, sep="\n")
+    print(*markdown(rows), "", note, sep="\n")
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -371,35 +350,20 @@ def parse_arguments(arguments=None):
     add("--data", default="toy", help="toy, blimp, or a folder (%(default)s)")
     add("--cache_dir", type=Path, default="cache", help="for the download (%(default)s)")
     add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
-    add("--table", action="store_true", help="print finished results by phenomenon and variant")
-    add("--compare", nargs=2, metavar=("A", "B"), help="print A - B, two variants, by phenomenon")
+    add("--compare", nargs=2, metavar=("A", "B"), help="two variants, and their difference A - B")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None):
-    """Score the runs, or print tables."""
+    """Score the runs that were not scored before, and print the table of all."""
     args = parse_arguments(arguments)
-    data = data_name(args.data)
-    digest = digest_of(args.data)
-    if args.table or args.compare:
-        records = [read_result(folder, data, digest) for folder in args.runs]
-        print_tables(records, data, args.compare)
-        return
-
-    # what can be checked quickly is checked before the first run is scored
     device, _ = choose_device(args.device, "fp32")
     for folder in args.runs:
-        load_config(folder)
-    paradigms = read_paradigms(args.data, args.cache_dir)
+        load_config(folder)  # a wrong folder is found before the first run is scored
+    name, digest, paradigms = read_data(args.data, args.cache_dir)
 
-    for folder in args.runs:
-        path = result_path(folder, data)
-        if path.exists():
-            read_result(folder, data, digest)
-            print(f"{folder} was scored before: {path}")
-            continue
-        write_text(path, json.dumps(score_run(folder, paradigms, digest, device), indent=2) + "\n")
-        print(f"{folder}: {path}, the table is printed by --table")
+    records = [result_of(folder, name, digest, paradigms, device) for folder in args.runs]
+    print_tables(records, name, args.compare)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Records of runs, and their tables: means, standard errors and differences.
 
-    python -m lab.report collect RUN ... --out mine.jsonl      finished runs become records
-    python -m lab.report mine.jsonl                            a row per variant
-    python -m lab.report mine.jsonl --compare composite none   composite - none, with 95 % intervals
+    python -m lab.report RUN ...                            a row per variant
+    python -m lab.report RUN ... --compare composite none   composite - none, with 95 % intervals
+    python -m lab.report RUN ... --out mine.jsonl           their records, in a new file
 
-`collect` reads finished runs (folders that pretrain.py wrote, with the results of glue.py and
-lab.pairs if there are any) into a file of records. A run that is already in the file is replaced.
-Each line is one run, a JSON object:
+RUN is a finished run, a folder that pretrain.py wrote, with the results of glue.py and lab.pairs if
+there are any. A file of records may stand in place of runs. Each line of it is one run, a JSON
+object:
 
     run         the name of its folder
     settings    everything that the run depends on: variant, seed, steps, ...
@@ -25,10 +25,8 @@ The files in results/ hold such records, behind the tables of docs/.
 """
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +36,7 @@ from glue import read_results
 from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
 from support.files import sha256_of
-from support.runs import Run, group_runs, read_log, read_records, write_records
+from support.runs import Run, group_runs, read_log, read_records, run_settings, write_records
 from support.statistics import INTERVAL_NOTE, difference, mean_and_standard_error
 
 ROOT = Path(__file__).parent.parent
@@ -47,27 +45,14 @@ ROOT = Path(__file__).parent.parent
 # --- From a run to its record ---------------------------------------------------------------------
 
 
-def collect(folders, out):
-    """Add the records of runs to a file. An old record of the same run is replaced."""
-    records = read_records(out) if out.exists() else []
-    records += [record_of_run(Path(folder)) for folder in folders]
-    last_of_each = {identity(record): record for record in records}
-    write_records(out, last_of_each.values())
-    print(f"{out}: {len(last_of_each)} runs")
-
-
-def identity(record):
-    """What distinguishes two runs: their names and settings."""
-    return record["run"], json.dumps(record["settings"], sort_keys=True)
-
-
 def record_of_run(folder):
     """The record of a finished run."""
     config = load_config(folder)
+    settings = run_settings(folder)
     first, *lines = read_log(folder)
     steps = [line for line in lines if "tokens" in line]
     evaluations = [line for line in lines if "held_out_loss" in line]
-    if lines[-1]["step"] < first["settings"]["steps"]:
+    if lines[-1]["step"] < settings["steps"]:
         raise UserError(f"{folder} is not finished: the command that started it continues it")
 
     # what was measured with the trained model
@@ -87,18 +72,19 @@ def record_of_run(folder):
     with torch.device("meta"):
         parameters = parameter_count(BertForMaskedLM(config))
 
+    last = evaluations[-1]
     seconds = steps[-1]["seconds"]
     return {
         "run": folder.resolve().name,
-        "settings": first["settings"],
+        "settings": settings,
         "made_by": first["made_by"],
         "continued": [line["made_by"] for line in lines if "made_by" in line],
         "curve": [
             [line["step"], line["held_out_loss"], line["held_out_accuracy"]] for line in evaluations
         ],
         "result": {
-            "loss": evaluations[-1]["held_out_loss"],
-            "accuracy": evaluations[-1]["held_out_accuracy"],
+            "loss": last["held_out_loss"],
+            "accuracy": last["held_out_accuracy"],
             "parameters": parameters,
             "tokens_per_second": steps[-1]["tokens"] / seconds,
             "seconds": seconds,
@@ -127,54 +113,54 @@ class Measure:
 
 
 def pairs_measure(title, data, name=None):
-    """The Measure of `pairs_accuracy`."""
-    return Measure(title, 1, partial(pairs_accuracy, data=data, name=name))
-
-
-def pairs_accuracy(record, data, name):
-    """Accuracy on minimal pairs in per cent, the mean of some paradigms; None if not measured.
+    """A Measure: accuracy on minimal pairs in per cent, the mean of some paradigms.
 
     Args:
         data: "toy" or "blimp".
         name: of one paradigm, or of a phenomenon with several; None for all paradigms.
     """
-    accuracies = []
-    for entry in record["pairs"].get(data, []):
-        if name in (None, entry["phenomenon"], entry["paradigm"]):
-            accuracies.append(entry["scores"]["pll"]["accuracy"])
-    if not accuracies:
-        return None
-    return float(np.mean(accuracies))
+
+    def accuracy(record):
+        accuracies = []
+        for entry in record["pairs"].get(data, []):
+            if name in (None, entry["phenomenon"], entry["paradigm"]):
+                accuracies.append(entry["scores"]["pll"]["accuracy"])
+        return mean_or_none(accuracies)
+
+    return Measure(title, 1, accuracy)
 
 
 def glue_measure(title, task=None):
-    """The Measure of `glue_score`."""
-    return Measure(title, 1, partial(glue_score, task=task))
-
-
-def glue_score(record, task):
-    """The score after fine-tuning, the mean over its results; None if not measured.
+    """A Measure: the score after fine-tuning, the mean over its results.
 
     There is one result for each task and fine-tuning seed. The score of a task is the mean of its
     metrics, and for MNLI of its two halves.
 
     task: the name of one task; None for all.
     """
-    scores = []
-    for result in record["glue"]:
-        if task in (None, result["settings"]["task"]):
-            scores.append(result["result"]["score"])
-    return float(np.mean(scores)) if scores else None
+
+    def score(record):
+        scores = []
+        for result in record["glue"]:
+            if task in (None, result["settings"]["task"]):
+                scores.append(result["result"]["score"])
+        return mean_or_none(scores)
+
+    return Measure(title, 1, score)
 
 
-def length_measures(lengths):
-    """The loss in sequences of N tokens, which lab.lengths measures, for each N."""
-    return [Measure(f"{N:,} tokens", 3, partial(loss_at, N=N)) for N in lengths]
+def mean_or_none(values):
+    """The mean; None without values: not measured."""
+    return float(np.mean(values)) if values else None
 
 
-def loss_at(record, N):
-    """The loss in sequences of N tokens; None if the model cannot read so many."""
-    return dict(record["losses"]).get(N)
+def length_measure(N):
+    """A Measure: the loss in sequences of N tokens (lab.lengths), if the model can read so many."""
+
+    def loss(record):
+        return dict(record["losses"]).get(N)
+
+    return Measure(f"{N:,} tokens", 3, loss)
 
 
 PARAMETERS = Measure("parameters", None, lambda record: record["result"]["parameters"])
@@ -246,17 +232,10 @@ def cell(records, variant, measure):
 # --- Tables of runs -------------------------------------------------------------------------------
 
 
-def markdown(header, rows):
-    """The lines of a table in Markdown. header, rows: lists of cells, which are strings."""
-    lines = [f"| {' | '.join(row)} |" for row in [header, *rows]]
-    return [lines[0], "|" + "---|" * len(header), *lines[1:]]
-
-
-def measure_table(records, measures, variants=None):
-    """One row per variant, one column per measure. variants: their names; None for all."""
-    if variants is not None:
-        records = of_variants(records, variants)
-    return [*markdown(*measure_rows(records, measures)), "", origin(records)]
+def markdown(rows):
+    """The lines of a table in Markdown. rows: lists of texts, first the header."""
+    header, *lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [header, "|" + "---|" * len(rows[0]), *lines]
 
 
 def of_variants(records, variants):
@@ -267,13 +246,37 @@ def of_variants(records, variants):
     return found
 
 
-def measure_rows(records, measures):
-    """The header and the rows of `measure_table`, as lists of cells."""
+def table_rows(records, measures, compared=None):
+    """The header of a table and its rows, lists of cells: a row per variant, a column per measure.
+
+    compared: two variants. Then the table has only these, and their difference.
+    """
+    if compared is not None:
+        records = of_variants(records, compared)
     check(records)
-    rows = []
+    rows = [["variant", *[measure.title for measure in measures]]]
     for variant in dict.fromkeys(record["settings"]["variant"] for record in records):
         rows.append([variant, *[cell(records, variant, measure) for measure in measures]])
-    return ["variant", *[measure.title for measure in measures]], rows
+    if compared is not None:
+        rows.append(difference_row(records, measures, compared))
+    return rows
+
+
+def difference_row(records, measures, comparison):
+    """The row of first - second. comparison: (first, second)."""
+    row = [" - ".join(comparison)]
+    for measure in measures:
+        if measure.digits is None:
+            row.append("")
+        else:
+            row.append(difference_of(records, comparison, measure).text(measure.digits))
+    return row
+
+
+def print_table(records, measures, compared=None):
+    """Print the table of `table_rows`, and below it what one has to know of its numbers."""
+    note = INTERVAL_NOTE if compared else origin(records)
+    print(*markdown(table_rows(records, measures, compared)), "", note, sep="\n")
 
 
 def origin(records):
@@ -282,29 +285,9 @@ def origin(records):
     for record in records:
         origins += [record["made_by"], *record.get("continued", [])]
         origins += [result["made_by"] for result in record.get("glue", [])]
-    machines = dict.fromkeys(machine(made_by) for made_by in origins)
+    machines = sorted({"{device}, threads: {threads}, torch {torch}".format(**x) for x in origins})
     codes = {made_by.get("commit", made_by.get("code")) for made_by in origins}
     return f"{len(records)} runs; {'; '.join(machines)}; versions of the code: {len(codes)}."
-
-
-def machine(made_by):
-    """The machine of a run and the version of torch, as text."""
-    return f"{made_by['device']}, threads: {made_by['threads']}, torch {made_by['torch']}"
-
-
-def difference_rows(records, measures, comparisons):
-    """Differences between variants: a header, then one row per comparison, one column per measure.
-
-    comparisons: list of (first, second); the row is first - second.
-    """
-    check(records)
-    rows = []
-    for comparison in comparisons:
-        row = [" - ".join(comparison)]
-        for measure in measures:
-            row.append(difference_of(records, comparison, measure).text(measure.digits))
-        rows.append(row)
-    return ["difference", *[measure.title for measure in measures]], rows
 
 
 def measured(records):
@@ -321,38 +304,28 @@ def measured(records):
 
 def parse_arguments(arguments=None):
     """The command line's values."""
-    parser = argparse.ArgumentParser(
-        usage="%(prog)s [FILE.jsonl [--compare A B] | collect RUN ... --out FILE.jsonl]",
-        description="Collect runs, and print their table.",
-    )
-    parser.add_argument("words", nargs="+", metavar="FILE.jsonl", help="records of runs")
-    parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="A - B, two variants")
-    parser.add_argument("--out", metavar="FILE.jsonl", type=Path, help="of collect")
+    parser = argparse.ArgumentParser(description="A table of runs, or their records.")
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="finished runs, or files of records")
+    add("--compare", nargs=2, metavar=("A", "B"), help="two variants, and their difference A - B")
+    add("--out", metavar="FILE.jsonl", type=Path, help="write the records to this new file")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None):
-    """Collect runs, or print a table."""
+    """Print a table of runs, or write their records."""
     args = parse_arguments(arguments)
+    records = []
+    for path in args.runs:
+        records += [record_of_run(path)] if path.is_dir() else read_records(path)
 
-    # runs become records
-    if args.words[0] == "collect":
-        if args.out is None:
-            raise UserError("collect needs --out FILE.jsonl")
-        collect(args.words[1:], args.out)
+    if args.out is not None:
+        if args.out.exists():
+            raise UserError(f"{args.out} is there already: name a new file")
+        write_records(args.out, records)
         return
 
-    # records become a table
-    records = []
-    for path in args.words:
-        records += read_records(path)
-    measures = measured(records)
-    if args.compare:
-        measures = [measure for measure in measures if measure.digits is not None]
-        print(*markdown(*difference_rows(records, measures, [args.compare])), sep="\n")
-        print("", INTERVAL_NOTE, sep="\n")
-    else:
-        print(*measure_table(records, measures), sep="\n")
+    print_table(records, measured(records), args.compare)
 
 
 if __name__ == "__main__":

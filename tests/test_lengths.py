@@ -9,7 +9,6 @@ import pretrain
 from data import prepare_corpus
 from lab import lengths
 from model import load_run
-from model_helpers import small_model
 from support.tokenizer import CLS, SEP
 
 LENGTHS = (7, 16, 33, 65)
@@ -72,7 +71,7 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_all_masked_tokens(corpus, runs
     """One by one, cut from the stretches one after the other; the program has batches."""
     text = lengths.held_out_text(corpus, (20, LONGEST))
     model, _ = load_run(runs["alibi"])
-    got = lengths.loss_of_text(model, text, 20, torch.device("cpu"), torch.float32)
+    got = lengths.loss_of_text(model, text, 20, torch.device("cpu"))
 
     losses = []
     for ids, labels in sequences_cut_one_by_one(text, 20):
@@ -84,21 +83,6 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_all_masked_tokens(corpus, runs
     assert abs(got - np.mean(losses)) < 1e-5
 
 
-# 32 times as many tokens as in the training, and half as many
-@pytest.mark.parametrize(("N", "end"), [(256, 1 / 32), (4, 1)])
-def test_the_end_weights_are_divided_and_the_others_stay(N, end):
-    """The model itself stays, too."""
-    model = small_model("composite", max_length=8)
-    changed = lengths.with_divided_end_weights(model, N)
-    for own, other in zip(model.bert.layers, changed.bert.layers, strict=True):
-        before, after = (x.mixer.terms["fixed"].beta for x in (own, other))
-        ratio = (after - before).exp()  # (H, K)
-        expected = torch.ones_like(ratio)
-        expected[:, [0, -1]] = end
-        assert torch.allclose(ratio, expected, rtol=1e-5, atol=0)
-        assert (ratio[expected == 1] == 1).all()
-
-
 # --- The command ----------------------------------------------------------------------------------
 
 
@@ -107,7 +91,6 @@ def test_the_end_weights_are_divided_and_the_others_stay(N, end):
     [
         ["alibi", "--lengths", "8", "9999999"],
         ["alibi", "--lengths", "4", "5", "6", "7"],
-        ["alibi", "--divide_end_weights"],
         ["alibi", "--vocab_size", "40"],
     ],
 )

@@ -123,7 +123,7 @@ def test_a_folder_is_read_by_paradigm_and_sorted_by_phenomenon(tmp_path):
     (tmp_path / "1.jsonl").write_text(text, encoding="utf-8")
     (tmp_path / "2.jsonl").write_text(line("u", "a", "e.", "f."))
     (tmp_path / "._1.jsonl").write_bytes(b"\xff")
-    assert pairs.read_paradigms(str(tmp_path), None) == [
+    assert pairs.read_folder(tmp_path) == [
         pairs.Paradigm("u", "a", [("", "e.", "f.")]),
         pairs.Paradigm("v", "z", [("", "a\u2028b.", "b a."), ("", "c.", "d.")]),
     ]
@@ -133,7 +133,7 @@ def test_a_folder_is_read_by_paradigm_and_sorted_by_phenomenon(tmp_path):
 def test_what_is_no_sentence_is_refused_with_its_file_and_line(good, tmp_path):
     (tmp_path / "1.jsonl").write_text(line() + "\n" + line(good=good))
     with pytest.raises(UserError, match="1.jsonl, line 3"):
-        pairs.read_paradigms(str(tmp_path), None)
+        pairs.read_folder(tmp_path)
 
 
 # --- The command ----------------------------------------------------------------------------------
@@ -169,18 +169,18 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     assert [path.read_text() for path in files] == before
     assert [each["pairs"] for each in json.loads(before[0])["paradigms"]] == [1, 1]
 
-    assert "mean of 2 paradigms" in run_program(pairs.main, *runs, *options, "--table").out
+    assert "mean of 2 paradigms" in run_program(pairs.main, *runs, *options).out
     compared = run_program(pairs.main, *runs, *options, "--compare", "composite", "fixed")
     assert "composite - fixed" in compared.out and "(no interval)" in compared.out
+    refused(pairs.main, *runs, *options, "--compare", "composite", "none")
 
     # other pairs, and then another model
     options[-1] = tmp_path / "b/mine"
     assert "of other pairs" in refused(pairs.main, runs[0], *options)
-    assert "of other pairs" in refused(pairs.main, runs[0], *options, "--table")
     files[0].unlink()
     assert "in 1 pairs" in run_program(pairs.main, runs[0], *options).out
     files[0].write_text(json.dumps({**json.loads(before[0]), "model": "x"}))
-    assert "of another model" in refused(pairs.main, runs[0], *options, "--table")
+    assert "of another model" in refused(pairs.main, runs[0], *options)
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,6 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     [
         ["RUN", "--data", "nowhere"],
         ["RUN", "--data", "EMPTY"],
-        ["RUN", "--table"],
-        ["RUN", "--compare", "composite", "none"],
     ],
 )
 def test_a_mistake_of_the_user_is_one_line(runs, tmp_path, refused, options):

@@ -73,10 +73,8 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     trained, tmp_path, run_program
 ):
     out = tmp_path / "a.jsonl"
-    report.write_records(out, [run_record()])
-    for _ in range(2):  # the second record takes the place of the first one
-        assert run_program(report.main, "collect", trained, "--out", out).code == 0
-    _, record = report.read_records(out)
+    assert run_program(report.main, trained, "--out", out).code == 0
+    [record] = report.read_records(out)
 
     first, *_, last_steps, evaluation = report.read_records(trained / "log.jsonl")
     assert record["settings"] == first["settings"]
@@ -107,10 +105,12 @@ def test_a_run_that_gives_no_record_is_refused_and_the_file_of_records_stays(
     out = tmp_path / "a.jsonl"
     report.write_records(out, [run_record()])
     before = out.read_bytes()
+    refused(report.main, trained, "--out", out)  # it is there already
     (trained / file).write_text(content)
-    refused(report.main, "collect", trained, "--out", out)
-    refused(report.main, "collect", tmp_path / "nowhere", "--out", out)
+    refused(report.main, trained, "--out", tmp_path / "b.jsonl")
+    refused(report.main, tmp_path / "nowhere", "--out", tmp_path / "b.jsonl")
     assert out.read_bytes() == before
+    assert not (tmp_path / "b.jsonl").exists()
 
 
 # --- Tables ---------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_a_run_that_gives_no_record_is_refused_and_the_file_of_records_stays(
 def test_runs_that_cannot_be_compared_are_refused_in_one_table(other):
     first = run_record(glue=[glue_record(10.0)], pairs={"toy": pair_entries({"a": 60.0})})
     with pytest.raises(report.UserError):
-        report.measure_table([first, other], [report.LOSS])
+        report.table_rows([first, other], [report.LOSS])
 
 
 # --- The tables of the documents, computed again from the records in results/ --------------------
@@ -142,7 +142,7 @@ LOSS, ACCURACY, PAIRS = report.LOSS, report.ACCURACY, report.TOY_PAIRS
 SCORE = report.glue_measure("toy score")
 TOY = (LOSS, PAIRS, SCORE)
 ORDER_TESTS = list(itertools.product(ORDER_STEPS[:-1], TOY[1:]))
-LENGTHS = report.length_measures((128, 512, 2048))
+LENGTHS = [report.length_measure(N) for N in (128, 512, 2048)]
 TASKS = [report.glue_measure(task, task) for task in ("cola", "sst-2")]
 
 
@@ -157,15 +157,16 @@ def json_of(name):
 
 def means(files, measures, variants=None):
     records = records_of(*files)
-    return report.measure_rows(
-        report.of_variants(records, variants) if variants else records, measures
-    )[1]
+    if variants:
+        records = report.of_variants(records, variants)
+    return report.table_rows(records, measures)[1:]
 
 
 def plan(files, seeds, measures, comparisons, tests):
     """Differences; those of docs/plan.md have a p-value, corrected by Holm's method."""
     records = [x for x in records_of(*files) if x["settings"]["seed"] in seeds]
-    _, rows = report.difference_rows(records, measures, comparisons)
+    report.check(records)
+    rows = [report.difference_row(records, measures, each) for each in comparisons]
     p_values = holm([report.difference_of(records, *test).p for test in tests])
     for (comparison, measure), p in zip(tests, p_values, strict=True):
         rows[comparisons.index(comparison)][1 + measures.index(measure)] += f", p = {p:.2g}"
@@ -238,7 +239,7 @@ def convbert():
     """docs/differences.md: convbert, its released version, and their difference."""
     records = records_of("convbert")
     pair = ("convbert", "convbert-released")
-    return means(["convbert"], TOY, pair) + report.difference_rows(records, TOY, [pair])[1]
+    return report.table_rows(records, TOY, pair)[1:]
 
 
 def noise():

@@ -6,9 +6,8 @@
     convolve(kernels, value)             every query has a kernel of its own
 
 A row holds one number for each relative position r = j - i from -k to k: K = 2k + 1 numbers (k is
-N - 1 for terms without a window). The number for r is in column r + k. In code, the reach k has the
-name `reach`. A key farther away than k gets the number at the end of the row (beyond = "clip": Shaw
-et al. 2018) or 0 ("zero").
+N - 1 for terms without a window), that for r in column r + k. In code, k is `reach`. A key farther
+away gets the number at the end of the row (beyond = "clip": Shaw et al. 2018) or 0 ("zero").
 
 Letters: B sequences, H heads, N keys, n queries (n = N, except in blocks of a long sequence), d
 channels per head, W columns of any table.
@@ -39,8 +38,7 @@ def scores_by_index(rows, N, beyond="clip", first=0):
         rows: (B, H, n, K), K odd; there may be any leading dimensions.
         N: the number of columns of the map: keys, or for the rows of keys, queries.
         first: the position of the first query, which is not 0 in a block of a long sequence. With
-            first = 1, the two rows a1 b1 c1 and a2 b2 c2 give the last two lines of the map. For
-            the rows of the keys it is -first (banded_softmax).
+            first = 1, the two rows a1 b1 c1 and a2 b2 c2 give the last two lines of the map.
     Returns:
         (B, H, n, N).
     """
@@ -64,8 +62,6 @@ def scores_by_index(rows, N, beyond="clip", first=0):
 def scores_by_skew(rows, N, beyond="clip", first=0):
     """Equal to `scores_by_index`, without an index. Same arguments and result.
 
-    It needs no integer for each of the N x N scores, but the memory of two maps for a moment.
-
     The example again: N = n = 3 and K = 3. First, every row is extended until it has a column for
     each r between a query and a key, here from -2 to 2, and one more (-), which is never read. (In
     the code it holds the end number once more, or 0.) Then row i is moved to the right by i
@@ -76,8 +72,7 @@ def scores_by_skew(rows, N, beyond="clip", first=0):
             a1 a1 b1 c1 c1 -           - a1 |a1 b1 c1
             a2 a2 b2 c2 c2 -          c1  - |a2 a2 b2
 
-    The map is on the right of the line, after n - 1 = 2 columns. What is on the left of it is not
-    used: it would belong to keys before key 0, or is the end of the row above (- and c1).
+    The map is on the right of the line, after n - 1 = 2 columns; what is left of it is not used.
     """
     n, K = rows.shape[-2:]
     reach = K // 2
@@ -85,8 +80,8 @@ def scores_by_skew(rows, N, beyond="clip", first=0):
     farthest_left = first + n - 1  # from the last query to key 0
     farthest_right = N - 1 - first  # from the first query to key N - 1
 
-    # One column for each r from -farthest_left to farthest_right, and the spare one. In the
-    # drawing both are 2 and the reach is 1: one more column on the left, and 1 + 1 on the right.
+    # One column for each r between them, and the spare one. In the drawing both are 2 and the reach
+    # is 1: one more column on the left, and 1 + 1 on the right.
     left = farthest_left - reach
     right = farthest_right - reach + 1
     wide = extend(rows, left, right, beyond)  # (B, H, n, K) -> (B, H, n, N + n)
@@ -130,8 +125,7 @@ def skew(x):
         b b b b b b       ->        a b b b b
         c c c - - -                 b b c c c
 
-    The first b is number 6, counted from 0. In lines of 6 numbers it is in column 0, and in lines
-    of 5 numbers in column 1. The first c is number 12: first in column 0, then in column 2.
+    The first b is number 6, counted from 0: column 0 in lines of 6 numbers, column 1 in lines of 5.
     This is the relative shift of Transformer-XL and the skewing of the Music Transformer.
     """
     n, W = x.shape[-2:]
@@ -152,23 +146,24 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
 
     # The skew is for longer sequences, which are trained in bf16: there it saves 2 to 10 % of a
     # step on one CPU (in float32 it costs 3 to 30 %: docs/speed.md). It is not for the rows of keys
-    # in a block of a long sequence: with 4,096 keys and 128 queries, each row would become 4,224
-    # wide. And it is not for the compiler, which makes slow code of it.
-    if torch.compiler.is_compiling() or min(n, N) <= SHORT or n > N:
-        return scores.add_(scores_by_index(rows, N, beyond, first))
-    return scores.add_(scores_by_skew(rows, N, beyond, first))
+    # in a block of a long sequence, where each row would become N + n wide. And it is not for the
+    # compiler, which makes slow code of it.
+    if torch.compiler.is_compiling() and scores.is_cuda:
+        scores_of_rows = GatheredGradient.apply(rows, N, beyond, first)
+    elif torch.compiler.is_compiling() or min(n, N) <= SHORT or n > N:
+        scores_of_rows = scores_by_index(rows, N, beyond, first)
+    else:
+        scores_of_rows = scores_by_skew(rows, N, beyond, first)
+    return scores.add_(scores_of_rows)
 
 
 def relative_values(p, table, beyond="clip", first=0):
     """sum_j p_ij s_(j-i): the weights times a vector that depends on the relative position.
 
-    Why? z_i = sum_j p_ij (v_j + s_(j-i)) = sum_j p_ij v_j + sum_j p_ij s_(j-i). The first sum is
-    a matrix product. In the second one, a vector belongs to each pair i, j, and this function does
-    not make these N x N vectors: there are only K different ones.
-
-    First, all weights of a query that belong to the same column of the table are added up. This is
-    the transpose of `scores_by_index`: there one number of a row is read at many places of the map,
-    here these places are added to one number. Example with N = n = 3 and K = 3:
+    A vector belongs to each pair i, j, but only K of them are different. So first, all weights of a
+    query that belong to the same column of the table are added up. This is the transpose of
+    `scores_by_index`: there one number of a row is read at many places of the map, here these
+    places are added to one number. Example with N = n = 3 and K = 3:
 
         weights          column      the sums ("clip")      ("zero")
         p00 p01 p02      1 2 2       0        p00  p01+p02  0    p00  p01
@@ -210,13 +205,10 @@ def banded_softmax(scores, unseen, query_rows=None, key_rows=None, beyond="clip"
     and is read at i - j. Example: N = 4 keys, and a block of n = 2 queries, with first = 1:
 
                           i = 1   2
-              key j = 0       1   2
-                      1       0   1      i - j: in column c, i is first + c,
-                      2      -1   0      so i - j = first + c - j = c - (j - first)
+              key j = 0       1   2      In column c, i is first + c, so i - j is c - (j - first).
+                      1       0   1      add_relative_scores computes column - (line + its first):
+                      2      -1   0      it needs -first.
                       3      -2  -1
-
-    add_relative_scores computes column - (line + its argument `first`), as r = j - i for the
-    queries. Here lines are keys, and columns are queries that start at first: it needs -first.
 
     Args:
         scores: (B, H, n, N), q_i . k_j / sqrt(d).
@@ -241,6 +233,36 @@ def banded_softmax(scores, unseen, query_rows=None, key_rows=None, beyond="clip"
     return scores.softmax(dim=-1)
 
 
+class GatheredGradient(torch.autograd.Function):
+    """`scores_by_index` for compiled layers on a GPU: its gradient is gathered.
+
+    torch adds the gradient of an index at the index. Many keys read the end number of a row, so on
+    a GPU their threads wait for each other: 8 times as slow as eager with 1,024 tokens
+    (docs/speed.md). Here the number for r takes the gradient at j = i + r, and an end number
+    ("clip") adds up those of the keys farther away.
+    """
+
+    @staticmethod
+    def forward(ctx, rows, N, beyond, first):
+        ctx.K, ctx.beyond, ctx.first = rows.shape[-1], beyond, first
+        return scores_by_index(rows, N, beyond, first)
+
+    @staticmethod
+    def backward(ctx, grad):  # (B, H, n, N) -> (B, H, n, K)
+        n, N = grad.shape[-2:]
+        reach = ctx.K // 2
+        i = torch.arange(ctx.first, ctx.first + n, device=grad.device)[:, None]  # (n, 1)
+        j = i + torch.arange(-reach, reach + 1, device=grad.device)  # (n, K)
+        row_grad = grad.gather(-1, j.clamp(0, N - 1).expand(*grad.shape[:-1], ctx.K))
+        row_grad = row_grad.masked_fill((j < 0) | (j >= N), 0)  # (B, H, n, K): no such key
+
+        if ctx.beyond == "clip":
+            r = torch.arange(N, device=grad.device) - i  # (n, N)
+            row_grad[..., 0] += grad.masked_fill(r >= -reach, 0).sum(dim=-1)  # (B, H, n)
+            row_grad[..., -1] += grad.masked_fill(r <= reach, 0).sum(dim=-1)
+        return row_grad, None, None, None
+
+
 # A decorator for what the compiler must leave alone, with all that it calls: it would unroll a loop
 # over blocks. So sequences above attention.LONGEST_WHOLE are always computed eagerly.
 not_compiled = torch.compiler.disable
@@ -251,13 +273,12 @@ def compile_hot_loop(layers, device, unit=None):
 
     Eager PyTorch runs each operation of banded_softmax on its own: the index, the map, the sums and
     the softmax each write N x N numbers to memory and read them again. The compiler makes loops of
-    them: the column of a score is computed, and the number of the row read and added, while the
-    score is in a register. No index and no map is written.
+    them: the number of a row is read and added while the score is in a register.
 
     unit: "band", banded_softmax alone, with dropout outside: on a CPU, the compiler's own random
         numbers are slow. Or "layer", a whole layer with the band in it: on CUDA, each operation
         that is merged with another one is a launch less. None: "layer" on CUDA, "band" elsewhere.
-        What each unit gains on a CPU is in docs/speed.md; CUDA was not measured.
+        What they gain is in docs/speed.md.
 
     Without a compiler on the machine, everything stays eager, and one line says so.
     """

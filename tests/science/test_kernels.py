@@ -51,6 +51,16 @@ def test_the_map_equals_its_loops(monkeypatch, function, K, beyond):
         assert function(rows.float(), N, beyond, first).dtype == torch.float32
 
 
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("K", [1, 3, 7, 21])
+def test_the_gathered_gradient_of_compiled_layers_equals_that_of_the_loops(K, beyond):
+    for n, first, N in WHOLE + BLOCKS:
+        rows = draw(2, n, K, seed=N).requires_grad_()
+        got = kernels.GatheredGradient.apply(rows, N, beyond, first)
+        expected = references.relative_scores(rows, N, beyond, first)
+        assert_same_with_gradients(got, expected, [rows])
+
+
 @pytest.mark.parametrize("function", PATHS)
 def test_the_map_takes_rows_in_any_memory_order(function):
     """Also one row that all queries share: its gradient is the sum over them."""

@@ -155,19 +155,23 @@ def check_same(folder, saved, here):
     saved, here: {"settings": {name: value}, "code": {file: digest}}.
     """
     advice = "choose another --out_dir (pretrain.py) or --name (glue.py); this one stays as it is"
-    differences = []
-    for name in {**saved["settings"], **here["settings"]}:
-        there = saved["settings"].get(name)
-        value = here["settings"].get(name)
-        if there != value:
-            differences.append(f"{name} {there} there, {value} here")
-    if differences:
-        raise UserError(f"{folder} belongs to another run ({'; '.join(differences)}): {advice}")
+    different = differences(saved["settings"], here["settings"])
+    if different:
+        raise UserError(f"{folder} belongs to another run ({different}): {advice}")
 
     changed = [name for name in here["code"] if saved["code"].get(name) != here["code"][name]]
     if changed:
         files = ", ".join(changed)
         raise UserError(f"{folder} was trained before {files} was changed: {advice}")
+
+
+def differences(there, here, except_for=()):
+    """Where two dictionaries of settings differ, as text: "lr 0.1 there, 0.2 here; ..."."""
+    texts = []
+    for name in {**there, **here}:
+        if name not in except_for and there.get(name) != here.get(name):
+            texts.append(f"{name} {there.get(name)} there, {here.get(name)} here")
+    return "; ".join(texts)
 
 
 # --- Which runs belong together -------------------------------------------------------------------
@@ -208,10 +212,9 @@ def group_runs(runs):
 
 def check_settings(run, first, settings, except_for):
     """UserError if two dictionaries differ in a setting other than those."""
-    for name in {**first, **settings}:
-        if name not in except_for and first.get(name) != settings.get(name):
-            task = settings.get("task", "pre-training")
-            raise UserError(
-                f"{run.folder} does not belong into one table with the other runs ({task}: "
-                f"{name} {settings.get(name)} here, {first.get(name)} there)"
-            )
+    different = differences(first, settings, except_for)
+    if different:
+        task = settings.get("task", "pre-training")
+        raise UserError(
+            f"{run.folder} does not belong into one table with the other runs ({task}: {different})"
+        )

@@ -41,7 +41,7 @@ LONGEST_WORD = 100  # characters; longer words do not train the tokenizer
 LONG_SHARE = 0.01  # if more of the sample is in such words, they are cut to this length
 REMEMBERED_WORDS = 1 << 20  # words for which the token ids are kept in memory
 ODD_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")  # Python splits at these, others may not
-PROBES = ("the dog", "a b", "it isn't, he said", "12 3", "\u4e00 \u4e8c")  # see Encoder
+PROBE = "the dog a b it isn't, he said 12 3 \u4e00 \u4e8c"  # see Encoder
 
 
 # --- Learning the vocabulary ----------------------------------------------------------------------
@@ -278,17 +278,17 @@ def train_tokenizer(sample, vocab_size):
     characters_and_forms = characters | set(forms)
     if len(forms) <= SMALL_LANGUAGE and len(characters_and_forms) <= max_pieces:
         pieces = [(piece, -1.0) for piece in sorted(characters_and_forms)]
-        size = len(pieces) + len(SPECIAL_TOKENS)
-        print(f"vocabulary: {size:,} tokens; the language is small, so each word form is one token")
+        reason = "the language is small, so each word form is one token"
 
     # Any other language: learn the pieces.
     else:
         sample_size = sum(len(paragraph) for paragraph in sample)
         print(f"training a vocabulary on {sample_size:,} characters of text")
         pieces = train_pieces(forms, max_pieces)
-        if len(pieces) < max_pieces:
-            size = len(pieces) + len(SPECIAL_TOKENS)
-            print(f"vocabulary: {size:,} tokens, not {vocab_size:,}: no more pieces were found")
+        reason = "no more pieces were found"
+    if len(pieces) < max_pieces:
+        size = len(pieces) + len(SPECIAL_TOKENS)
+        print(f"vocabulary: {size:,} tokens, not {vocab_size:,}: {reason}")
 
     # The special tokens come first, so that their ids are 0 to 4.
     special = [(token, 0.0) for token in SPECIAL_TOKENS]
@@ -317,21 +317,22 @@ class Encoder:
         # still type "[MASK]", which is the special token, with the tokenizer itself.
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self.tokenizer.encode_special_tokens = True
-        self.encode_word = lru_cache(maxsize=REMEMBERED_WORDS)(self.encode)
-        self.by_word = all(
-            self.encode(text) == b"".join([self.encode(word) for word in text.split()])
-            for text in PROBES
-        )
+        self.remembered = lru_cache(maxsize=REMEMBERED_WORDS)(self.encode)
+        self.by_word = self.encode_words(PROBE) == self.encode(PROBE)
 
     def encode(self, text):
         """The bytes of the ids of a text."""
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         return np.array(ids, np.int32).tobytes()
 
+    def encode_words(self, text):
+        """The same, word by word."""
+        return b"".join(map(self.remembered, text.split()))
+
     def __call__(self, text):
         """The token ids of a text: an array of int32."""
         if self.by_word and not ODD_SPACES.search(text):
-            ids = b"".join([self.encode_word(word) for word in text.split()])
+            ids = self.encode_words(text)
         else:
             ids = self.encode(text)
         return np.frombuffer(ids, np.int32)

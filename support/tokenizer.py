@@ -204,9 +204,7 @@ def training_lines(forms):
 
         # Otherwise the last copy gets the additional "▁".
         else:
-            copies = [form] * (count - 1)
-            copies.append(form + "▁")
-            yield " ".join(copies)
+            yield f"{form} " * (count - 1) + f"{form}▁"
 
 
 def level_rare_characters(pieces):

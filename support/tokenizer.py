@@ -168,10 +168,7 @@ def train_pieces(forms, max_pieces):
 
     # Step 2: remove the pieces that cannot occur in a text. These are the trainer's own "[UNK]",
     # and pieces such as "▁dog▁", which come from `training_lines`.
-    pieces = []
-    for piece, log_probability in trained:
-        if piece != "[UNK]" and "▁" not in piece[1:]:
-            pieces.append((piece, log_probability))
+    pieces = [(piece, p) for piece, p in trained if piece != "[UNK]" and "▁" not in piece[1:]]
 
     # Step 3: make the log-probabilities the same in all runs. Two things differ from run to run:
     # which rare character gets which of the lowest ones, and the last digits of all of them,

@@ -189,24 +189,22 @@ class Run(NamedTuple):
 def group_runs(runs):
     """{variant: list of Run}. UserError if the runs were not trained in the same way."""
     groups = {}
+    first = {}
     for run in runs:
-        groups.setdefault(run.settings["variant"], []).append(run)
-
-    for run in runs:
+        group = groups.setdefault(run.settings["variant"], [])
+        group.append(run)
         check_settings(run, runs[0].settings, run.settings, OF_VARIANT)
+        check_settings(run, group[0].settings, run.settings, ("seed",))
+
+        # fine-tuning: the settings of a task are the same everywhere
+        for record in run.records:
+            settings = record["settings"]
+            check_settings(run, first.setdefault(settings["task"], settings), settings, OF_SEED)
+
     for variant, group in groups.items():
         seeds = [run.settings["seed"] for run in group]
         if len(set(seeds)) < len(seeds):
             raise UserError(f"two of the runs of {variant} have the same seed: {seeds}")
-        for run in group:
-            check_settings(run, group[0].settings, run.settings, ("seed",))
-
-    # fine-tuning: the settings of a task are the same everywhere
-    first = {}
-    for run in runs:
-        for record in run.records:
-            settings = record["settings"]
-            check_settings(run, first.setdefault(settings["task"], settings), settings, OF_SEED)
     return groups
 
 

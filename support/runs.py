@@ -48,8 +48,9 @@ def write_records(path, records):
 
 def read_records(path):
     """The records of a .jsonl file, a list; of a .json file, its value."""
-    text = Path(path).read_text(encoding="utf-8")
-    if Path(path).suffix == ".json":
+    path = Path(path)
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
         return json.loads(text)
     return [json.loads(line) for line in text.splitlines()]
 

@@ -257,8 +257,7 @@ def train_tokenizer(sample, vocab_size):
 
     # Every character is a piece, so that each form can be written with pieces. "▁" is the space
     # before a word.
-    characters = set("".join(forms))
-    characters.add("▁")
+    characters = {"▁", *"".join(forms)}
     max_pieces = vocab_size - len(SPECIAL_TOKENS)
     if len(characters) > max_pieces:
         needed = len(characters) + len(SPECIAL_TOKENS)

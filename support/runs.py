@@ -115,8 +115,8 @@ def commit():
     if not (ROOT / ".git").exists():
         return None
     try:
-        command = ["git", "describe", "--always", "--dirty"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        command = "git describe --always --dirty"
+        done = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True)
     except OSError:
         return None
     return done.stdout.strip() or None

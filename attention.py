@@ -185,8 +185,8 @@ def attention(
     beyond="clip",
     dropout=0.0,
     causal=False,
-    first=0,
     softmax=banded_softmax,
+    first=0,
 ):
     """Attention with relative positions, whatever the terms are that have made the rows.
 
@@ -216,8 +216,8 @@ def attention(
         dropout: probability of setting a weight of the softmax to 0.
         causal: True for a model that reads from left to right: keys after the query get no
             attention. What the rows hold for r > 0 is then never read.
-        first: position of the first query, which is not 0 in a block of a long sequence.
         softmax: kernels.banded_softmax, or the compiled one.
+        first: position of the first query, which is not 0 in a block of a long sequence.
     Returns:
         z (B, H, n, d).
     """
@@ -262,9 +262,7 @@ def attention(
 
 
 @not_compiled
-def attention_in_blocks(
-    q, k, v, attention_mask, query_rows, key_rows, value_table, beyond, dropout, causal, softmax
-):
+def attention_in_blocks(q, k, v, attention_mask, query_rows, *others):
     """Call `attention` for BLOCK queries at a time, so that its map is never in memory as a whole.
 
     A block needs its own queries and their rows, and all keys and values. `checkpoint` forgets the
@@ -273,7 +271,7 @@ def attention_in_blocks(
     attention. But N rows of 2N - 1 columns, as those of xl, or of the sum of dynamic and alibi,
     grow with N^2.
 
-    Arguments and result are those of `attention`, without `first`.
+    Arguments and result are those of `attention`, without `first`. others: from key_rows on.
     """
     blocks = []
     for first in range(0, q.shape[-2], BLOCK):
@@ -283,23 +281,8 @@ def attention_in_blocks(
         if rows is not None and rows.shape[-2] > 1:
             rows = rows[..., own, :]
 
-        z = checkpoint(
-            attention,
-            q[..., own, :],
-            k,
-            v,
-            attention_mask,
-            rows,
-            key_rows,
-            value_table,
-            beyond,
-            dropout,
-            causal,
-            first,
-            softmax,
-            use_reentrant=False,
-            preserve_rng_state=dropout > 0,  # on a GPU, to keep it makes the CPU wait
-        )
+        block = (q[..., own, :], k, v, attention_mask, rows, *others, first)
+        z = checkpoint(attention, *block, use_reentrant=False)
         blocks.append(z)  # (B, H, n, d)
     return torch.cat(blocks, dim=-2)  # (B, H, N, d)
 

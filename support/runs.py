@@ -48,8 +48,9 @@ def write_records(path, records):
 
 def read_records(path):
     """The records of a .jsonl file, a list; of a .json file, its value."""
-    text = Path(path).read_text(encoding="utf-8")
-    if Path(path).suffix == ".json":
+    path = Path(path)
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
         return json.loads(text)
     return [json.loads(line) for line in text.splitlines()]
 
@@ -114,8 +115,8 @@ def commit():
     if not (ROOT / ".git").exists():
         return None
     try:
-        command = ["git", "describe", "--always", "--dirty"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        command = "git describe --always --dirty"
+        done = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True)
     except OSError:
         return None
     return done.stdout.strip() or None
@@ -155,19 +156,23 @@ def check_same(folder, saved, here):
     saved, here: {"settings": {name: value}, "code": {file: digest}}.
     """
     advice = "choose another --out_dir (pretrain.py) or --name (glue.py); this one stays as it is"
-    differences = []
-    for name in {**saved["settings"], **here["settings"]}:
-        there = saved["settings"].get(name)
-        value = here["settings"].get(name)
-        if there != value:
-            differences.append(f"{name} {there} there, {value} here")
-    if differences:
-        raise UserError(f"{folder} belongs to another run ({'; '.join(differences)}): {advice}")
+    different = differences(saved["settings"], here["settings"])
+    if different:
+        raise UserError(f"{folder} belongs to another run ({different}): {advice}")
 
     changed = [name for name in here["code"] if saved["code"].get(name) != here["code"][name]]
     if changed:
         files = ", ".join(changed)
         raise UserError(f"{folder} was trained before {files} was changed: {advice}")
+
+
+def differences(there, here, except_for=()):
+    """Where two dictionaries of settings differ, as text: "lr 0.1 there, 0.2 here; ..."."""
+    texts = []
+    for name in {**there, **here}:
+        if name not in except_for and there.get(name) != here.get(name):
+            texts.append(f"{name} {there.get(name)} there, {here.get(name)} here")
+    return "; ".join(texts)
 
 
 # --- Which runs belong together -------------------------------------------------------------------
@@ -185,33 +190,30 @@ class Run(NamedTuple):
 def group_runs(runs):
     """{variant: list of Run}. UserError if the runs were not trained in the same way."""
     groups = {}
+    first = {}
     for run in runs:
-        groups.setdefault(run.settings["variant"], []).append(run)
-
-    for run in runs:
+        group = groups.setdefault(run.settings["variant"], [])
+        group.append(run)
         check_settings(run, runs[0].settings, run.settings, OF_VARIANT)
+        check_settings(run, group[0].settings, run.settings, ("seed",))
+
+        # fine-tuning: the settings of a task are the same everywhere
+        for record in run.records:
+            settings = record["settings"]
+            check_settings(run, first.setdefault(settings["task"], settings), settings, OF_SEED)
+
     for variant, group in groups.items():
         seeds = [run.settings["seed"] for run in group]
         if len(set(seeds)) < len(seeds):
             raise UserError(f"two of the runs of {variant} have the same seed: {seeds}")
-        for run in group:
-            check_settings(run, group[0].settings, run.settings, ("seed",))
-
-    # fine-tuning: the settings of a task are the same everywhere
-    first = {}
-    for run in runs:
-        for record in run.records:
-            settings = record["settings"]
-            check_settings(run, first.setdefault(settings["task"], settings), settings, OF_SEED)
     return groups
 
 
 def check_settings(run, first, settings, except_for):
     """UserError if two dictionaries differ in a setting other than those."""
-    for name in {**first, **settings}:
-        if name not in except_for and first.get(name) != settings.get(name):
-            task = settings.get("task", "pre-training")
-            raise UserError(
-                f"{run.folder} does not belong into one table with the other runs ({task}: "
-                f"{name} {settings.get(name)} here, {first.get(name)} there)"
-            )
+    different = differences(first, settings, except_for)
+    if different:
+        task = settings.get("task", "pre-training")
+        raise UserError(
+            f"{run.folder} does not belong into one table with the other runs ({task}: {different})"
+        )

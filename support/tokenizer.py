@@ -14,12 +14,9 @@ The pieces are learned and applied by the library "tokenizers".
 """
 
 import json
-import multiprocessing
 import re
-from collections import Counter, deque
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter
 from functools import lru_cache
-from itertools import islice
 from random import Random
 
 import numpy as np
@@ -44,8 +41,7 @@ LONGEST_WORD = 100  # characters; longer words do not train the tokenizer
 LONG_SHARE = 0.01  # if more of the sample is in such words, they are cut to this length
 REMEMBERED_WORDS = 1 << 20  # words for which the token ids are kept in memory
 ODD_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")  # Python splits at these, others may not
-CHUNK = 2_000  # paragraphs that a process encodes at once
-PROBES = ("the dog", "a b", "it isn't, he said", "12 3", "\u4e00 \u4e8c")  # see Encoder
+PROBE = "the dog a b it isn't, he said 12 3 \u4e00 \u4e8c"  # see Encoder
 
 
 # --- Learning the vocabulary ----------------------------------------------------------------------
@@ -123,30 +119,25 @@ def count_forms(tokenizer, sample):
     for paragraph in sample:
         words.update(paragraph.split())
 
+    # Words longer than LONGEST_WORD are left out: most are addresses. But in a language without
+    # spaces between words, they are the text: then they stay, and are cut.
+    long_words = {word: count for word, count in words.items() if len(word) > LONGEST_WORD}
+    characters = sum(len(word) * count for word, count in words.items())
+    in_long_words = sum(len(word) * count for word, count in long_words.items())
+    if in_long_words <= LONG_SHARE * characters:
+        for word in long_words:
+            del words[word]
+
     # Split each word into forms. A word on its own gives the same forms as in its sentence, because
     # the space before it is added in both cases.
     #     "The" -> "▁the"        "dog," -> "▁dog" ","
-    #
-    # Words longer than LONGEST_WORD are left out: most are addresses. But in a language without
-    # spaces between words, they are the text: then they are cut.
     forms = Counter()
-    characters = sum(len(word) * count for word, count in words.items())
-    in_long = sum(len(word) * count for word, count in words.items() if len(word) > LONGEST_WORD)
     for word, count in words.items():
-        if len(word) > LONGEST_WORD:
-            if in_long > LONG_SHARE * characters:
-                for start in range(0, len(word), LONGEST_WORD):
-                    add_forms(forms, tokenizer, word[start : start + LONGEST_WORD], count)
-            continue
-        add_forms(forms, tokenizer, word, count)
+        for start in range(0, len(word), LONGEST_WORD):
+            normalized = tokenizer.normalizer.normalize_str(word[start : start + LONGEST_WORD])
+            for form, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized):
+                forms[form] += count
     return forms
-
-
-def add_forms(forms, tokenizer, word, count):
-    """Count the forms of a word that occurs `count` times."""
-    normalized = tokenizer.normalizer.normalize_str(word)
-    for form, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized):
-        forms[form] += count
 
 
 def train_pieces(forms, max_pieces):
@@ -177,10 +168,7 @@ def train_pieces(forms, max_pieces):
 
     # Step 2: remove the pieces that cannot occur in a text. These are the trainer's own "[UNK]",
     # and pieces such as "▁dog▁", which come from `training_lines`.
-    pieces = []
-    for piece, log_probability in trained:
-        if piece != "[UNK]" and "▁" not in piece[1:]:
-            pieces.append((piece, log_probability))
+    pieces = [(piece, p) for piece, p in trained if piece != "[UNK]" and "▁" not in piece[1:]]
 
     # Step 3: make the log-probabilities the same in all runs. Two things differ from run to run:
     # which rare character gets which of the lowest ones, and the last digits of all of them,
@@ -213,9 +201,7 @@ def training_lines(forms):
 
         # Otherwise the last copy gets the additional "▁".
         else:
-            copies = [form] * (count - 1)
-            copies.append(form + "▁")
-            yield " ".join(copies)
+            yield f"{form} " * (count - 1) + f"{form}▁"
 
 
 def level_rare_characters(pieces):
@@ -264,21 +250,14 @@ def train_tokenizer(sample, vocab_size):
         A tokenizers.Tokenizer. The same sample always gives the same one.
 
     Raises:
-        UserError: the vocabulary is too small for all different characters, or each word of the
-            text is longer than LONGEST_WORD characters.
+        UserError: the vocabulary is too small for all different characters.
     """
     tokenizer = untrained_tokenizer()
     forms = count_forms(tokenizer, sample)
-    if sample and not forms:
-        raise UserError(
-            f"none of the words of the text has {LONGEST_WORD} characters or fewer: "
-            f"are there spaces between its words?"
-        )
 
     # Every character is a piece, so that each form can be written with pieces. "▁" is the space
     # before a word.
-    characters = set("".join(forms))
-    characters.add("▁")
+    characters = {"▁", *"".join(forms)}
     max_pieces = vocab_size - len(SPECIAL_TOKENS)
     if len(characters) > max_pieces:
         needed = len(characters) + len(SPECIAL_TOKENS)
@@ -293,17 +272,17 @@ def train_tokenizer(sample, vocab_size):
     characters_and_forms = characters | set(forms)
     if len(forms) <= SMALL_LANGUAGE and len(characters_and_forms) <= max_pieces:
         pieces = [(piece, -1.0) for piece in sorted(characters_and_forms)]
-        size = len(pieces) + len(SPECIAL_TOKENS)
-        print(f"vocabulary: {size:,} tokens; the language is small, so each word form is one token")
+        reason = "the language is small, so each word form is one token"
 
     # Any other language: learn the pieces.
     else:
         sample_size = sum(len(paragraph) for paragraph in sample)
         print(f"training a vocabulary on {sample_size:,} characters of text")
         pieces = train_pieces(forms, max_pieces)
-        if len(pieces) < max_pieces:
-            size = len(pieces) + len(SPECIAL_TOKENS)
-            print(f"vocabulary: {size:,} tokens, not {vocab_size:,}: no more pieces were found")
+        reason = "no more pieces were found"
+    if len(pieces) < max_pieces:
+        size = len(pieces) + len(SPECIAL_TOKENS)
+        print(f"vocabulary: {size:,} tokens, not {vocab_size:,}: {reason}")
 
     # The special tokens come first, so that their ids are 0 to 4.
     special = [(token, 0.0) for token in SPECIAL_TOKENS]
@@ -332,82 +311,22 @@ class Encoder:
         # still type "[MASK]", which is the special token, with the tokenizer itself.
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self.tokenizer.encode_special_tokens = True
-        self.dtype = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
-        self.encode_word = lru_cache(maxsize=REMEMBERED_WORDS)(self.encode)
-        self.by_word = all(
-            self.encode(text) == b"".join([self.encode(word) for word in text.split()])
-            for text in PROBES
-        )
+        self.remembered = lru_cache(maxsize=REMEMBERED_WORDS)(self.encode)
+        self.by_word = self.encode_words(PROBE) == self.encode(PROBE)
 
     def encode(self, text):
         """The bytes of the ids of a text."""
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
-        return np.array(ids, self.dtype).tobytes()
+        return np.array(ids, np.int32).tobytes()
+
+    def encode_words(self, text):
+        """The same, word by word."""
+        return b"".join(map(self.remembered, text.split()))
 
     def __call__(self, text):
-        """The token ids of a text: an array of uint16, or of uint32 for more than 65,536 tokens."""
+        """The token ids of a text: an array of int32."""
         if self.by_word and not ODD_SPACES.search(text):
-            ids = b"".join([self.encode_word(word) for word in text.split()])
+            ids = self.encode_words(text)
         else:
             ids = self.encode(text)
-        return np.frombuffer(ids, self.dtype)
-
-
-# --- In several processes -------------------------------------------------------------------------
-
-
-def encode_chunks(paragraphs, tokenizer, sentences_of, processes=1):
-    """Yield the token ids of all sentences, in chunks of CHUNK paragraphs, in their order.
-
-    A chunk is (ids, lengths): the ids of its sentences, one after the other, and how many ids each
-    sentence has; -1 marks the end of a document. Example: "the dog barks. it ran." and the end:
-
-        ids        5 6 7 8 9 10 8
-        lengths    4 3 -1
-
-    Args:
-        paragraphs: an iterator of texts; "" at the end of each document.
-        sentences_of: function from paragraphs to their sentences, None at the end of a document.
-        processes: how many share the work; 1: this process does it alone.
-    """
-    chunks = iter(lambda: list(islice(paragraphs, CHUNK)), [])
-    if processes == 1:
-        start_worker(tokenizer.to_str(), sentences_of)
-        yield from map(encode_chunk, chunks)
-        WORKER.clear()  # a million words are remembered
-        return
-
-    # Each process has a tokenizer of its own. "spawn" is the way that every system has.
-    context = multiprocessing.get_context("spawn")
-    start = (tokenizer.to_str(), sentences_of)
-    with ProcessPoolExecutor(processes, context, start_worker, start) as pool:
-        waiting = deque()
-        for chunk in chunks:
-            waiting.append(pool.submit(encode_chunk, chunk))
-            if len(waiting) > 2 * processes:  # never the whole text in memory
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-WORKER = {}  # what encode_chunk needs, in each process
-
-
-def start_worker(tokenizer, sentences_of):
-    """Prepare a process for encode_chunk. tokenizer: as text."""
-    WORKER["encoder"] = Encoder(Tokenizer.from_str(tokenizer))
-    WORKER["sentences_of"] = sentences_of
-
-
-def encode_chunk(paragraphs):
-    """(ids, lengths) of a list of paragraphs: see encode_chunks."""
-    encoder = WORKER["encoder"]
-    ids = [np.empty(0, encoder.dtype)]
-    lengths = []
-    for sentence in WORKER["sentences_of"](paragraphs):
-        if sentence is None:
-            lengths.append(-1)
-        else:
-            ids.append(encoder(sentence))
-            lengths.append(len(ids[-1]))
-    return np.concatenate(ids), np.array(lengths, np.int64)
+        return np.frombuffer(ids, np.int32)

@@ -202,7 +202,7 @@ def test_archives_are_unpacked_once_and_mrpc_is_split_by_its_dev_ids(tmp_path, m
     header = HEADERS["mrpc"][0].replace("|", "\t")
     texts = {
         "msr_paraphrase_train.txt": "\n".join([header, *rows, ""]),
-        "msr_paraphrase_test.txt": published_file("mrpc", "test", 2),
+        "test.tsv": published_file("mrpc", "test", 2),
         "dev_ids.tsv": "3\t13\n1\t11\n0\t12\n",
     }
     monkeypatch.setattr(glue_files, "download", download)

@@ -12,7 +12,6 @@ import pretrain
 from conftest import ROOT
 from lab import report
 from support.files import sha256_of
-from support.statistics import holm
 
 SETTINGS = {"variant": "none", "corpus": "abc", "steps": 40, "seed": 0}
 MADE_BY = {"device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}
@@ -160,6 +159,32 @@ def means(files, measures, variants=None):
     if variants:
         records = report.of_variants(records, variants)
     return report.table_rows(records, measures)[1:]
+
+
+def holm(p_values):
+    """The p-values of a family of tests, corrected for their number by Holm's method (1979).
+
+    If no test of the family has a true difference, the probability that any corrected p is below
+    0.05 is at most 0.05. The smallest of m p-values is multiplied by m, the next one by m - 1, ...;
+    none becomes smaller than the one before it, or larger than 1. Example:
+
+        p            0.01   0.03   0.04
+        multiplied   0.03   0.06   0.04
+        corrected    0.03   0.06   0.06
+    """
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(np.argsort(p_values)):
+        factor = len(p_values) - rank
+        largest = max(largest, min(factor * p_values[index], 1.0))
+        corrected[index] = largest
+    return corrected
+
+
+def test_holm_s_correction_is_that_of_statsmodels():
+    """statsmodels 0.15.0: multipletests(p, method="holm")."""
+    p_values = [0.04, 0.01, 0.0002, 0.03, 0.9, 0.03]
+    assert holm(p_values) == pytest.approx([0.12, 0.05, 0.0012, 0.12, 0.9, 0.12])
 
 
 def plan(files, seeds, measures, comparisons, tests):

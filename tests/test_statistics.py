@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from support.statistics import critical_t, difference, holm, mean_and_standard_error, two_sided_p
+from support.statistics import critical_t, difference, mean_and_standard_error, two_sided_p
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,6 @@ def test_without_known_noise_a_difference_has_neither_interval_nor_p(second):
     found = difference([2.0, 2.0, 2.0], second)
     assert math.isnan(found.p)
     assert found.text(1) == "0.5 (no interval)"
-
-
-def test_holm_s_correction_is_that_of_statsmodels():
-    """statsmodels 0.15.0: multipletests(p, method="holm")."""
-    p_values = [0.04, 0.01, 0.0002, 0.03, 0.9, 0.03]
-    assert holm(p_values) == pytest.approx([0.12, 0.05, 0.0012, 0.12, 0.9, 0.12])
 
 
 def test_mean_and_standard_error():

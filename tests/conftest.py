@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import random
+import shlex
 import sys
 import time
 from contextlib import contextmanager
@@ -183,9 +184,14 @@ def run_program(capsys):
 
 @pytest.fixture
 def refused(run_program):
-    """refused(main, *arguments): the program refuses them. Returns the line that says why."""
+    """refused(main, *arguments): the program refuses them. Returns the line that says why.
 
-    def call(main, *arguments):
+    Or refused(main, "table RUN --name x", RUN=path): a command line, with a path for each name.
+    """
+
+    def call(main, *arguments, **paths):
+        if paths:
+            arguments = [paths.get(word, word) for word in shlex.split(*arguments)]
         outcome = run_program(main, *arguments)
         *usage, line = outcome.error.splitlines()
         if outcome.code == 2:  # argparse: the usage comes first

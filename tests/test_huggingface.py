@@ -16,8 +16,8 @@ from tokenizers.implementations import BertWordPieceTokenizer
 import model
 from conftest import ROOT
 from lab import huggingface
-from model import load_run, save_run
-from model_helpers import WORDS, small_model, word_tokenizer
+from model import load_run
+from model_helpers import WORDS, word_tokenizer, write_run
 from support.tokenizer import Encoder
 
 # --- A published checkpoint -----------------------------------------------------------------------
@@ -302,15 +302,6 @@ def test_an_imported_tokenizer_makes_the_same_pieces(tmp_path):
 # --- Export ---------------------------------------------------------------------------------------
 
 
-def make_run(folder, variant, **overrides):
-    """A run of a small model; every weight is random, biases too."""
-    model = small_model(variant, **overrides)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    save_run(folder, model, word_tokenizer())
-    return folder
-
-
 @pytest.mark.parametrize("embedding_size", [32, 16])
 @pytest.mark.parametrize("variant", ["absolute", "none", "convbert"])
 def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
@@ -318,7 +309,8 @@ def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
 ):
     """With the tests of the import: what is exported computes the same in transformers."""
     pytest.importorskip("safetensors")
-    run = make_run(tmp_path / "run", variant, embedding_size=embedding_size)
+    run = tmp_path / "run"
+    model = write_run(run, variant, embedding_size=embedding_size)
     huggingface.main(["export", str(run), str(tmp_path / "published")])
     config = json.loads((tmp_path / "published/config.json").read_text())
     tensors = huggingface.read_tensors(tmp_path / "published")
@@ -331,10 +323,9 @@ def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
 
     # `none` comes back as `absolute`
     huggingface.main(["import", str(tmp_path / "published"), str(tmp_path / "again")])
-    model, tokenizer = load_run(run)
     again, again_tokenizer = load_run(tmp_path / "again")
     assert again.config.variant == variant.replace("none", "absolute")
-    assert again_tokenizer.to_str() == tokenizer.to_str()
+    assert again_tokenizer.to_str() == word_tokenizer().to_str()
     input_ids = torch.arange(len(WORDS))[None]
     torch.testing.assert_close(again(input_ids), model(input_ids), rtol=0, atol=1e-5)
 
@@ -390,7 +381,8 @@ def test_a_damaged_or_missing_file_is_refused_in_one_line(name, content, refused
 
 
 def test_a_mistake_of_the_user_is_one_line(refused, tmp_path, monkeypatch):
-    run = make_run(tmp_path / "run", "composite")
+    run = tmp_path / "run"
+    write_run(run)
     folder = write_checkpoint(tmp_path / "bert")
     new = tmp_path / "new"
     refused(huggingface.main, "import", folder, run)  # it is there already
@@ -410,7 +402,7 @@ def test_a_mistake_of_the_user_is_one_line(refused, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["docs/huggingface.md", "docs/figures.md"])
 def test_the_examples_of_a_document_run(name, tmp_path, monkeypatch):
-    make_run(tmp_path / "runs/composite", "composite")
+    write_run(tmp_path / "runs/composite")
     monkeypatch.chdir(tmp_path)
     text = (ROOT / name).read_text(encoding="utf-8")
     examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

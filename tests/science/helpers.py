@@ -17,6 +17,8 @@ B, H, d = 4, 4, 2
 C = H * d
 K = 5  # k = 2
 VOCABULARY = 30
+WITH_BEYOND = [(name, "clip") for name in VARIANTS]
+WITH_BEYOND += [(name, "zero") for name, variant in VARIANTS.items() if variant.uses_beyond]
 
 
 # --- Numbers --------------------------------------------------------------------------------------

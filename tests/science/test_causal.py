@@ -13,7 +13,14 @@ import attention
 import data
 import pretrain
 from attention import VARIANTS, Mixer, Variant
-from helpers import assert_equals_loops, assert_near, go_in_blocks, mixer_config, small_model
+from helpers import (
+    WITH_BEYOND,
+    assert_equals_loops,
+    assert_near,
+    go_in_blocks,
+    mixer_config,
+    small_model,
+)
 from kernels import BEYOND
 from lab import look, pairs
 from model import BertConfig, BertForClassification, continue_text
@@ -21,8 +28,6 @@ from model_helpers import toy_tokenizer
 from support.commands import UserError
 from support.tokenizer import CLS, IGNORED, MASK, PAD, SEP, UNK
 
-WITH_BEYOND = [(name, "clip") for name in VARIANTS]
-WITH_BEYOND += [(name, "zero") for name, variant in VARIANTS.items() if variant.uses_beyond]
 N = 40
 
 
@@ -90,18 +95,6 @@ def test_the_future_changes_nothing_and_every_prefix_gives_the_same(monkeypatch,
     assert_near(model.bert(padded, padded != PAD)[:, :N], hidden, 1e-9)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_no_gradient_reaches_the_future_and_the_past_is_seen(variant):
-    model = causal_model(variant)
-    x = model.bert.embeddings.token.weight[tokens()].detach()  # (B, N, E)
-    x.requires_grad_()
-    model.bert.embeddings.token.forward = lambda ids: x
-    hidden = model.bert(tokens())
-    (gradient,) = torch.autograd.grad(hidden[:, 24].square().sum(), x)  # (B, N, E)
-    assert (gradient[:, 25:] == 0).all()
-    assert (gradient[:, 17:25].abs().amax(dim=(0, 2)) > 0).all()
-
-
 # --- Labels and loss ------------------------------------------------------------------------------
 
 
@@ -124,15 +117,6 @@ def test_the_loss_is_the_cross_entropy_of_all_next_tokens(monkeypatch, on_a_gpu)
     loss = F.cross_entropy(logits, targets, ignore_index=IGNORED)
     expected = F.cross_entropy(model(ids, ids != PAD).flatten(0, 1), labels.flatten())
     assert_near(loss, expected)
-
-
-def test_a_model_without_preferences_has_the_loss_ln_V():
-    model = causal_model("none")
-    for parameter in model.parameters():
-        torch.nn.init.zeros_(parameter)
-    logits, targets = model(tokens(), labels=data.next_tokens(tokens()))
-    V = model.config.vocab_size
-    assert_near(F.cross_entropy(logits, targets), torch.tensor(math.log(V), dtype=torch.float64))
 
 
 # --- What one does with a model -------------------------------------------------------------------

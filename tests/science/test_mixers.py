@@ -12,6 +12,7 @@ from torch import nn
 
 from attention import TERMS, VARIANTS, DepthwiseConvolution, Term
 from helpers import (
+    WITH_BEYOND,
     H,
     assert_equals_loops,
     assert_near,
@@ -26,10 +27,6 @@ from helpers import (
 from model import BertConfig, BertForClassification, BertForMaskedLM
 
 # --- Every mixer against the plain loops ----------------------------------------------------------
-
-
-WITH_BEYOND = [(name, "clip") for name in VARIANTS]
-WITH_BEYOND += [(name, "zero") for name, variant in VARIANTS.items() if variant.uses_beyond]
 
 
 # N shorter and longer than the kernel, odd and even; K smaller and larger than the sequence

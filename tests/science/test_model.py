@@ -318,22 +318,18 @@ def test_the_tokenizer_of_another_model_is_refused(run):
 
 
 @pytest.mark.parametrize(
-    "arguments, words",
+    "line, words",
     [
-        (["RUN"], "required"),
-        (["absent", "the [MASK]"], "absent is not a run"),
-        (["RUN/model.pt", "the [MASK]"], "is not a run"),
-        (["RUN", "the cat"], "no blank"),
-        (["RUN", "[MASK] " + "cat " * 21], "has 25 tokens, the model takes 24"),
-        (["RUN", "the [MASK]", "tired"], "unrecognized"),
+        ("RUN", "required"),
+        ("absent 'the [MASK]'", "absent is not a run"),
+        ("FILE 'the [MASK]'", "is not a run"),
+        ("RUN 'the cat'", "no blank"),
+        (f"RUN '[MASK] {'cat ' * 21}'", "has 25 tokens, the model takes 24"),
+        ("RUN 'the [MASK]' tired", "unrecognized"),
     ],
 )
-def test_a_mistake_of_the_user_is_one_line(arguments, words, run, run_program):
-    names = {"RUN": run, "RUN/model.pt": run / "model.pt"}
-    outcome = run_program(model_module.main, *[names.get(each, each) for each in arguments])
-    assert outcome.code in (1, 2) and not outcome.out
-    last_line = outcome.error.splitlines()[-1]
-    assert "error: " in last_line and words in last_line
+def test_a_mistake_of_the_user_is_one_line(line, words, run, refused):
+    assert words in refused(model_module.main, line, RUN=run, FILE=run / "model.pt")
 
 
 def test_the_command_line_answers_each_blank_and_says_if_the_run_is_unfinished(run, run_program):

@@ -375,12 +375,7 @@ def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_
 
 @pytest.mark.parametrize(
     "change",
-    [
-        ["--seeds", 42, "--lr", 0.5],
-        ["--seeds", 97, "--dtype", "bf16"],
-        "another model.pt",
-        "other code",
-    ],
+    ["--seeds 42 --lr 0.5", "--seeds 97 --dtype bf16", "another model.pt", "other code"],
 )
 def test_results_of_other_settings_code_or_models_are_refused_and_never_mixed(
     published, on_cpu, tokenizer, tmp_path, refused, monkeypatch, change
@@ -393,10 +388,10 @@ def test_results_of_other_settings_code_or_models_are_refused_and_never_mixed(
     if change == "other code":
         assert {"attention.py", "glue.py", "support/glue_files.py"} <= set(glue.CODE)
         monkeypatch.setitem(glue.CODE, "attention.py", "another digest")
-    if isinstance(change, str):
+    if not change.startswith("--"):
         refused(glue.main, "predict", run, *on_cpu)
-        change = ["--seeds", 97]
-    options = ["finetune", run, *on_cpu, "--task", "cola", "--dtype", "fp32", *change]
+        change = "--seeds 97"
+    options = ["finetune", run, *on_cpu, *f"--task cola --dtype fp32 {change}".split()]
     refused(glue.main, *options)
     assert results(run) == before
 
@@ -411,19 +406,8 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
     run = shutil.copytree(published[0], tmp_path / "run")
     for path in run.glob("glue/rte*"):
         path.unlink()
-    options = [
-        "finetune",
-        run,
-        *on_cpu,
-        "--dtype",
-        "fp32",
-        "--seeds",
-        42,
-        "--task",
-        "rte",
-        "--epochs",
-        1,
-    ]
+    words = "--dtype fp32 --seeds 42 --task rte --epochs 1"
+    options = ["finetune", run, *on_cpu, *words.split()]
     with monkeypatch.context() as patch:
         patch.setitem(glue.CODE, "glue.py", "another digest")
         refused(glue.main, *options)
@@ -431,21 +415,21 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "line",
     [
-        ["RUN"],
-        ["finetune", "no-run"],
-        ["finetune", "RUN", "--task", "snli"],
-        ["finetune", "RUN", "--task", "rte", "--seeds", "7"],  # without mnli
-        ["finetune", "RUN", "--data_dir", "no-files"],
-        ["table", "RUN", "--name", "nothing-there"],
-        ["table", "RUN", "--compare", "composite", "fixed"],
-        ["table", "RUN", "--published"],  # its results are those of the toy tasks
-        ["download", "--data_dir", "toy"],
+        "RUN",
+        "finetune no-run",
+        "finetune RUN --task snli",
+        "finetune RUN --task rte --seeds 7",  # without mnli
+        "finetune RUN --data_dir no-files",
+        "table RUN --name nothing-there",
+        "table RUN --compare composite fixed",
+        "table RUN --published",  # its results are those of the toy tasks
+        "download --data_dir toy",
     ],
 )
-def test_a_user_s_mistake_is_one_line(published, refused, words):
-    refused(glue.main, *[published[0] if word == "RUN" else word for word in words])
+def test_a_user_s_mistake_is_one_line(published, refused, line):
+    refused(glue.main, line, RUN=published[0])
 
 
 def test_processes_of_torchrun_take_turns_over_the_runs_and_seeds(run, on_cpu, monkeypatch):

@@ -105,12 +105,11 @@ def test_the_end_weights_are_divided_and_the_others_stay(N, end):
 @pytest.mark.parametrize(
     "options",
     [
-        ["alibi", "--lengths", "8", "9999999"],
-        ["alibi", "--lengths", "4", "5", "6", "7"],
-        ["alibi", "--divide_end_weights"],
-        ["alibi", "--vocab_size", "40"],
+        "--lengths 8 9999999",
+        "--lengths 4 5 6 7",
+        "--divide_end_weights",
+        "--vocab_size 40",
     ],
 )
 def test_a_mistake_of_the_user_is_one_line(options, runs, on_small_text, refused):
-    name, *options = options
-    refused(lengths.main, runs[name], *options, *on_small_text)
+    refused(lengths.main, runs["alibi"], *options.split(), *on_small_text)

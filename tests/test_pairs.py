@@ -184,15 +184,9 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        ["RUN", "--data", "nowhere"],
-        ["RUN", "--data", "EMPTY"],
-        ["RUN", "--table"],
-        ["RUN", "--compare", "composite", "none"],
-    ],
+    "line",
+    ["RUN --data nowhere", "RUN --data EMPTY", "RUN --table", "RUN --compare composite none"],
 )
-def test_a_mistake_of_the_user_is_one_line(runs, tmp_path, refused, options):
+def test_a_mistake_of_the_user_is_one_line(runs, tmp_path, refused, line):
     (tmp_path / "empty").mkdir()
-    names = {"RUN": runs[0], "EMPTY": tmp_path / "empty"}
-    refused(pairs.main, *[names.get(option, option) for option in options])
+    refused(pairs.main, line, RUN=runs[0], EMPTY=tmp_path / "empty")

@@ -220,7 +220,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_the_last_good_state_stays(
 # --- Folders that hold something ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("other", [["--lr", 0.5], ["--steps", 9], ["--vocab_size", 30]])
+@pytest.mark.parametrize("other", ["--lr 0.5", "--steps 9", "--vocab_size 30"])
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_run_with_other_settings_is_refused_and_left_alone(
     start, tmp_path, monkeypatch, other, finished
@@ -232,7 +232,7 @@ def test_a_run_with_other_settings_is_refused_and_left_alone(
         with killed_before_its_log(monkeypatch):
             start("--steps", 3, "--out_dir", tmp_path)
     before = content_of(folder)
-    outcome = start("--steps", 3, "--out_dir", tmp_path, *other)
+    outcome = start("--steps", 3, "--out_dir", tmp_path, *other.split())
     assert outcome.code == 1 and "belongs to another run" in outcome.error
     assert content_of(folder) == before
 
@@ -250,25 +250,25 @@ def test_a_second_pretrain_on_one_run_is_refused(start, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments, words",
+    "line, words",
     [
-        (["--variant", "nonsense"], "composite-conv-qkv"),
-        (["--kernel_size", "8"], "odd"),
-        (["--variant", "none", "absolute", "--kernel_size", "9"], "--kernel_size has no use"),
-        (["--variant", "none", "canon", "--beyond", "zero"], "--beyond has no use"),
-        (["--variant", "dilated-hybrid", "--attention_layer", "5"], "beyond the model's 4 layers"),
-        (["--steps", "5", "--warmup_steps", "6"], "--warmup_steps 6 is above --steps 5"),
-        (["--lr", "nan"], "--lr"),
-        (["--device", "abacus"], "--device abacus"),
-        (["--corpus", "no-such-corpus"], "no-such-corpus"),
-        (["--stepz", "5"], "--stepz"),
+        ("--variant nonsense", "composite-conv-qkv"),
+        ("--kernel_size 8", "odd"),
+        ("--variant none absolute --kernel_size 9", "--kernel_size has no use"),
+        ("--variant none canon --beyond zero", "--beyond has no use"),
+        ("--variant dilated-hybrid --attention_layer 5", "beyond the model's 4 layers"),
+        ("--steps 5 --warmup_steps 6", "--warmup_steps 6 is above --steps 5"),
+        ("--lr nan", "--lr"),
+        ("--device abacus", "--device abacus"),
+        ("--corpus no-such-corpus", "no-such-corpus"),
+        ("--stepz 5", "--stepz"),
     ],
 )
 def test_a_mistake_of_the_user_is_one_line_and_nothing_is_written(
-    complete, refused, tmp_path, monkeypatch, arguments, words
+    complete, refused, tmp_path, monkeypatch, line, words
 ):
     monkeypatch.chdir(tmp_path)
-    assert words in refused(pretrain.main, *complete(*arguments))
+    assert words in refused(pretrain.main, *complete(*line.split()))
     assert not list(tmp_path.iterdir())
 
 

@@ -128,6 +128,8 @@ def killed_before_its_log(monkeypatch):
 
 # --- A program in another process, and in this one ------------------------------------------------
 
+needs_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals and forks")
+
 
 def start_process(function, *arguments):
     """Call a function in another process: a fork of a server that has imported the project once."""

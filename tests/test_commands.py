@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from conftest import needs_signals
 from support import runs
 from support.commands import StopSignals, UserError, run_command
 from support.devices import is_of_torchrun
@@ -36,7 +37,7 @@ def test_a_mistake_in_the_code_keeps_its_traceback(error):
     assert caught.traceback[-1].name == "main"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
+@needs_signals
 def test_the_first_stop_signal_is_remembered_and_the_second_one_acts_at_once():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), StopSignals() as stop:

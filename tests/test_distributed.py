@@ -11,13 +11,13 @@ import pytest
 from torch import distributed
 
 import pretrain
-from conftest import assert_same_run, start_process
+from conftest import assert_same_run, needs_signals, start_process
 from model import SIZES
 from model_helpers import TINIER
 from support.commands import run_command
 from support.files import load_checkpoint
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no forks and no such signals")
+pytestmark = needs_signals
 
 
 # --- Processes as torchrun starts them ------------------------------------------------------------

@@ -30,48 +30,28 @@ def unpack(packed):
     return torch.from_numpy(numbers.astype(np.float32)).reshape(packed["shape"])
 
 
-def softmax(scores):
-    return scores.double().softmax(dim=-1)
-
-
 # --- The maps, made again from the numbers in the page --------------------------------------------
-
-
-def term_scores(term, i, beyond):
-    """What a term of the page adds to the scores of query i: (N,)."""
-    rows = unpack(term["rows"])  # (N, K) or (1, K)
-    rows = rows.expand(N, -1)
-    scores = torch.zeros(N)
-    for j in range(N):
-        owner, r = i, j - i
-        if term["belongs_to"] == "key":
-            owner, r = j, i - j
-        t = references.column(r, rows.shape[-1], beyond)
-        if t is not None:
-            scores[j] = rows[owner, t]
-    return scores
 
 
 def map_of_attention(head, beyond):
     """(N, N): the softmax of the content and of what the terms add."""
     scores = unpack(head["content"])
     for term in head["terms"]:
-        scores = scores + torch.stack([term_scores(term, i, beyond) for i in range(N)])
-    return softmax(scores)
+        rows = unpack(term["rows"]).expand(N, -1)  # (N, K) or (1, K) -> (N, K)
+        adds = references.key_scores if term["belongs_to"] == "key" else references.relative_scores
+        scores = scores + adds(rows, N, beyond)
+    return scores.double().softmax(dim=-1)
 
 
 def map_of_convolution(head):
     """(N, N): the weight of token j in z_i."""
     (term,) = head["terms"]
-    p = softmax(unpack(term["rows"])).expand(N, -1)  # (N, K)
-    k = p.shape[-1] // 2
-    weights = torch.zeros(N, N, dtype=torch.float64)
-    for i in range(N):
-        for r in range(-k, k + 1):
-            j = i + r * head["dilation"]
-            if 0 <= j < N:
-                weights[i, j] = p[i, r + k]
-    return weights
+    rows = unpack(term["rows"]).double().expand(N, -1)  # (N, K)
+    values = torch.eye(N).double()  # so that z_i is the weights themselves
+    dilation = head["dilation"]
+    return torch.stack(
+        [references.convolve_at(rows[i], values, i, dilation, causal=False) for i in range(N)]
+    )
 
 
 def maps_of(run, layer):

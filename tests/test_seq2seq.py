@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from conftest import log_of, needs_signals
 from lab import seq2seq, translation
 
 TOY = ("--steps", 4, "--device", "cpu", "--variant", "dynamicconv")
@@ -27,12 +28,11 @@ def files_of(folder):
     """What a run leaves, without times and machines."""
     weights = torch.load(folder / "model.pt", weights_only=True)
     results = json.loads((folder / "test.json").read_text())
-    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    losses = [(line["step"], line["loss"]) for line in log if "loss" in line]
+    losses = [(line["step"], line["loss"]) for line in log_of(folder) if "loss" in line]
     return {name: x.tolist() for name, x in weights.items()}, results["dev"], losses
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
+@needs_signals
 def test_a_run_stopped_in_both_of_its_parts_equals_a_whole_one(run_program, monkeypatch, tmp_path):
     """Pre-training by spans, then training on 50 pairs."""
     options = (*TOY, "--pretrain", 4, "--examples", 50)

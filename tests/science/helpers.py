@@ -3,6 +3,7 @@
 import sys
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -17,8 +18,10 @@ B, H, d = 4, 4, 2
 C = H * d
 K = 5  # k = 2
 VOCABULARY = 30
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
 WITH_BEYOND = [(name, "clip") for name in VARIANTS]
 WITH_BEYOND += [(name, "zero") for name, variant in VARIANTS.items() if variant.uses_beyond]
+every_variant_and_beyond = pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
 
 
 # --- Numbers --------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ import data
 import pretrain
 from attention import VARIANTS, Mixer, Variant
 from helpers import (
-    WITH_BEYOND,
     assert_equals_loops,
     assert_near,
+    every_variant_and_beyond,
     go_in_blocks,
     mixer_config,
     small_model,
@@ -54,7 +54,7 @@ def tokens(length=N, batch=2):
 # --- Every mixer ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
+@every_variant_and_beyond
 def test_a_causal_mixer_equals_its_loops_in_values_and_gradients(monkeypatch, variant, beyond):
     """Whole, and in blocks; layer 1 has the dilation 2."""
     assert_equals_loops(variant, 6, beyond, causal=True)
@@ -75,7 +75,7 @@ def test_a_mixer_that_does_not_know_causal_is_refused_with_its_name(monkeypatch)
 # --- Every model ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
+@every_variant_and_beyond
 def test_the_future_changes_nothing_and_every_prefix_gives_the_same(monkeypatch, variant, beyond):
     """The second half says more: a convolution whose input is shifted passes the first one only."""
     go_in_blocks(monkeypatch, 30, 8)

@@ -72,8 +72,7 @@ def small_text(tmp_path_factory):
 @pytest.fixture(scope="session")
 def on_small_text(small_text):
     """The words of a command line: this text, on the CPU."""
-    text = ["--corpus", str(small_text.file), "--cache_dir", str(small_text.cache)]
-    return [*text, "--device", "cpu"]
+    return words_of("--device cpu --corpus", small_text.file, "--cache_dir", small_text.cache)
 
 
 def log_of(folder):
@@ -154,6 +153,14 @@ def kill(process, number, begun, pause):
     return process.exitcode
 
 
+def words_of(*parts):
+    """The words of a command line. A part that begins with "--" may be several words."""
+    words = []
+    for part in map(str, parts):
+        words += part.split() if part.startswith("--") else [part]
+    return words
+
+
 class Outcome(NamedTuple):
     code: int  # exit code
     out: str  # standard output
@@ -162,10 +169,9 @@ class Outcome(NamedTuple):
 
 @pytest.fixture
 def run_program(capsys):
-    """run_program(pretrain.main, "--steps", 5) -> Outcome(code, out, error).
+    """run_program(pretrain.main, "--steps 5") -> Outcome(code, out, error).
 
-    It does what `python pretrain.py --steps 5` does, without starting another Python. The arguments
-    may be strings, numbers and paths.
+    It does what `python pretrain.py --steps 5` does, without starting another Python.
     """
 
     def call(main, *arguments):
@@ -173,7 +179,7 @@ def run_program(capsys):
         from support.commands import run_command
 
         with pytest.raises(SystemExit) as stop:
-            run_command(lambda: main([str(argument) for argument in arguments]))
+            run_command(lambda: main(words_of(*arguments)))
         out, error = capsys.readouterr()
         # As Python does when it ends: a text is printed, and the exit code is 1.
         code = stop.value.code

@@ -33,8 +33,7 @@ class Mean(Mixer):
 @pytest.fixture
 def options(on_small_text, tmp_path):
     """A short run on a small text."""
-    training = ["--vocab_size", 60, "--steps", 4, "--dtype", "fp32"]
-    return [*on_small_text, *training, "--out_dir", tmp_path]
+    return [*on_small_text, "--vocab_size 60 --steps 4 --dtype fp32 --out_dir", tmp_path]
 
 
 def test_a_mistake_in_a_new_mixer_shows_its_file_and_line(
@@ -49,7 +48,7 @@ def test_a_mistake_in_a_new_mixer_shows_its_file_and_line(
 
     # the error is no SystemExit with one line: it leaves the program, and Python prints it
     with pytest.raises(ValueError) as caught:
-        run_program(pretrain.main, *options, "--variant", "mean")
+        run_program(pretrain.main, *options, "--variant mean")
     frames = traceback.extract_tb(caught.tb)
     assert "B, N = x.shape" in [frame.line for frame in frames if frame.filename == str(file)]
 

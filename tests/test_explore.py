@@ -282,7 +282,7 @@ def test_a_port_that_cannot_be_had_is_one_line(tmp_path, refused):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert f"port {port}" in refused(explore.main, tmp_path, "--port", port, "--no_browser")
-    assert "'70000'" in refused(explore.main, tmp_path, "--port", 70000, "--no_browser")
+    assert "'70000'" in refused(explore.main, tmp_path, "--port 70000 --no_browser")
 
 
 # --- The page -------------------------------------------------------------------------------------

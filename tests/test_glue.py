@@ -15,7 +15,7 @@ import torch
 import glue
 import pretrain
 import toy.glue
-from conftest import assert_same_weights, kill, start_process
+from conftest import assert_same_weights, kill, start_process, words_of
 from glue import LabelledPairs, classify, predict
 from model import BertConfig, BertForClassification, BertForMaskedLM, save_run
 from model_helpers import TINIER, toy_tokenizer
@@ -71,7 +71,7 @@ def small_tasks():
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory):
     """Options: the toy tasks. All tests share their files."""
-    return ["--data_dir", "toy", "--cache_dir", tmp_path_factory.mktemp("cache"), "--device", "cpu"]
+    return ["--device cpu --data_dir toy --cache_dir", tmp_path_factory.mktemp("cache")]
 
 
 def write_run(folder, tokenizer, seed=0):
@@ -88,7 +88,7 @@ def run(tokenizer, tmp_path):
 
 def call(*words):
     """Call glue.py."""
-    glue.main([str(word) for word in words])
+    glue.main(words_of(*words))
 
 
 def results(run, name="glue"):
@@ -232,7 +232,7 @@ def published(tokenizer, on_cpu, tmp_path_factory):
     run = write_run(tmp_path_factory.mktemp("published") / "run", tokenizer)
     with pytest.MonkeyPatch.context() as patch:
         notes = Notes(patch)
-        call("finetune", run, *on_cpu, "--dtype", "fp32", "--seeds", 42)
+        call("finetune", run, *on_cpu, "--dtype fp32 --seeds 42")
     return run, notes
 
 
@@ -296,8 +296,7 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
         return result
 
     monkeypatch.setattr(glue, "evaluate", make_up)
-    options = ["--dtype", "fp32", "--epochs", 2, "--lr", 0.01]
-    call("finetune", run, *on_cpu, *options, "--seeds", 42, 97)
+    call("finetune", run, *on_cpu, "--dtype fp32 --epochs 2 --lr 0.01 --seeds 42 97")
 
     # where they started; from MNLI they also have the pooler
     pretrained = torch.load(run / "model.pt", weights_only=True)
@@ -318,7 +317,7 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
     monkeypatch.setattr(glue, "predict", made_up_answers)
     monkeypatch.setattr(glue, "write_zip", lambda path, predictions: written.update(predictions))
     call("predict", run, *on_cpu)
-    folder, formats = glue.task_files(SimpleNamespace(data_dir=Path("toy"), cache_dir=on_cpu[3]))
+    folder, formats = glue.task_files(SimpleNamespace(data_dir=Path("toy"), cache_dir=on_cpu[1]))
     assert len(SUBMISSION) == 11
     for file, (name, split, _) in SUBMISSION.items():
         best = 42 if file in ("MNLI-m.tsv", "AX.tsv") else 97
@@ -340,7 +339,7 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
 ):
     """SIGKILL and SIGTERM in turn."""
     uninterrupted = shutil.copytree(run, tmp_path / "uninterrupted")
-    options = [*on_cpu, "--seeds", 42, 97, "--task", "mnli", "rte", "--epochs", 8]
+    options = [*on_cpu, "--seeds 42 97 --task mnli rte --epochs 8"]
     call("finetune", uninterrupted, *options)
     codes = []
     for number in [signal.SIGKILL, signal.SIGTERM] * 2:
@@ -361,11 +360,10 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
 
 
 def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_cpu):
-    options = [*on_cpu, "--task", "mnli", "rte", "--epochs", 2]
     processes = []
-    for seeds in ((42, 97), (834, 622)):
-        words = ["finetune", run, *options, "--seeds", *seeds]
-        processes.append(start_process(be_glue, *words))
+    for seeds in ("42 97", "834 622"):
+        options = f"--task mnli rte --epochs 2 --seeds {seeds}"
+        processes.append(start_process(be_glue, "finetune", run, *on_cpu, options))
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
@@ -391,12 +389,12 @@ def test_results_of_other_settings_code_or_models_are_refused_and_never_mixed(
     if not change.startswith("--"):
         refused(glue.main, "predict", run, *on_cpu)
         change = "--seeds 97"
-    options = ["finetune", run, *on_cpu, *f"--task cola --dtype fp32 {change}".split()]
+    options = ["finetune", run, *on_cpu, f"--task cola --dtype fp32 {change}"]
     refused(glue.main, *options)
     assert results(run) == before
 
     # another name is the way out
-    call(*options, "--name", "other")
+    call(*options, "--name other")
     assert len(results(run, "other")) == 1
 
 
@@ -406,8 +404,7 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
     run = shutil.copytree(published[0], tmp_path / "run")
     for path in run.glob("glue/rte*"):
         path.unlink()
-    words = "--dtype fp32 --seeds 42 --task rte --epochs 1"
-    options = ["finetune", run, *on_cpu, *words.split()]
+    options = ["finetune", run, *on_cpu, "--dtype fp32 --seeds 42 --task rte --epochs 1"]
     with monkeypatch.context() as patch:
         patch.setitem(glue.CODE, "glue.py", "another digest")
         refused(glue.main, *options)
@@ -436,5 +433,5 @@ def test_processes_of_torchrun_take_turns_over_the_runs_and_seeds(run, on_cpu, m
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, seeds in (("0", (42, 834)), ("1", (42, 834, 97))):
         monkeypatch.setenv("RANK", rank)
-        call("finetune", run, *on_cpu, "--task", "wnli", "--epochs", 1, "--seeds", 42, 97, 834)
+        call("finetune", run, *on_cpu, "--task wnli --epochs 1 --seeds 42 97 834")
         assert set(results(run)) == {f"wnli-seed{seed}.json" for seed in seeds}

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 import pretrain
+from conftest import words_of
 from data import prepare_corpus
 from lab import lengths
 from model import load_run
@@ -25,9 +26,8 @@ def corpus(small_text):
 def runs(on_small_text, tmp_path_factory):
     """Two steps of alibi, absolute and fixed with sequences of 16 tokens: {variant: folder}."""
     folder = tmp_path_factory.mktemp("lengths")
-    options = [*on_small_text, "--steps", 2, "--batch_size", 4, "--seq_len", 16, "--dtype", "fp32"]
-    options += ["--variant", "alibi", "absolute", "fixed", "--out_dir", folder]
-    pretrain.main([str(option) for option in options])
+    options = "--steps 2 --batch_size 4 --seq_len 16 --dtype fp32 --variant alibi absolute fixed"
+    pretrain.main(words_of(*on_small_text, options, "--out_dir", folder))
     return {name: folder / f"corpus-{name}" for name in ("alibi", "absolute", "fixed")}
 
 
@@ -112,4 +112,4 @@ def test_the_end_weights_are_divided_and_the_others_stay(N, end):
     ],
 )
 def test_a_mistake_of_the_user_is_one_line(options, runs, on_small_text, refused):
-    refused(lengths.main, runs["alibi"], *options.split(), *on_small_text)
+    refused(lengths.main, runs["alibi"], options, *on_small_text)

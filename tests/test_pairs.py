@@ -160,7 +160,7 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     for name, good in (("a", "the dog was tired."), ("b", "\u4e00 \u4e8c")):
         (tmp_path / name / "mine").mkdir(parents=True)
         (tmp_path / name / "mine" / "u.jsonl").write_text(line() + line("v", good=good))
-    options = ["--device", "cpu", "--data", tmp_path / "a/mine"]
+    options = ["--device cpu --data", tmp_path / "a/mine"]
     files = [folder / "pairs" / "mine.json" for folder in runs]
     assert "[UNK]" not in run_program(pairs.main, *runs, *options).out
     before = [path.read_text() for path in files]
@@ -170,7 +170,7 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     assert [each["pairs"] for each in json.loads(before[0])["paradigms"]] == [1, 1]
 
     assert "mean of 2 paradigms" in run_program(pairs.main, *runs, *options, "--table").out
-    compared = run_program(pairs.main, *runs, *options, "--compare", "composite", "fixed")
+    compared = run_program(pairs.main, *runs, *options, "--compare composite fixed")
     assert "composite - fixed" in compared.out and "(no interval)" in compared.out
 
     # other pairs, and then another model

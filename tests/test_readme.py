@@ -13,7 +13,7 @@ import textwrap
 import pytest
 
 from attention import VARIANTS, Variant, composite_attention
-from conftest import ROOT
+from conftest import ROOT, words_of
 from support.glue_table import PUBLISHED
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -168,12 +168,10 @@ def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 75
 
 
-def test_the_examples_train_from_the_command_line(copy_with_examples, small_text, tmp_path):
+def test_the_examples_train_from_the_command_line(copy_with_examples, on_small_text, tmp_path):
     examples = ["fixed-key", "local-mean", "kerple", "leaning", "primer", "convbert-released"]
-    arguments = ["pretrain.py", "--variant", *examples, "--steps", "2"]
-    arguments += ["--corpus", str(small_text.file)]
-    arguments += ["--cache_dir", str(small_text.cache), "--out_dir", str(tmp_path / "runs")]
-    arguments += ["--batch_size", "4", "--device", "cpu"]
+    options = f"--steps 2 --batch_size 4 --variant {' '.join(examples)} --out_dir"
+    arguments = words_of("pretrain.py", *on_small_text, options, tmp_path / "runs")
     done = run_in(copy_with_examples, *arguments)
     assert done.returncode == 0, done.stderr
     for variant in examples:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pretrain
-from conftest import ROOT
+from conftest import ROOT, words_of
 from lab import report
 from support.files import sha256_of
 from support.statistics import holm
@@ -55,8 +55,8 @@ def run_record(variant="none", seed=0, loss=2.0, glue=(), pairs=None, **settings
 @pytest.fixture
 def trained(on_small_text, tmp_path):
     """A run of two steps, with a result of glue.py and one of lab.pairs."""
-    options = [*on_small_text, "--variant", "fixed", "--steps", 2]
-    pretrain.main([str(word) for word in [*options, "--seq_len", 16, "--out_dir", tmp_path]])
+    options = "--variant fixed --steps 2 --seq_len 16 --out_dir"
+    pretrain.main(words_of(*on_small_text, options, tmp_path))
     folder = tmp_path / "corpus-fixed"
     digest = sha256_of(folder / "model.pt")[:12]
     results = {

@@ -356,11 +356,6 @@ def test_held_out_pairs_that_are_also_training_pairs_are_counted(tmp_path):
 # --- Batches --------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_as_wide_as_a_multiple_of_eight_and_never_wider_than_the_limit(small):
-    assert {small.batch(0, step, 8).shape[1] for step in range(50)} == {16, 24}
-    assert data.batch_width(97, 100) == 100
-
-
 def test_a_batch_is_the_same_in_any_order_of_asking_and_from_a_fresh_corpus(tmp_path):
     corpus = corpus_of(tmp_path, numbered_text([6] * 40))
     asked = list(itertools.product((0, 1), range(30), (8, 16)))  # (seed, step, batch_size)

@@ -22,6 +22,7 @@ from model_helpers import call_of_mixer, small_model, word_tokenizer, write_run
 SENTENCE = "the cat was tired . the dogs were tired . the cat"
 N = 14  # tokens of the sentence, [CLS] and [SEP] included
 H = 4
+WITH_BLANKS = "the [MASK] was tired . the dogs [MASK]"  # without an end mark
 
 
 def unpack(packed):
@@ -75,36 +76,6 @@ def values_of(mixer, x, attention_mask):
     return split_heads(mixer.value(x), H)[0]
 
 
-# --- The numbers are the model's ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("variant", list(VARIANTS))
-def test_the_maps_of_the_page_times_the_values_give_what_the_mixer_gives(tmp_path, variant):
-    """For every variant; what is added outside the score is set to 0 in the model."""
-    model = write_run(tmp_path, variant)
-    for name, parameter in model.named_parameters():
-        if name.endswith("relative_value.s") or "mixer.depthwise" in name:
-            torch.nn.init.zeros_(parameter)
-    save_run(tmp_path, model, word_tokenizer())
-    run = explore.describe_run(tmp_path, SENTENCE)
-    ids, _ = look.encode_sentence(model, word_tokenizer(), SENTENCE)
-
-    for layer in (1, 2):
-        maps = maps_of(run, layer)  # (H, N, N)
-        assert maps.shape == (H, N, N)
-        mixer = model.bert.layers[layer - 1].mixer
-        with torch.no_grad():
-            x, attention_mask, expected = call_of_mixer(model, ids, layer)
-            z = maps.float() @ values_of(mixer, x, attention_mask)  # (H, N, d)
-            result = mixer.output(z.transpose(0, 1).flatten(1))  # (N, H, d) -> (N, C)
-        torch.testing.assert_close(result, expected[0], atol=1e-4, rtol=1e-4)
-
-
-# --- The answers, and terms that are switched off -------------------------------------------------
-
-WITH_BLANKS = "the [MASK] was tired . the dogs [MASK]"  # without an end mark
-
-
 def check_answers(answers, model):
     """{token: [(word, probability), ...]} of WITH_BLANKS is what model.py gives, to 1e-6."""
     expected = fill_in(model, word_tokenizer(), WITH_BLANKS)
@@ -114,11 +85,40 @@ def check_answers(answers, model):
         assert [p for _, p in found] == pytest.approx([p for _, p in best], abs=1e-6)
 
 
-@pytest.mark.parametrize("variant", ["composite", "convbert", "dynamicconv"])
-def test_the_answers_of_the_page_are_those_of_model_py(tmp_path, variant):
+# --- The numbers are the model's ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_the_maps_of_the_page_times_the_values_give_what_the_mixer_gives(tmp_path, variant):
+    """For every variant; what is added outside the score is set to 0 in the model.
+
+    Self-attention: they are the maps of lab.look, too. And the answers are those of model.py.
+    """
     model = write_run(tmp_path, variant)
+    for name, parameter in model.named_parameters():
+        if name.endswith("relative_value.s") or "mixer.depthwise" in name:
+            torch.nn.init.zeros_(parameter)
+    save_run(tmp_path, model, word_tokenizer())
+    run = explore.describe_run(tmp_path, SENTENCE)
+    ids, _ = look.encode_sentence(model, word_tokenizer(), SENTENCE)
+
+    for layer in (1, 2):
+        maps = maps_of(run, layer).float()  # (H, N, N)
+        assert maps.shape == (H, N, N)
+        mixer = model.bert.layers[layer - 1].mixer
+        if isinstance(mixer, attention.SelfAttention):
+            looked = torch.from_numpy(look.attention_map(model, ids, layer))
+            torch.testing.assert_close(looked, maps, atol=1e-5, rtol=0)
+        with torch.no_grad():
+            x, attention_mask, expected = call_of_mixer(model, ids, layer)
+            z = maps @ values_of(mixer, x, attention_mask)  # (H, N, d)
+            result = mixer.output(z.transpose(0, 1).flatten(1))  # (N, H, d) -> (N, C)
+        torch.testing.assert_close(result, expected[0], atol=1e-4, rtol=1e-4)
     for answers in explore.describe_run(tmp_path, WITH_BLANKS)["answers"]:
         check_answers(answers, model)
+
+
+# --- The answers, and terms that are switched off -------------------------------------------------
 
 
 def test_a_left_to_right_model_shows_the_next_words_after_every_token():

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tokenizers.implementations import BertWordPieceTokenizer
 
 import model
-from conftest import ROOT
+from conftest import ROOT, words_of
 from lab import huggingface
 from model import load_run
 from model_helpers import WORDS, word_tokenizer, write_run
@@ -174,9 +174,13 @@ def write_checkpoint(folder, kind="bert", tensors=None, **changes):
 # --- Import ---------------------------------------------------------------------------------------
 
 
+def convert(*words):
+    huggingface.main(words_of(*words))
+
+
 def imported_logits(folder, run):
     """Logits of an imported checkpoint, by the published ids: (N, V) in float64."""
-    huggingface.main(["import", str(folder), str(run)])
+    convert("import", folder, run)
     imported, tokenizer = load_run(run)
     new_ids = torch.tensor([tokenizer.token_to_id(piece) for piece in PIECES])
     input_ids, token_types = some_input()
@@ -252,7 +256,7 @@ def test_a_checkpoint_without_a_head_keeps_its_encoder_and_fills_no_blanks(
     encoder = {name: value for name, value in tensors.items() if name.startswith("electra.")}
     folder = write_checkpoint(tmp_path / "electra", "electra", encoder)
     run = tmp_path / "run"
-    huggingface.main(["import", str(folder), str(run)])
+    convert("import", folder, run)
     assert "no masked-LM head" in capsys.readouterr().out
     assert "no masked-LM head" in refused(model.main, run, "the [MASK] was tired.")
 
@@ -262,7 +266,7 @@ def test_a_checkpoint_without_a_head_keeps_its_encoder_and_fills_no_blanks(
 
     # exported, it is the encoder alone
     pytest.importorskip("safetensors")
-    huggingface.main(["export", str(run), str(tmp_path / "published")])
+    convert("export", run, tmp_path / "published")
     exported = huggingface.read_tensors(tmp_path / "published")
     names = {name.replace("electra.", "bert.") for name in encoder}
     assert exported.keys() == names  # its embeddings have the hidden size: it is a BERT
@@ -311,7 +315,7 @@ def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
     pytest.importorskip("safetensors")
     run = tmp_path / "run"
     model = write_run(run, variant, embedding_size=embedding_size)
-    huggingface.main(["export", str(run), str(tmp_path / "published")])
+    convert("export", run, tmp_path / "published")
     config = json.loads((tmp_path / "published/config.json").read_text())
     tensors = huggingface.read_tensors(tmp_path / "published")
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
@@ -322,7 +326,7 @@ def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
     assert (pair.ids, pair.type_ids) == ([2, 5, 3, 10, 3], [0, 0, 0, 1, 1])
 
     # `none` comes back as `absolute`
-    huggingface.main(["import", str(tmp_path / "published"), str(tmp_path / "again")])
+    convert("import", tmp_path / "published", tmp_path / "again")
     again, again_tokenizer = load_run(tmp_path / "again")
     assert again.config.variant == variant.replace("none", "absolute")
     assert again_tokenizer.to_str() == word_tokenizer().to_str()

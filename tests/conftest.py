@@ -65,7 +65,7 @@ def small_text(tmp_path_factory):
         lines.append("")  # the end of a document
 
     file = folder / "corpus.txt"
-    file.write_text("\n".join(lines), encoding="utf-8")
+    file.write_text("\n".join(lines), "utf-8")
     return SmallText(file, folder / "cache")
 
 
@@ -77,8 +77,13 @@ def on_small_text(small_text):
 
 def log_of(folder):
     """The records of a run's log; the first one holds its settings."""
-    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (folder / "log.jsonl").read_text("utf-8").splitlines()
     return [json.loads(line) for line in lines]
+
+
+def rows_of(table):
+    """The cells of a table that is written as text, one row per line."""
+    return [line.split() for line in table.strip().splitlines()]
 
 
 def content_of(folder):

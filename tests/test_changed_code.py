@@ -41,7 +41,7 @@ def test_a_mistake_in_a_new_mixer_shows_its_file_and_line(
 ):
     """A wrong unpacking is a ValueError, as a UserError is."""
     file = tmp_path / "my_mixer.py"
-    file.write_text(MIXER, encoding="utf-8")
+    file.write_text(MIXER, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     mixer = importlib.import_module("my_mixer").Mean
     monkeypatch.setitem(attention.VARIANTS, "mean", attention.Variant("mean", mixer=mixer))
@@ -69,9 +69,9 @@ def edit(tmp_path, monkeypatch):
         shutil.copy(ROOT / name, copies)
 
     def call(old, new):
-        text = (copies / "attention.py").read_text(encoding="utf-8")
+        text = (copies / "attention.py").read_text("utf-8")
         assert old in text
-        (copies / "attention.py").write_text(text.replace(old, new, 1), encoding="utf-8")
+        (copies / "attention.py").write_text(text.replace(old, new, 1), "utf-8")
         monkeypatch.setattr(runs, "ROOT", copies)
         code = runs.code_digests(*pretrain.CODE)
         monkeypatch.setattr(pretrain.Trainer.__init__, "__defaults__", (code, None))

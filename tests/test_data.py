@@ -33,10 +33,12 @@ def write(path, content):
     return str(path)
 
 
-def corpus_of(folder, text, seq_len=32, **settings):
-    """Prepare a corpus of one text file."""
-    path = write(folder / "text.txt", text)
-    return prepare_corpus([path], folder / "cache", seq_len, **settings)
+def corpus_of(folder, text=None, seq_len=32, **settings):
+    """Prepare a corpus of one text file; without a text, the file is there already."""
+    path = folder / "text.txt"
+    if text is not None:
+        write(path, text)
+    return prepare_corpus([str(path)], folder / "cache", seq_len, **settings)
 
 
 def sentence_with_numbers(document, sentence):
@@ -210,14 +212,14 @@ def test_the_cache_is_read_again_until_the_text_changes(tmp_path, monkeypatch):
     first = corpus_of(tmp_path, text)
     with monkeypatch.context() as patch:
         patch.delattr(data, "fill_cache")  # nothing can be prepared
-        again = prepare_corpus([str(tmp_path / "text.txt")], tmp_path / "cache", 16)
+        again = corpus_of(tmp_path, seq_len=16)
     assert np.array_equal(again.tokens, first.tokens)
 
     # another text, and one of the same length that was written at another time
     changed = corpus_of(tmp_path, text + " more")
     path = write(tmp_path / "text.txt", text + " less")
     os.utime(path, ns=(0, 10**18))
-    corrected = prepare_corpus([path], tmp_path / "cache", 32)
+    corrected = corpus_of(tmp_path)
     assert len({first.fingerprint, changed.fingerprint, corrected.fingerprint}) == 3
 
 
@@ -228,11 +230,10 @@ def test_a_preparation_that_is_killed_leaves_nothing_that_looks_finished(tmp_pat
     def killed(*arguments):
         raise Killed
 
-    arguments = [write(tmp_path / "text.txt", numbered_text([4] * 9))], tmp_path / "cache", 32
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(data, "write_meta", killed)
-        prepare_corpus(*arguments)
-    assert prepare_corpus(*arguments).counts["sentences"] == 36
+        corpus_of(tmp_path, numbered_text([4] * 9))
+    assert corpus_of(tmp_path).counts["sentences"] == 36
 
 
 # --- Texts that cannot be used --------------------------------------------------------------------
@@ -362,7 +363,7 @@ def test_a_batch_is_the_same_in_any_order_of_asking_and_from_a_fresh_corpus(tmp_
     first = {key: corpus.batch(*key) for key in asked}
 
     random.Random(0).shuffle(asked)
-    fresh = prepare_corpus([str(tmp_path / "text.txt")], tmp_path / "cache", 32)
+    fresh = corpus_of(tmp_path)
     for key in asked:
         assert torch.equal(first[key], fresh.batch(*key)), key
 

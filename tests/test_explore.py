@@ -289,7 +289,7 @@ def test_a_port_that_cannot_be_had_is_one_line(tmp_path, refused):
 
 
 def test_the_page_reaches_nothing_but_its_own_server_and_what_is_typed_is_text():
-    page = explore.TEMPLATE.read_text(encoding="utf-8")
+    page = explore.TEMPLATE.read_text("utf-8")
     policy = page[page.index("default-src") :].split('"')[0]
     assert "default-src 'none'; connect-src 'self';" in policy
     assert "http" not in policy and "*" not in policy
@@ -300,7 +300,7 @@ def test_the_page_reaches_nothing_but_its_own_server_and_what_is_typed_is_text()
 def test_a_sentence_cannot_become_a_part_of_the_page():
     sentence = "</script><script>alert(1)</script> </SCRIPT > <!-- <script> \"'\\ &lt; <b>bold</b>"
     page = explore.make_page(sentence, [])
-    template = explore.TEMPLATE.read_text(encoding="utf-8")
+    template = explore.TEMPLATE.read_text("utf-8")
     assert page.count("<") == template.count("<")
     start = page.index('<script type="application/json" id="data">')
     text = page[page.index(">", start) + 1 : page.index("</script", start)]

@@ -15,7 +15,7 @@ import torch
 import glue
 import pretrain
 import toy.glue
-from conftest import assert_same_weights, kill, start_process, words_of
+from conftest import assert_same_weights, kill, rows_of, start_process, words_of
 from glue import LabelledPairs, classify, predict
 from model import BertConfig, BertForClassification, BertForMaskedLM, save_run
 from model_helpers import TINIER, toy_tokenizer
@@ -27,16 +27,20 @@ CPU = torch.device("cpu")
 TRAIN_ROWS, OTHER_ROWS = 200, 24  # of every task
 
 # Chang table 5 (WNLI: the released code): epochs, batch size, learning rate, where a task starts
+TABLE_5 = """
+    cola   3   32   3e-4  None
+    sst-2  3   32   3e-4  None
+    mrpc   3   32   3e-4  mnli
+    sts-b  10  32   3e-4  mnli
+    qqp    4   128  3e-4  None
+    mnli   4   128  3e-4  None
+    qnli   3   32   1e-4  None
+    rte    10  32   3e-4  mnli
+    wnli   5   32   3e-4  None
+"""
 TABLE_5 = {
-    "cola": (3, 32, 3e-4, None),
-    "sst-2": (3, 32, 3e-4, None),
-    "mrpc": (3, 32, 3e-4, "mnli"),
-    "sts-b": (10, 32, 3e-4, "mnli"),
-    "qqp": (4, 128, 3e-4, None),
-    "mnli": (4, 128, 3e-4, None),
-    "qnli": (3, 32, 1e-4, None),
-    "rte": (10, 32, 3e-4, "mnli"),
-    "wnli": (5, 32, 3e-4, None),
+    name: (int(epochs), int(batch_size), float(lr), start)
+    for name, epochs, batch_size, lr, start in rows_of(TABLE_5)
 }
 
 
@@ -95,7 +99,7 @@ def results(run, name="glue"):
     """{file: record} of a run's results, without what differs between two equal runs."""
     records = {}
     for path in sorted((run / name).glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text("utf-8"))
         records[path.name] = (record["settings"], record["result"])
     return records
 
@@ -256,7 +260,7 @@ def test_fine_tuning_uses_the_published_settings(published, name):
     dropouts = [x for x in notes.models[job].modules() if isinstance(x, torch.nn.Dropout)]
     assert dropouts and {dropout.p for dropout in dropouts} == {0.1}
     settings, _ = results(run)[f"{name}-seed42.json"]
-    assert (settings["batch_size"], settings["start"]) == (batch_size, start)
+    assert (settings["batch_size"], str(settings["start"])) == (batch_size, start)
     assert (settings["seq_len"], settings["changed"]) == (128, [])
 
 

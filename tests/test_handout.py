@@ -21,6 +21,12 @@ def rows_after(marker, text=EXAMPLE):
     return [line.strip("| ").split(" | ") for line in table.strip().splitlines()[2:]]
 
 
+def numbers_after(marker):
+    """The numbers of an example's table, without the names of its rows."""
+    rows = rows_after(f"example: {marker}")
+    return torch.tensor([[float(x) for x in row[1:]] for row in rows]).double()
+
+
 def assert_printed(marker, computed):
     """Each printed number is the computed one, rounded to the digits that are printed."""
     printed = [row[1:] for row in rows_after(f"example: {marker}")]
@@ -32,12 +38,11 @@ def assert_printed(marker, computed):
 
 def test_the_worked_example_is_what_the_code_computes():
     """Every table follows from the vectors and from w."""
-    vectors = torch.tensor([[float(x) for x in row[1:]] for row in rows_after("example: vectors")])
-    w = torch.tensor([[float(x) for x in row[1:]] for row in rows_after("example: w")])
-    q, k, v = vectors.double().split(2, dim=1)  # (N, d) each
+    q, k, v = numbers_after("vectors").split(2, dim=1)  # (N, d) each
+    w = numbers_after("w")  # (d, K)
 
     # the two maps, and their sum
-    rows = q @ w.double()  # (N, K)
+    rows = q @ w  # (N, K)
     position = scores_by_index(rows, 4)  # (N, N)
     content = q @ k.t()  # (N, N)
     assert_printed("rows", rows)

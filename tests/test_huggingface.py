@@ -408,7 +408,7 @@ def test_a_mistake_of_the_user_is_one_line(refused, tmp_path, monkeypatch):
 def test_the_examples_of_a_document_run(name, tmp_path, monkeypatch):
     write_run(tmp_path / "runs/composite")
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / name).read_text(encoding="utf-8")
+    text = (ROOT / name).read_text("utf-8")
     examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert examples
     for example in examples:

@@ -8,8 +8,8 @@ import torch
 
 import toy.pairs
 from lab import pairs
-from model import BertConfig, BertForMaskedLM, save_run
-from model_helpers import SMALL, toy_tokenizer
+from model import save_run
+from model_helpers import small_model, toy_tokenizer
 from support.commands import UserError
 
 # --- Tokenizers and models ------------------------------------------------------------------------
@@ -29,10 +29,8 @@ def piece_tokenizer():
 
 def random_model(tokenizer, variant="composite", seed=0):
     """A small model whose weights are so large that its scores differ clearly."""
-    torch.manual_seed(seed)
     vocab_size = tokenizer.get_vocab_size()
-    config = BertConfig(variant=variant, vocab_size=vocab_size, **{**SMALL, "max_length": 64})
-    model = BertForMaskedLM(config).eval()
+    model = small_model(variant, seed, vocab_size=vocab_size, max_length=64)
     for parameter in model.parameters():
         if parameter.ndim == 2:
             parameter.data *= 4
@@ -96,9 +94,8 @@ def test_a_model_without_positions_is_right_in_exactly_half_where_order_decides(
     toy_word_tokenizer, name
 ):
     tested = toy.pairs.zero_shot_pairs(name, 6)
-    scores = pairs.score_pairs(
-        random_model(toy_word_tokenizer, "none"), toy_word_tokenizer, tested, 4_096
-    )
+    model = random_model(toy_word_tokenizer, "none")
+    scores = pairs.score_pairs(model, toy_word_tokenizer, tested, 4_096)
     assert pairs.judge(scores)["accuracy"] == 50
 
 
@@ -120,7 +117,7 @@ def test_a_folder_is_read_by_paradigm_and_sorted_by_phenomenon(tmp_path):
     """A sentence may hold any character; empty lines and hidden files are skipped."""
     first = line("v", "z", "a\u2028b.", "b a.").replace("\\u2028", "\u2028")
     text = f"\n{first}\n" + line("v", "z", "c.", "d.")
-    (tmp_path / "1.jsonl").write_text(text, encoding="utf-8")
+    (tmp_path / "1.jsonl").write_text(text, "utf-8")
     (tmp_path / "2.jsonl").write_text(line("u", "a", "e.", "f."))
     (tmp_path / "._1.jsonl").write_bytes(b"\xff")
     assert pairs.read_paradigms(str(tmp_path), None) == [

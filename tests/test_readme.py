@@ -16,7 +16,7 @@ from attention import VARIANTS, Variant, composite_attention
 from conftest import ROOT, words_of
 from support.glue_table import PUBLISHED
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [*DOCUMENTS, *sorted((ROOT / "course").glob("*.md"))]
 
@@ -44,13 +44,13 @@ def test_the_table_of_the_paper_has_its_variants():
 
 def anchors_of(path):
     """The names of a page's headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), flags=re.M)
+    headings = re.findall(r"^#+ (.+)$", path.read_text("utf-8"), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_relative_link_leads_to_a_file_and_a_heading(page):
-    for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8")):
         if not target.startswith("https://"):
             file, _, anchor = target.partition("#")
             path = page.parent / file if file else page
@@ -63,8 +63,8 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page):
 
 def test_every_output_of_the_tour_is_recorded():
     """Each line that a program prints, here and in README, is a line of results/tour.txt."""
-    recorded = (ROOT / "results/tour.txt").read_text(encoding="utf-8").splitlines()
-    tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
+    recorded = (ROOT / "results/tour.txt").read_text("utf-8").splitlines()
+    tour = (ROOT / "docs/tour.md").read_text("utf-8")
     outputs = re.findall(r"^    (\[MASK\].*|step .*|  [\d,]+ parameters.*|  if all.*)$", tour, re.M)
     outputs += re.findall(r"^    (\w+ \w+: held-out loss .*)$", tour, re.M)
     assert len(outputs) == 14
@@ -79,7 +79,7 @@ def test_every_output_of_the_tour_is_recorded():
 
 def test_the_small_task_of_the_tour_is_learned_by_dynamic():
     """The code as printed, with a tenth of its steps. Not knowing which side gives 52.5 %."""
-    tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
+    tour = (ROOT / "docs/tour.md").read_text("utf-8")
     lesson = {}
     exec(re.search(r"```python\n(.*?)```", tour, flags=re.DOTALL)[1], lesson)
     settings = {**lesson["SETTINGS"], "steps": 150}
@@ -92,7 +92,7 @@ def test_the_small_task_of_the_tour_is_learned_by_dynamic():
 def commands_of(path):
     """The commands of a document that run a program of this project, without their comments."""
     commands = []
-    for line in path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+    for line in path.read_text("utf-8").replace("\\\n", " ").splitlines():
         line = line.strip().removeprefix("$ ").removeprefix("OMP_NUM_THREADS=1 ")
         if re.match(r"python (\w+\.py|-m lab\.\w+) ", line):
             commands.append(shlex.split(line, comments=True))
@@ -137,7 +137,7 @@ def copy_with_examples(tmp_path_factory):
     examples = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     assert len(examples) == 1
     for name in ("docs/extend.md", "docs/differences.md"):
-        text = (ROOT / name).read_text(encoding="utf-8")
+        text = (ROOT / name).read_text("utf-8")
         examples += re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(examples) == 6
     with open(copy / "attention.py", "a", encoding="utf-8") as file:

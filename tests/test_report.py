@@ -152,7 +152,7 @@ def records_of(*files):
 
 
 def json_of(name):
-    return json.loads((ROOT / f"results/{name}.json").read_text(encoding="utf-8"))
+    return json.loads((ROOT / f"results/{name}.json").read_text("utf-8"))
 
 
 def means(files, measures, variants=None):
@@ -334,7 +334,7 @@ def test_the_tables_of_the_documents_are_those_of_the_records():
     """Every row of every table between <!-- table: name --> and <!-- end -->, to the character."""
     found = set()
     for path in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text("utf-8")
         for name, table in re.findall(r"<!-- table: (\S+) -->(.*?)<!-- end -->", text, re.DOTALL):
             lines = [line for line in table.splitlines() if line.startswith("| ")]
             _, *rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]

@@ -261,10 +261,11 @@ def test_the_penalty_of_length_is_chosen_on_val_and_bleu_is_that_of_the_test_set
     monkeypatch.setattr(seq2seq, "translate", written_with)
     monkeypatch.setattr(seq2seq, "bleu", lambda written, right: scores[right[0], written[1]])
     model = small_seq2seq()
-    pairs = {"val": [("v", "v")], "test": [("t", "t")]}
-    found = seq2seq.test(model, None, pairs, True, CPU, torch.float32)["BLEU"]
-    assert (found["set"], found["penalty"], found["beam"]) == ("test", 1.4, 5.0)
-
+    v, t = [("v", "v")], [("t", "t")]
     # with one set only, nothing can be chosen
-    found = seq2seq.test(model, None, {"dev": [("t", "t")]}, True, CPU, torch.float32)["BLEU"]
-    assert (found["set"], found["penalty"], found["beam"]) == ("dev", 1.0, 7.0)
+    for pairs, expected in (
+        ({"val": v, "test": t}, ("test", 1.4, 5.0)),
+        ({"dev": t}, ("dev", 1.0, 7.0)),
+    ):
+        found = seq2seq.test(model, None, pairs, True, CPU, torch.float32)["BLEU"]
+        assert (found["set"], found["penalty"], found["beam"]) == expected

@@ -47,6 +47,12 @@ class SmallText(NamedTuple):
     file: Path  # 80 documents of 12 short sentences about five people
     cache: Path  # an empty folder, for the token ids
 
+    def corpus(self, seq_len):
+        # imported here, as in run_program
+        from data import prepare_corpus
+
+        return prepare_corpus([str(self.file)], self.cache, seq_len)
+
 
 @pytest.fixture(scope="session")
 def small_text(tmp_path_factory):

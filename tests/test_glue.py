@@ -112,9 +112,8 @@ def labelled(tokenizer, a, b, labels, seq_len=64):
 def random_pairs(tokenizer, count=40):
     """LabelledPairs of 1 to 12 words in each sentence; the labels alternate."""
     rng = random.Random(0)
-    texts = []
-    for _ in range(2 * count):
-        texts.append(" ".join(rng.choices(["the dog", "cats"], k=rng.randint(1, 6))))
+    texts = [rng.choices(["the dog", "cats"], k=rng.randint(1, 6)) for _ in range(2 * count)]
+    texts = [" ".join(words) for words in texts]
     labels = [row % 2 for row in range(count)]
     return labelled(tokenizer, texts[:count], texts[count:], labels)
 

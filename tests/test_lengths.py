@@ -7,7 +7,6 @@ from torch.nn import functional as F
 
 import pretrain
 from conftest import words_of
-from data import prepare_corpus
 from lab import lengths
 from model import load_run
 from model_helpers import small_model
@@ -19,7 +18,7 @@ LONGEST = 65
 
 @pytest.fixture(scope="module")
 def corpus(small_text):
-    return prepare_corpus([str(small_text.file)], small_text.cache, 16)
+    return small_text.corpus(16)
 
 
 @pytest.fixture(scope="module")

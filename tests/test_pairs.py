@@ -83,10 +83,11 @@ def test_scores_are_those_of_the_definition_with_batches_of_any_size(
 
 
 # paradigms whose two sentences have the same words, or whose pairs have twins
-ORDER_DECIDES = []
-for name, (phenomenon, _) in toy.pairs.PARADIGMS.items():
-    if phenomenon not in toy.pairs.WORDS_DECIDE:
-        ORDER_DECIDES.append(name)
+ORDER_DECIDES = [
+    name
+    for name, (phenomenon, _) in toy.pairs.PARADIGMS.items()
+    if phenomenon not in toy.pairs.WORDS_DECIDE
+]
 
 
 @pytest.mark.parametrize("name", ORDER_DECIDES)

@@ -1,5 +1,6 @@
 """pretrain.py: the seeds of steps, whole runs, resuming, failures, folders, the command line."""
 
+import itertools
 import math
 import os
 import signal
@@ -19,7 +20,6 @@ from conftest import (
     start_process,
     words_of,
 )
-from data import prepare_corpus
 from model import SIZES, load_run
 from model_helpers import TINIER
 from support.commands import run_command
@@ -51,7 +51,7 @@ def start(complete, run_program, monkeypatch):
 
 @pytest.fixture
 def corpus(small_text):
-    return prepare_corpus([str(small_text.file)], small_text.cache, 32)
+    return small_text.corpus(32)
 
 
 # --- Seeds and recipes ----------------------------------------------------------------------------
@@ -62,12 +62,8 @@ def test_the_seeds_of_steps_have_not_changed_and_are_all_different():
     assert pretrain.step_seed(0, 0, "masks") == 3602406798727307485
     assert pretrain.step_seed(3, 5, "dropout") == 6899826213405961356
 
-    seeds = set()
-    for seed in range(10):
-        for step in range(100):
-            for stream in ("masks", "dropout", "weights"):
-                seeds.add(pretrain.step_seed(seed, step, stream))
-    assert len(seeds) == 3000
+    every = itertools.product(range(10), range(100), ("masks", "dropout", "weights"))
+    assert len({pretrain.step_seed(*each) for each in every}) == 3000
 
 
 def recipe_of(line):

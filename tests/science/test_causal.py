@@ -16,12 +16,12 @@ from attention import VARIANTS, Mixer, Variant
 from helpers import (
     assert_equals_loops,
     assert_near,
+    every_beyond,
     every_variant_and_beyond,
     go_in_blocks,
     mixer_config,
     small_model,
 )
-from kernels import BEYOND
 from lab import look, pairs
 from model import BertConfig, BertForClassification, continue_text
 from model_helpers import toy_tokenizer
@@ -185,7 +185,7 @@ def test_the_classifier_reads_the_last_real_token():
     assert_near(model(ids, ids != PAD), expected, 1e-6)
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
+@every_beyond
 def test_maps_have_no_weight_after_the_query_and_kernels_end_at_the_token_itself(beyond):
     model = small_model("composite", kernel_size=5, beyond=beyond, causal=True).float()
     ids = tokens(9, batch=1)

@@ -172,6 +172,10 @@ def words_of(*parts):
     return words
 
 
+class Killed(BaseException):
+    """What a kill is to the program: nothing runs after it."""
+
+
 class Outcome(NamedTuple):
     code: int  # exit code
     out: str  # standard output

@@ -7,11 +7,10 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from attention import VARIANTS
 from model import BertConfig, BertForMaskedLM, save_run
-from support.tokenizer import train_tokenizer
+from support.tokenizer import SPECIAL_TOKENS, train_tokenizer
 from toy import language
 
-SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = SPECIAL_TOKENS + ["the", "cat", "dogs", "was", "were", "tired", "."]
+WORDS = [*SPECIAL_TOKENS, "the", "cat", "dogs", "was", "were", "tired", "."]
 SMALL = {
     "layers": 2,
     "hidden_size": 32,
@@ -68,7 +67,7 @@ def word_tokenizer():
     ids = {word: i for i, word in enumerate(WORDS)}
     tokenizer = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.add_special_tokens(SPECIAL_TOKENS)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
 
 

@@ -13,7 +13,7 @@ import torch
 
 import data
 import toy.language
-from conftest import start_process
+from conftest import Killed, start_process
 from data import prepare_corpus
 from support.commands import UserError
 from support.corpus import read_paragraphs, split_sentences
@@ -224,9 +224,6 @@ def test_the_cache_is_read_again_until_the_text_changes(tmp_path, monkeypatch):
 
 
 def test_a_preparation_that_is_killed_leaves_nothing_that_looks_finished(tmp_path, monkeypatch):
-    class Killed(BaseException):
-        """What a kill is to the program: nothing runs after it."""
-
     def killed(*arguments):
         raise Killed
 

@@ -69,11 +69,12 @@ def maps_of(run, layer):
 def values_of(mixer, x, attention_mask):
     """The values (H, N, d) that the maps of a mixer are multiplied with."""
     if isinstance(mixer, attention.GatedConvolution):
-        return split_heads(mixer.gate(x, attention_mask), H)[0]
-    if isinstance(mixer, attention.SelfAttention):
-        _, _, value = mixer.project(x, attention_mask)  # (1, N, C)
-        return split_heads(value, H)[0]
-    return split_heads(mixer.value(x), H)[0]
+        values = mixer.gate(x, attention_mask)  # (1, N, C)
+    elif isinstance(mixer, attention.SelfAttention):
+        _, _, values = mixer.project(x, attention_mask)
+    else:
+        values = mixer.value(x)
+    return split_heads(values, H)[0]
 
 
 def check_answers(answers, model):

@@ -65,9 +65,10 @@ def small_text(tmp_path_factory):
     lines = []
     for _ in range(80):
         for _ in range(6):
-            first = f"{pick(names).title()} {pick(verbs)} {pick(names)}."
-            second = f"{pick(names).title()} {pick(verbs)} {pick(names)} too."
-            lines.append(f"{first} {second}")
+            lines.append(
+                f"{pick(names).title()} {pick(verbs)} {pick(names)}. "
+                f"{pick(names).title()} {pick(verbs)} {pick(names)} too."
+            )
         lines.append("")  # the end of a document
 
     file = folder / "corpus.txt"
@@ -113,9 +114,9 @@ def assert_same_run(out_dir, expected, tolerance=0.0):
     results = []
     for folder in folders:
         records = log_of(folder)
-        tokens = records[-2]["tokens"]  # of the last steps; their evaluation comes after them
+        # the tokens of the last steps; their evaluation comes after them
         evaluations = [record for record in records if "held_out_loss" in record]
-        results.append([tokens, *evaluations])
+        results.append([records[-2]["tokens"], *evaluations])
     for one, other in zip(*results, strict=True):
         assert one == pytest.approx(other, rel=0, abs=tolerance)
     assert_same_weights(*(folder / "model.pt" for folder in folders), tolerance)

@@ -120,15 +120,14 @@ def wrapped(paragraphs):
 def test_a_book_with_wrapped_lines_gives_the_sentences_of_the_book_with_one_paragraph_a_line(
     tmp_path, capsys
 ):
-    plain = sentences(text_file(tmp_path, "\n".join(PARAGRAPHS), "plain.txt"))
+    plain = sentences(text_file(tmp_path, "\n".join(PARAGRAPHS)))
     assert len(plain) == 1 and len(plain[0]) == 90
-    path = text_file(tmp_path, wrapped(PARAGRAPHS), "wrapped.txt")
-    assert sentences(path) == plain
+    assert sentences(text_file(tmp_path, wrapped(PARAGRAPHS))) == plain
     assert "lines are joined" in capsys.readouterr().out
 
     # several empty lines: a chapter
     chapters = wrapped(PARAGRAPHS[:20]) + "\n\n\n" + wrapped(PARAGRAPHS[20:])
-    path = text_file(tmp_path, chapters, "chapters.txt")
+    path = text_file(tmp_path, chapters)
     assert sentences(path) == [plain[0][:60], plain[0][60:]]
 
 

@@ -131,10 +131,8 @@ def test_the_log_has_the_steps_and_the_evaluations_and_what_they_depend_on(start
 
 def test_each_variant_with_each_seed_is_a_run_of_its_own(start, tmp_path):
     assert start(tmp_path, "--variant none composite --seed 1 2 --steps 2").code == 0
-    losses = set()
-    for name in ("none-seed1", "none-seed2", "composite-seed1", "composite-seed2"):
-        losses.add(log_of(tmp_path / f"corpus-{name}")[-1]["held_out_loss"])
-    assert len(losses) == 4
+    names = ("none-seed1", "none-seed2", "composite-seed1", "composite-seed2")
+    assert len({log_of(tmp_path / f"corpus-{name}")[-1]["held_out_loss"] for name in names}) == 4
 
 
 # --- Resuming -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from helpers import assert_near, draw, every_variant, generator, randomise
+from helpers import assert_near, draw, every_variant, random_tokens, randomise
 from lab import seq2seq, translation
 from lab.seq2seq import Seq2Seq, beam_search, translate
 from model import BertConfig
@@ -27,10 +27,6 @@ def small_seq2seq(variant="none", V=V, **settings):
     config = BertConfig(variant, V, **sizes, **{"dropout": 0.0, **settings})
     torch.manual_seed(0)
     return randomise(Seq2Seq(config).double().eval(), std=0.3)
-
-
-def tokens(B, N, seed=0):
-    return torch.randint(5, V, (B, N), generator=generator(seed))
 
 
 # --- The layers -----------------------------------------------------------------------------------
@@ -90,7 +86,7 @@ def test_the_layers_of_none_equal_those_of_torch_with_padding_and_the_causal_mas
 @every_variant
 def test_what_is_written_depends_on_the_source_and_on_what_is_before_and_not_on_padding(variant):
     model = small_seq2seq(variant, kernel_size=5)
-    source, target = tokens(2, 9), tokens(2, 12, seed=1)
+    source, target = random_tokens(2, 9), random_tokens(2, 12, seed=1)
     hidden = model(source, target)  # (2, 12, C)
 
     for n in (1, 6, 11):

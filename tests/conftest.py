@@ -84,8 +84,8 @@ def on_small_text(small_text):
 
 def log_of(folder):
     """The records of a run's log; the first one holds its settings."""
-    lines = (folder / "log.jsonl").read_text("utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    text = (folder / "log.jsonl").read_text("utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def rows_of(table):

@@ -43,17 +43,17 @@ def corpus_of(folder, text=None, seq_len=32, **settings):
 
 def sentence_with_numbers(document, sentence):
     """A sentence that occurs once in the text; its length depends on its number."""
-    words = [f"here d{document} s{sentence}"] + ["ends"] * (sentence % 5)
-    return " ".join(words)
+    return f"here d{document} s{sentence}" + " ends" * (sentence % 5)
 
 
 def numbered_text(sentence_counts):
     """A text with one document per count, in which each sentence is different."""
-    documents = []
+    text = ""
     for document, count in enumerate(sentence_counts):
-        lines = [sentence_with_numbers(document, sentence) for sentence in range(count)]
-        documents.append("\n".join(lines))
-    return "\n\n".join(documents)
+        for sentence in range(count):
+            text += sentence_with_numbers(document, sentence) + "\n"
+        text += "\n"
+    return text
 
 
 def text_of_many_words():
@@ -269,8 +269,7 @@ def test_pairs_are_neighbours_within_a_document_and_share_no_sentence(small):
     for document, count in enumerate(SMALL_COUNTS):
         for sentence in range(0, count - 1, 2):
             first = sentence_with_numbers(document, sentence)
-            second = sentence_with_numbers(document, sentence + 1)
-            expected.append((first, second))
+            expected.append((first, sentence_with_numbers(document, sentence + 1)))
     assert pairs == expected
 
 

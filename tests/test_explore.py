@@ -179,8 +179,8 @@ def test_without_the_content_the_terms_alone_make_the_map(tmp_path, beyond):
 @pytest.fixture
 def server(tmp_path):
     """A server of the run a, beside which is a run b."""
-    for name, variant in [("a", "composite"), ("b", "none")]:
-        write_run(tmp_path / name, variant)
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", "none")
     server = explore.PageServer(("127.0.0.1", 0), explore.Exchange)
     server.runs = [str(tmp_path / "a")]
     server.daemon_threads = False  # server_close waits for them
@@ -264,7 +264,7 @@ def test_a_mistake_in_the_page_is_one_line_and_the_next_question_is_answered(ser
 
 
 def test_only_127_0_0_1_is_served(tmp_path, run_program, monkeypatch):
-    write_run(tmp_path, "composite")
+    write_run(tmp_path)
     served = []
 
     def ended_by_ctrl_c(server):
@@ -279,7 +279,7 @@ def test_only_127_0_0_1_is_served(tmp_path, run_program, monkeypatch):
 
 
 def test_a_port_that_cannot_be_had_is_one_line(tmp_path, refused):
-    write_run(tmp_path, "composite")
+    write_run(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert f"port {port}" in refused(explore.main, tmp_path, "--port", port, "--no_browser")

@@ -36,11 +36,10 @@ def test_kernels_are_the_softmax_of_beta_and_of_what_the_query_makes_without_it(
 @pytest.fixture
 def run(tmp_path):
     """A run of composite-depthwise."""
-    folder = tmp_path / "run"
-    write_run(folder, "composite-depthwise")
+    write_run(tmp_path, "composite-depthwise")
     log = [{"settings": {"steps": 2}}, {"step": 1, "loss": 3.0}, {"step": 2, "held_out_loss": 2.5}]
-    (folder / "log.jsonl").write_text("\n".join(json.dumps(line) for line in log))
-    return folder
+    (tmp_path / "log.jsonl").write_text("\n".join(json.dumps(line) for line in log))
+    return tmp_path
 
 
 @pytest.mark.parametrize("name", ["attention", "fixed", "depthwise", "dynamic", "loss"])

@@ -23,11 +23,15 @@ MADE_BY = {"device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}
 
 def pair_entries(accuracies):
     """Entries of minimal pairs. accuracies: {paradigm: accuracy}."""
-    entries = []
-    for paradigm, accuracy in accuracies.items():
-        scores = {"pll": {"accuracy": accuracy, "ties": 0}}
-        entries.append({"paradigm": paradigm, "phenomenon": "p", "pairs": 200, "scores": scores})
-    return entries
+    return [
+        {
+            "paradigm": paradigm,
+            "phenomenon": "p",
+            "pairs": 200,
+            "scores": {"pll": {"accuracy": accuracy, "ties": 0}},
+        }
+        for paradigm, accuracy in accuracies.items()
+    ]
 
 
 def glue_record(score, seed=42, lr=3e-4, model="m"):

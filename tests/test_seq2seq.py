@@ -68,8 +68,7 @@ def test_a_trained_model_translates_and_others_are_refused(run_program, refused,
     assert "not a run of lab.seq2seq" in refused(seq2seq.main, tmp_path, "the dog")
     assert "name a run and a text" in refused(seq2seq.main, folder)
     assert "more than 62 tokens" in refused(seq2seq.main, folder, "the dog " * 40)
-    line = refused(seq2seq.main, f"{TOY} 5 --out_dir", tmp_path)
-    assert "steps 4 there, 5 here" in line
+    assert "steps 4 there, 5 here" in refused(seq2seq.main, f"{TOY} 5 --out_dir", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,11 @@ def test_a_beam_that_holds_everything_equals_exhaustive_search(penalty):
     assert [score for score, _ in found] == pytest.approx([score for score, _ in expected])
 
 
-def test_without_a_finished_target_the_best_beginning_is_the_translation():
+def test_targets_are_different_and_have_one_end_and_nothing_finished_gives_the_best_beginning():
+    table = {(): {A: 0.5, B_: 0.3, SEP: 0.2}, (A,): {A: 0.9, SEP: 0.1}, (A, A): {A: 1.0}}
+    (found,) = beam_search(of_table(table), [3], beam=3, penalty=1.0)
+    assert len({tuple(ids) for _, ids in found}) == len(found) == 3
+    assert not any(SEP in ids for _, ids in found)
     endless = {(): {A: 0.6, B_: 0.4}}
     assert beam_search(of_table(endless), [1], beam=2, penalty=1.0)[0][0][1] == [A]
 

@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import random
+import shlex
 import sys
 import time
 from contextlib import contextmanager
@@ -46,6 +47,12 @@ class SmallText(NamedTuple):
     file: Path  # 80 documents of 12 short sentences about five people
     cache: Path  # an empty folder, for the token ids
 
+    def corpus(self, seq_len):
+        # imported here, as in run_program
+        from data import prepare_corpus
+
+        return prepare_corpus([str(self.file)], self.cache, seq_len)
+
 
 @pytest.fixture(scope="session")
 def small_text(tmp_path_factory):
@@ -58,27 +65,32 @@ def small_text(tmp_path_factory):
     lines = []
     for _ in range(80):
         for _ in range(6):
-            first = f"{pick(names).title()} {pick(verbs)} {pick(names)}."
-            second = f"{pick(names).title()} {pick(verbs)} {pick(names)} too."
-            lines.append(f"{first} {second}")
+            lines.append(
+                f"{pick(names).title()} {pick(verbs)} {pick(names)}. "
+                f"{pick(names).title()} {pick(verbs)} {pick(names)} too."
+            )
         lines.append("")  # the end of a document
 
     file = folder / "corpus.txt"
-    file.write_text("\n".join(lines), encoding="utf-8")
+    file.write_text("\n".join(lines), "utf-8")
     return SmallText(file, folder / "cache")
 
 
 @pytest.fixture(scope="session")
 def on_small_text(small_text):
     """The words of a command line: this text, on the CPU."""
-    text = ["--corpus", str(small_text.file), "--cache_dir", str(small_text.cache)]
-    return [*text, "--device", "cpu"]
+    return words_of("--device cpu --corpus", small_text.file, "--cache_dir", small_text.cache)
 
 
 def log_of(folder):
     """The records of a run's log; the first one holds its settings."""
-    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    text = (folder / "log.jsonl").read_text("utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def rows_of(table):
+    """The cells of a table that is written as text, one row per line."""
+    return [line.split() for line in table.strip().splitlines()]
 
 
 def content_of(folder):
@@ -102,9 +114,9 @@ def assert_same_run(out_dir, expected, tolerance=0.0):
     results = []
     for folder in folders:
         records = log_of(folder)
-        tokens = records[-2]["tokens"]  # of the last steps; their evaluation comes after them
+        # the tokens of the last steps; their evaluation comes after them
         evaluations = [record for record in records if "held_out_loss" in record]
-        results.append([tokens, *evaluations])
+        results.append([records[-2]["tokens"], *evaluations])
     for one, other in zip(*results, strict=True):
         assert one == pytest.approx(other, rel=0, abs=tolerance)
     assert_same_weights(*(folder / "model.pt" for folder in folders), tolerance)
@@ -126,6 +138,8 @@ def killed_before_its_log(monkeypatch):
 
 
 # --- A program in another process, and in this one ------------------------------------------------
+
+needs_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals and forks")
 
 
 def start_process(function, *arguments):
@@ -151,6 +165,18 @@ def kill(process, number, begun, pause):
     return process.exitcode
 
 
+def words_of(*parts):
+    """The words of a command line. A part that begins with "--" may be several words."""
+    words = []
+    for part in map(str, parts):
+        words += part.split() if part.startswith("--") else [part]
+    return words
+
+
+class Killed(BaseException):
+    """What a kill is to the program: nothing runs after it."""
+
+
 class Outcome(NamedTuple):
     code: int  # exit code
     out: str  # standard output
@@ -159,10 +185,9 @@ class Outcome(NamedTuple):
 
 @pytest.fixture
 def run_program(capsys):
-    """run_program(pretrain.main, "--steps", 5) -> Outcome(code, out, error).
+    """run_program(pretrain.main, "--steps 5") -> Outcome(code, out, error).
 
-    It does what `python pretrain.py --steps 5` does, without starting another Python. The arguments
-    may be strings, numbers and paths.
+    It does what `python pretrain.py --steps 5` does, without starting another Python.
     """
 
     def call(main, *arguments):
@@ -170,7 +195,7 @@ def run_program(capsys):
         from support.commands import run_command
 
         with pytest.raises(SystemExit) as stop:
-            run_command(lambda: main([str(argument) for argument in arguments]))
+            run_command(lambda: main(words_of(*arguments)))
         out, error = capsys.readouterr()
         # As Python does when it ends: a text is printed, and the exit code is 1.
         code = stop.value.code
@@ -183,9 +208,14 @@ def run_program(capsys):
 
 @pytest.fixture
 def refused(run_program):
-    """refused(main, *arguments): the program refuses them. Returns the line that says why."""
+    """refused(main, *arguments): the program refuses them. Returns the line that says why.
 
-    def call(main, *arguments):
+    Or refused(main, "table RUN --name x", RUN=path): a command line, with a path for each name.
+    """
+
+    def call(main, *arguments, **paths):
+        if paths:
+            arguments = [paths.get(word, word) for word in shlex.split(*arguments)]
         outcome = run_program(main, *arguments)
         *usage, line = outcome.error.splitlines()
         if outcome.code == 2:  # argparse: the usage comes first

@@ -1,16 +1,16 @@
-"""What the tests of models share: a small model, a tokenizer whose words fit it, and a toy one."""
+"""What the tests of models share: small models and runs, a tokenizer whose words fit, a toy one."""
 
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from model import BertConfig, BertForMaskedLM
-from support.tokenizer import train_tokenizer
+from attention import VARIANTS
+from model import BertConfig, BertForMaskedLM, save_run
+from support.tokenizer import SPECIAL_TOKENS, train_tokenizer
 from toy import language
 
-SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = SPECIAL_TOKENS + ["the", "cat", "dogs", "was", "were", "tired", "."]
+WORDS = [*SPECIAL_TOKENS, "the", "cat", "dogs", "was", "were", "tired", "."]
 SMALL = {
     "layers": 2,
     "hidden_size": 32,
@@ -27,10 +27,39 @@ def small_config(variant="composite", **overrides):
     return BertConfig(**{"variant": variant, "vocab_size": len(WORDS), **SMALL, **overrides})
 
 
-def small_model(variant="composite", **overrides):
+def small_model(variant="composite", seed=1, **overrides):
     """A masked-LM model in evaluation mode. The same arguments always give the same weights."""
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     return BertForMaskedLM(small_config(variant, **overrides)).eval()
+
+
+def random_model(variant, **overrides):
+    """A small model whose weights are random and large; kernels have 5 columns."""
+    if VARIANTS[variant].has_kernel:
+        overrides = {"kernel_size": 5, **overrides}
+    model = small_model(variant, **overrides)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def write_run(folder, variant="composite", **overrides):
+    """Write the folder of a run of such a model. Returns the model."""
+    model = random_model(variant, **overrides)
+    save_run(folder, model, word_tokenizer())
+    return model
+
+
+def call_of_mixer(model, ids, layer):
+    """(x, attention_mask, y): what the mixer of a layer gets and gives as the model reads ids."""
+    noted = []
+    hook = model.bert.layers[layer - 1].mixer.register_forward_hook(
+        lambda mixer, inputs, output: noted.append((*inputs, output))
+    )
+    with torch.no_grad():
+        model.bert(ids)
+    hook.remove()
+    return noted[0]
 
 
 def word_tokenizer():
@@ -38,7 +67,7 @@ def word_tokenizer():
     ids = {word: i for i, word in enumerate(WORDS)}
     tokenizer = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.add_special_tokens(SPECIAL_TOKENS)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import textwrap
 
 import pytest
 
@@ -104,20 +105,6 @@ def test_other_json_is_refused_with_its_line(content, tmp_path):
 # --- Layouts --------------------------------------------------------------------------------------
 
 
-def book(paragraphs, width=None, after="\n"):
-    """The text of a book: each paragraph in one line, or in lines of at most `width` characters."""
-    text = ""
-    for paragraph in paragraphs:
-        line = ""
-        for word in paragraph.split():
-            if width and len(line) + len(word) >= width:
-                text += line.rstrip() + "\n"
-                line = ""
-            line += word + " "
-        text += line.rstrip() + "\n" + after
-    return text
-
-
 PARAGRAPHS = [
     f"This is paragraph {i}, which is long enough to need more than one line of the book. "
     f"It has a second sentence with other words, as most paragraphs of books have. And a third one."
@@ -125,23 +112,27 @@ PARAGRAPHS = [
 ]
 
 
+def wrapped(paragraphs):
+    """The text of a book with lines of at most 70 characters."""
+    return "\n\n".join(textwrap.fill(paragraph, 70) for paragraph in paragraphs) + "\n"
+
+
 def test_a_book_with_wrapped_lines_gives_the_sentences_of_the_book_with_one_paragraph_a_line(
     tmp_path, capsys
 ):
-    plain = sentences(text_file(tmp_path, book(PARAGRAPHS, after=""), "plain.txt"))
+    plain = sentences(text_file(tmp_path, "\n".join(PARAGRAPHS)))
     assert len(plain) == 1 and len(plain[0]) == 90
-    wrapped = text_file(tmp_path, book(PARAGRAPHS, width=70), "wrapped.txt")
-    assert sentences(wrapped) == plain
+    assert sentences(text_file(tmp_path, wrapped(PARAGRAPHS))) == plain
     assert "lines are joined" in capsys.readouterr().out
 
     # several empty lines: a chapter
-    chapters = book(PARAGRAPHS[:20], width=70) + "\n\n\n" + book(PARAGRAPHS[20:], width=70)
-    path = text_file(tmp_path, chapters, "chapters.txt")
+    chapters = wrapped(PARAGRAPHS[:20]) + "\n\n\n" + wrapped(PARAGRAPHS[20:])
+    path = text_file(tmp_path, chapters)
     assert sentences(path) == [plain[0][:60], plain[0][60:]]
 
 
 def test_empty_lines_between_all_paragraphs_are_not_documents(tmp_path, capsys):
-    path = text_file(tmp_path, book(PARAGRAPHS))
+    path = text_file(tmp_path, "\n\n".join(PARAGRAPHS))
     assert [len(document) for document in sentences(path)] == [90]
     assert "an empty line ends a paragraph" in capsys.readouterr().out
 

@@ -67,10 +67,6 @@ def test_a_wrong_function_costs_only_its_own_points(tmp_path, capsys):
         assert reason in printed
 
 
-def test_a_student_runs_the_tests_of_one_function():
-    assert main(["test", "lowest_at_padding"]) == 0
-
-
 def test_every_mistake_changes_one_piece_of_a_graded_function():
     assert {mistake.function for mistake in MISTAKES} == set(BLANKS)
     for mistake in MISTAKES:
@@ -79,16 +75,14 @@ def test_every_mistake_changes_one_piece_of_a_graded_function():
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "line",
     [
-        ["blank", str(ROOT / "lab/out")],
-        ["test", "no_such_function"],
-        ["grade", "no-such-folder"],
-        ["grade", str(ROOT / "README.md")],
-        ["grade", str(ROOT), str(ROOT / "lab"), "--gradescope", "out.json"],
+        "blank ROOT/lab/out",
+        "test no_such_function",
+        "grade no-such-folder",
+        "grade ROOT/README.md",
+        "grade ROOT ROOT/lab --gradescope out.json",
     ],
 )
-def test_a_wrong_input_ends_in_one_line(arguments, run_program):
-    outcome = run_program(main, *arguments)
-    assert outcome.code != 0
-    assert len(outcome.error.splitlines()) == 1
+def test_a_wrong_input_ends_in_one_line(line, refused):
+    refused(main, *line.replace("ROOT", str(ROOT)).split())

@@ -11,13 +11,13 @@ import pytest
 from torch import distributed
 
 import pretrain
-from conftest import assert_same_run, start_process
+from conftest import assert_same_run, needs_signals, start_process, words_of
 from model import SIZES
 from model_helpers import TINIER
 from support.commands import run_command
 from support.files import load_checkpoint
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no forks and no such signals")
+pytestmark = needs_signals
 
 
 # --- Processes as torchrun starts them ------------------------------------------------------------
@@ -46,7 +46,6 @@ def be_process(rank, port, signal_number, words):
 def run_two(words, signal_number=None):
     """Run pretrain.py in two processes. Returns their exit codes."""
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    words = [str(word) for word in words]
     processes = []
     for rank in range(2):
         processes.append(start_process(be_process, rank, store.port, signal_number, words))
@@ -59,19 +58,13 @@ def run_two(words, signal_number=None):
 
 
 @pytest.fixture
-def words(on_small_text):
-    """The command line of a small run of 20 steps in float32, without dropout."""
-    training = ["--steps", 20, "--batch_size", 8, "--seq_len", 32, "--lr", 1e-3]
-    return [*on_small_text, *training, "--dtype", "fp32"]
-
-
-@pytest.fixture
-def run_alone(monkeypatch):
-    """run_alone(words): one process, without torchrun."""
+def words(on_small_text, monkeypatch):
+    """words(folder, options): a small run of 20 steps in float32, without dropout."""
     monkeypatch.setitem(SIZES, "tiny", TINIER)
+    training = "--steps 20 --batch_size 8 --seq_len 32 --lr 1e-3 --dtype fp32"
 
-    def call(words):
-        pretrain.main([str(word) for word in words])
+    def call(folder, options="--steps 20"):
+        return words_of(*on_small_text, training, options, "--out_dir", folder)
 
     return call
 
@@ -79,27 +72,25 @@ def run_alone(monkeypatch):
 # --- Pre-training ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [["--micro_batch", 3], ["--batch_size", 1, "--steps", 21]])
-def test_two_processes_compute_what_one_computes(words, run_alone, tmp_path, options):
+@pytest.mark.parametrize("options", ["--micro_batch 3", "--batch_size 1 --steps 21"])
+def test_two_processes_compute_what_one_computes(words, tmp_path, options):
     """With micro-batches, and if most batches have fewer rows than there are processes."""
-    run_alone([*words, *options, "--out_dir", tmp_path / "alone"])
-    assert run_two([*words, *options, "--out_dir", tmp_path / "two"]) == [0, 0]
+    pretrain.main(words(tmp_path / "alone", options))
+    assert run_two(words(tmp_path / "two", options)) == [0, 0]
     assert_same_run(tmp_path / "two", tmp_path / "alone", 1e-5)
 
 
 @pytest.mark.parametrize("number, step", [(signal.SIGTERM, 9), (signal.SIGKILL, 8)])
-def test_a_signal_to_one_process_ends_all_and_two_or_one_continue(
-    words, run_alone, tmp_path, number, step
-):
+def test_a_signal_to_one_process_ends_all_and_two_or_one_continue(words, tmp_path, number, step):
     """They stop together after the step of the signal. After a kill, the run is as last saved."""
     stopped = tmp_path / "stopped"
-    codes = run_two([*words, "--out_dir", stopped], number)
+    codes = run_two(words(stopped), number)
     assert codes[0] not in (0, None) and codes[1] in (-number, 128 + number)
     assert load_checkpoint(stopped / "corpus-composite" / "train_state.pt")["step"] == step
 
-    run_alone([*words, "--out_dir", tmp_path / "alone"])
+    pretrain.main(words(tmp_path / "alone"))
     if number == signal.SIGTERM:
-        assert run_two([*words, "--out_dir", stopped]) == [0, 0]
+        assert run_two(words(stopped)) == [0, 0]
     else:
-        run_alone([*words, "--out_dir", stopped])
+        pretrain.main(words(stopped))
     assert_same_run(stopped, tmp_path / "alone", 1e-5)

@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from conftest import Killed
 from support.commands import UserError
 from support.files import FileLock, load_checkpoint, lock, replacing, save_checkpoint
-
-
-class Killed(BaseException):
-    """What a kill is to the program: nothing runs after it."""
 
 
 def test_a_file_is_the_old_one_until_the_new_one_is_complete(tmp_path):

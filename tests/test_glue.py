@@ -15,7 +15,7 @@ import torch
 import glue
 import pretrain
 import toy.glue
-from conftest import assert_same_weights, kill, start_process
+from conftest import assert_same_weights, kill, rows_of, start_process, words_of
 from glue import LabelledPairs, classify, predict
 from model import BertConfig, BertForClassification, BertForMaskedLM, save_run
 from model_helpers import TINIER, toy_tokenizer
@@ -27,16 +27,20 @@ CPU = torch.device("cpu")
 TRAIN_ROWS, OTHER_ROWS = 200, 24  # of every task
 
 # Chang table 5 (WNLI: the released code): epochs, batch size, learning rate, where a task starts
+TABLE_5 = """
+    cola   3   32   3e-4  None
+    sst-2  3   32   3e-4  None
+    mrpc   3   32   3e-4  mnli
+    sts-b  10  32   3e-4  mnli
+    qqp    4   128  3e-4  None
+    mnli   4   128  3e-4  None
+    qnli   3   32   1e-4  None
+    rte    10  32   3e-4  mnli
+    wnli   5   32   3e-4  None
+"""
 TABLE_5 = {
-    "cola": (3, 32, 3e-4, None),
-    "sst-2": (3, 32, 3e-4, None),
-    "mrpc": (3, 32, 3e-4, "mnli"),
-    "sts-b": (10, 32, 3e-4, "mnli"),
-    "qqp": (4, 128, 3e-4, None),
-    "mnli": (4, 128, 3e-4, None),
-    "qnli": (3, 32, 1e-4, None),
-    "rte": (10, 32, 3e-4, "mnli"),
-    "wnli": (5, 32, 3e-4, None),
+    name: (int(epochs), int(batch_size), float(lr), start)
+    for name, epochs, batch_size, lr, start in rows_of(TABLE_5)
 }
 
 
@@ -71,7 +75,7 @@ def small_tasks():
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory):
     """Options: the toy tasks. All tests share their files."""
-    return ["--data_dir", "toy", "--cache_dir", tmp_path_factory.mktemp("cache"), "--device", "cpu"]
+    return ["--device cpu --data_dir toy --cache_dir", tmp_path_factory.mktemp("cache")]
 
 
 def write_run(folder, tokenizer, seed=0):
@@ -88,14 +92,14 @@ def run(tokenizer, tmp_path):
 
 def call(*words):
     """Call glue.py."""
-    glue.main([str(word) for word in words])
+    glue.main(words_of(*words))
 
 
 def results(run, name="glue"):
     """{file: record} of a run's results, without what differs between two equal runs."""
     records = {}
     for path in sorted((run / name).glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text("utf-8"))
         records[path.name] = (record["settings"], record["result"])
     return records
 
@@ -108,9 +112,8 @@ def labelled(tokenizer, a, b, labels, seq_len=64):
 def random_pairs(tokenizer, count=40):
     """LabelledPairs of 1 to 12 words in each sentence; the labels alternate."""
     rng = random.Random(0)
-    texts = []
-    for _ in range(2 * count):
-        texts.append(" ".join(rng.choices(["the dog", "cats"], k=rng.randint(1, 6))))
+    texts = [rng.choices(["the dog", "cats"], k=rng.randint(1, 6)) for _ in range(2 * count)]
+    texts = [" ".join(words) for words in texts]
     labels = [row % 2 for row in range(count)]
     return labelled(tokenizer, texts[:count], texts[count:], labels)
 
@@ -232,7 +235,7 @@ def published(tokenizer, on_cpu, tmp_path_factory):
     run = write_run(tmp_path_factory.mktemp("published") / "run", tokenizer)
     with pytest.MonkeyPatch.context() as patch:
         notes = Notes(patch)
-        call("finetune", run, *on_cpu, "--dtype", "fp32", "--seeds", 42)
+        call("finetune", run, *on_cpu, "--dtype fp32 --seeds 42")
     return run, notes
 
 
@@ -256,7 +259,7 @@ def test_fine_tuning_uses_the_published_settings(published, name):
     dropouts = [x for x in notes.models[job].modules() if isinstance(x, torch.nn.Dropout)]
     assert dropouts and {dropout.p for dropout in dropouts} == {0.1}
     settings, _ = results(run)[f"{name}-seed42.json"]
-    assert (settings["batch_size"], settings["start"]) == (batch_size, start)
+    assert (settings["batch_size"], str(settings["start"])) == (batch_size, start)
     assert (settings["seq_len"], settings["changed"]) == (128, [])
 
 
@@ -296,8 +299,7 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
         return result
 
     monkeypatch.setattr(glue, "evaluate", make_up)
-    options = ["--dtype", "fp32", "--epochs", 2, "--lr", 0.01]
-    call("finetune", run, *on_cpu, *options, "--seeds", 42, 97)
+    call("finetune", run, *on_cpu, "--dtype fp32 --epochs 2 --lr 0.01 --seeds 42 97")
 
     # where they started; from MNLI they also have the pooler
     pretrained = torch.load(run / "model.pt", weights_only=True)
@@ -318,7 +320,7 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
     monkeypatch.setattr(glue, "predict", made_up_answers)
     monkeypatch.setattr(glue, "write_zip", lambda path, predictions: written.update(predictions))
     call("predict", run, *on_cpu)
-    folder, formats = glue.task_files(SimpleNamespace(data_dir=Path("toy"), cache_dir=on_cpu[3]))
+    folder, formats = glue.task_files(SimpleNamespace(data_dir=Path("toy"), cache_dir=on_cpu[1]))
     assert len(SUBMISSION) == 11
     for file, (name, split, _) in SUBMISSION.items():
         best = 42 if file in ("MNLI-m.tsv", "AX.tsv") else 97
@@ -340,7 +342,7 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
 ):
     """SIGKILL and SIGTERM in turn."""
     uninterrupted = shutil.copytree(run, tmp_path / "uninterrupted")
-    options = [*on_cpu, "--seeds", 42, 97, "--task", "mnli", "rte", "--epochs", 8]
+    options = [*on_cpu, "--seeds 42 97 --task mnli rte --epochs 8"]
     call("finetune", uninterrupted, *options)
     codes = []
     for number in [signal.SIGKILL, signal.SIGTERM] * 2:
@@ -361,11 +363,10 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
 
 
 def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_cpu):
-    options = [*on_cpu, "--task", "mnli", "rte", "--epochs", 2]
     processes = []
-    for seeds in ((42, 97), (834, 622)):
-        words = ["finetune", run, *options, "--seeds", *seeds]
-        processes.append(start_process(be_glue, *words))
+    for seeds in ("42 97", "834 622"):
+        options = f"--task mnli rte --epochs 2 --seeds {seeds}"
+        processes.append(start_process(be_glue, "finetune", run, *on_cpu, options))
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
@@ -375,12 +376,7 @@ def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_
 
 @pytest.mark.parametrize(
     "change",
-    [
-        ["--seeds", 42, "--lr", 0.5],
-        ["--seeds", 97, "--dtype", "bf16"],
-        "another model.pt",
-        "other code",
-    ],
+    ["--seeds 42 --lr 0.5", "--seeds 97 --dtype bf16", "another model.pt", "other code"],
 )
 def test_results_of_other_settings_code_or_models_are_refused_and_never_mixed(
     published, on_cpu, tokenizer, tmp_path, refused, monkeypatch, change
@@ -393,15 +389,15 @@ def test_results_of_other_settings_code_or_models_are_refused_and_never_mixed(
     if change == "other code":
         assert {"attention.py", "glue.py", "support/glue_files.py"} <= set(glue.CODE)
         monkeypatch.setitem(glue.CODE, "attention.py", "another digest")
-    if isinstance(change, str):
+    if not change.startswith("--"):
         refused(glue.main, "predict", run, *on_cpu)
-        change = ["--seeds", 97]
-    options = ["finetune", run, *on_cpu, "--task", "cola", "--dtype", "fp32", *change]
+        change = "--seeds 97"
+    options = ["finetune", run, *on_cpu, f"--task cola --dtype fp32 {change}"]
     refused(glue.main, *options)
     assert results(run) == before
 
     # another name is the way out
-    call(*options, "--name", "other")
+    call(*options, "--name other")
     assert len(results(run, "other")) == 1
 
 
@@ -411,19 +407,7 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
     run = shutil.copytree(published[0], tmp_path / "run")
     for path in run.glob("glue/rte*"):
         path.unlink()
-    options = [
-        "finetune",
-        run,
-        *on_cpu,
-        "--dtype",
-        "fp32",
-        "--seeds",
-        42,
-        "--task",
-        "rte",
-        "--epochs",
-        1,
-    ]
+    options = ["finetune", run, *on_cpu, "--dtype fp32 --seeds 42 --task rte --epochs 1"]
     with monkeypatch.context() as patch:
         patch.setitem(glue.CODE, "glue.py", "another digest")
         refused(glue.main, *options)
@@ -431,26 +415,26 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "line",
     [
-        ["RUN"],
-        ["finetune", "no-run"],
-        ["finetune", "RUN", "--task", "snli"],
-        ["finetune", "RUN", "--task", "rte", "--seeds", "7"],  # without mnli
-        ["finetune", "RUN", "--data_dir", "no-files"],
-        ["table", "RUN", "--name", "nothing-there"],
-        ["table", "RUN", "--compare", "composite", "fixed"],
-        ["table", "RUN", "--published"],  # its results are those of the toy tasks
-        ["download", "--data_dir", "toy"],
+        "RUN",
+        "finetune no-run",
+        "finetune RUN --task snli",
+        "finetune RUN --task rte --seeds 7",  # without mnli
+        "finetune RUN --data_dir no-files",
+        "table RUN --name nothing-there",
+        "table RUN --compare composite fixed",
+        "table RUN --published",  # its results are those of the toy tasks
+        "download --data_dir toy",
     ],
 )
-def test_a_user_s_mistake_is_one_line(published, refused, words):
-    refused(glue.main, *[published[0] if word == "RUN" else word for word in words])
+def test_a_user_s_mistake_is_one_line(published, refused, line):
+    refused(glue.main, line, RUN=published[0])
 
 
 def test_processes_of_torchrun_take_turns_over_the_runs_and_seeds(run, on_cpu, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, seeds in (("0", (42, 834)), ("1", (42, 834, 97))):
         monkeypatch.setenv("RANK", rank)
-        call("finetune", run, *on_cpu, "--task", "wnli", "--epochs", 1, "--seeds", 42, 97, 834)
+        call("finetune", run, *on_cpu, "--task wnli --epochs 1 --seeds 42 97 834")
         assert set(results(run)) == {f"wnli-seed{seed}.json" for seed in seeds}

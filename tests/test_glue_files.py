@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from conftest import rows_of
 from support import glue_files
 from support.commands import UserError
 from support.glue_files import (
@@ -42,27 +43,21 @@ HEADERS = {
     "rte": (PAIR + "|label", PAIR),
     "wnli": (PAIR + "|label", PAIR),
 }
-POSITIONS = {  # texts and label in train and dev; texts in test
-    "cola": ([3], 1, [1]),
-    "sst-2": ([0], 1, [1]),
-    "mrpc": ([3, 4], 0, [3, 4]),
-    "sts-b": ([7, 8], 9, [7, 8]),
-    "qqp": ([3, 4], 5, [1, 2]),
-    "mnli": ([8, 9], 11, [8, 9]),
-    "qnli": ([1, 2], 3, [1, 2]),
-    "rte": ([1, 2], 3, [1, 2]),
-    "wnli": ([1, 2], 3, [1, 2]),
-}
-ROWS = {
-    "cola": (8551, 1043, 1063),
-    "sst-2": (67349, 872, 1821),
-    "mrpc": (3668, 408, 1725),
-    "sts-b": (5749, 1500, 1379),
-    "qqp": (363846, 40430, 390965),
-    "mnli": (392702, 9815, 9832, 9796, 9847, 1104),
-    "qnli": (104743, 5463, 5463),
-    "rte": (2490, 277, 3000),
-    "wnli": (635, 71, 146),
+# the rows of each split; the columns of texts and label in train and dev, and of texts in test
+FILES = """
+    cola   8551,1043,1063                     3    1   1
+    sst-2  67349,872,1821                     0    1   1
+    mrpc   3668,408,1725                      3,4  0   3,4
+    sts-b  5749,1500,1379                     7,8  9   7,8
+    qqp    363846,40430,390965                3,4  5   1,2
+    mnli   392702,9815,9832,9796,9847,1104    8,9  11  8,9
+    qnli   104743,5463,5463                   1,2  3   1,2
+    rte    2490,277,3000                      1,2  3   1,2
+    wnli   635,71,146                         1,2  3   1,2
+"""
+FILES = {
+    name: [[int(number) for number in cell.split(",")] for cell in cells]
+    for name, *cells in rows_of(FILES)
 }
 WORDS = {  # the labels in the order of their ids; STS-B has numbers
     "mnli": ("contradiction", "entailment", "neutral"),
@@ -88,7 +83,8 @@ def label_of(name, row):
 def published_file(name, split, rows):
     """A file as it was published. Sentences are "a0", "b0"; other columns have the row's number."""
     header = HEADERS[name][0 if has_labels(split) else 1]
-    positions = POSITIONS[name][0 if has_labels(split) else 2]
+    _, with_label, [label], without = FILES[name]
+    positions = with_label if has_labels(split) else without
     if split == "diagnostic":
         header, positions = PAIR, [1, 2]
     lines = [] if header is None else [header.replace("|", "\t")]
@@ -98,13 +94,14 @@ def published_file(name, split, rows):
         for letter, position in zip("ab", positions, strict=False):
             fields[position] = f"{letter}{row}"
         if has_labels(split):
-            fields[POSITIONS[name][1]] = label_of(name, row)[0]
+            fields[label] = label_of(name, row)[0]
         lines.append("\t".join(fields))
     return "\n".join(lines) + "\n"
 
 
 def test_row_counts_are_the_published_ones():
-    assert {name: tuple(task.rows.values()) for name, task in FORMATS.items()} == ROWS
+    expected = {name: rows for name, (rows, *_) in FILES.items()}
+    assert {name: [*task.rows.values()] for name, task in FORMATS.items()} == expected
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -176,7 +173,7 @@ def test_the_broken_rows_of_qqp_are_skipped(tmp_path):
     header, *rows = published_file("qqp", "train", 2).splitlines()
     (tmp_path / "QQP").mkdir()
     lines = [header, rows[0], "1\t3\t4\tc", rows[1]]
-    (tmp_path / "QQP" / "train.tsv").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "QQP" / "train.tsv").write_text("\n".join(lines), "utf-8")
     assert read_task(with_rows("qqp", train=2), tmp_path, "train").a == ["a0", "a1"]
 
 

@@ -14,10 +14,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tokenizers.implementations import BertWordPieceTokenizer
 
 import model
-from conftest import ROOT
+from conftest import ROOT, words_of
 from lab import huggingface
-from model import load_run, save_run
-from model_helpers import WORDS, small_model, word_tokenizer
+from model import load_run
+from model_helpers import WORDS, word_tokenizer, write_run
 from support.tokenizer import Encoder
 
 # --- A published checkpoint -----------------------------------------------------------------------
@@ -174,9 +174,13 @@ def write_checkpoint(folder, kind="bert", tensors=None, **changes):
 # --- Import ---------------------------------------------------------------------------------------
 
 
+def convert(*words):
+    huggingface.main(words_of(*words))
+
+
 def imported_logits(folder, run):
     """Logits of an imported checkpoint, by the published ids: (N, V) in float64."""
-    huggingface.main(["import", str(folder), str(run)])
+    convert("import", folder, run)
     imported, tokenizer = load_run(run)
     new_ids = torch.tensor([tokenizer.token_to_id(piece) for piece in PIECES])
     input_ids, token_types = some_input()
@@ -252,7 +256,7 @@ def test_a_checkpoint_without_a_head_keeps_its_encoder_and_fills_no_blanks(
     encoder = {name: value for name, value in tensors.items() if name.startswith("electra.")}
     folder = write_checkpoint(tmp_path / "electra", "electra", encoder)
     run = tmp_path / "run"
-    huggingface.main(["import", str(folder), str(run)])
+    convert("import", folder, run)
     assert "no masked-LM head" in capsys.readouterr().out
     assert "no masked-LM head" in refused(model.main, run, "the [MASK] was tired.")
 
@@ -262,7 +266,7 @@ def test_a_checkpoint_without_a_head_keeps_its_encoder_and_fills_no_blanks(
 
     # exported, it is the encoder alone
     pytest.importorskip("safetensors")
-    huggingface.main(["export", str(run), str(tmp_path / "published")])
+    convert("export", run, tmp_path / "published")
     exported = huggingface.read_tensors(tmp_path / "published")
     names = {name.replace("electra.", "bert.") for name in encoder}
     assert exported.keys() == names  # its embeddings have the hidden size: it is a BERT
@@ -302,15 +306,6 @@ def test_an_imported_tokenizer_makes_the_same_pieces(tmp_path):
 # --- Export ---------------------------------------------------------------------------------------
 
 
-def make_run(folder, variant, **overrides):
-    """A run of a small model; every weight is random, biases too."""
-    model = small_model(variant, **overrides)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    save_run(folder, model, word_tokenizer())
-    return folder
-
-
 @pytest.mark.parametrize("embedding_size", [32, 16])
 @pytest.mark.parametrize("variant", ["absolute", "none"])
 def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
@@ -318,8 +313,9 @@ def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
 ):
     """With the tests of the import: what is exported computes the same in transformers."""
     pytest.importorskip("safetensors")
-    run = make_run(tmp_path / "run", variant, embedding_size=embedding_size)
-    huggingface.main(["export", str(run), str(tmp_path / "published")])
+    run = tmp_path / "run"
+    model = write_run(run, variant, embedding_size=embedding_size)
+    convert("export", run, tmp_path / "published")
     config = json.loads((tmp_path / "published/config.json").read_text())
     tensors = huggingface.read_tensors(tmp_path / "published")
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
@@ -330,11 +326,10 @@ def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
     assert (pair.ids, pair.type_ids) == ([2, 5, 3, 10, 3], [0, 0, 0, 1, 1])
 
     # `none` comes back as `absolute`
-    huggingface.main(["import", str(tmp_path / "published"), str(tmp_path / "again")])
-    model, tokenizer = load_run(run)
+    convert("import", tmp_path / "published", tmp_path / "again")
     again, again_tokenizer = load_run(tmp_path / "again")
     assert again.config.variant == variant.replace("none", "absolute")
-    assert again_tokenizer.to_str() == tokenizer.to_str()
+    assert again_tokenizer.to_str() == word_tokenizer().to_str()
     input_ids = torch.arange(len(WORDS))[None]
     torch.testing.assert_close(again(input_ids), model(input_ids), rtol=0, atol=1e-5)
 
@@ -390,13 +385,15 @@ def test_a_damaged_or_missing_file_is_refused_in_one_line(name, content, refused
 
 
 def test_a_mistake_of_the_user_is_one_line(refused, tmp_path, monkeypatch):
-    run = make_run(tmp_path / "run", "composite")
+    run = tmp_path / "run"
+    write_run(run)
     folder = write_checkpoint(tmp_path / "bert")
     new = tmp_path / "new"
     refused(huggingface.main, "import", folder, run)  # it is there already
     refused(huggingface.main, "import", run, new)
     refused(huggingface.main, "export", run, new)  # composite
-    refused(huggingface.main, "export", make_run(tmp_path / "other", "convbert"), new)
+    write_run(tmp_path / "other", "convbert")
+    refused(huggingface.main, "export", tmp_path / "other", new)
     assert "lab.huggingface import" in refused(model.main, folder, "the [MASK]")
 
     # weights that need a package
@@ -411,9 +408,9 @@ def test_a_mistake_of_the_user_is_one_line(refused, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["docs/huggingface.md", "docs/figures.md"])
 def test_the_examples_of_a_document_run(name, tmp_path, monkeypatch):
-    make_run(tmp_path / "runs/composite", "composite")
+    write_run(tmp_path / "runs/composite")
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / name).read_text(encoding="utf-8")
+    text = (ROOT / name).read_text("utf-8")
     examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert examples
     for example in examples:

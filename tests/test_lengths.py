@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 import pretrain
-from data import prepare_corpus
+from conftest import words_of
 from lab import lengths
 from model import load_run
 from support.tokenizer import CLS, SEP
@@ -17,17 +17,16 @@ LONGEST = 65
 
 @pytest.fixture(scope="module")
 def corpus(small_text):
-    return prepare_corpus([str(small_text.file)], small_text.cache, 16)
+    return small_text.corpus(16)
 
 
 @pytest.fixture(scope="module")
-def runs(on_small_text, tmp_path_factory):
-    """Two steps of alibi, absolute and fixed with sequences of 16 tokens: {variant: folder}."""
+def run(on_small_text, tmp_path_factory):
+    """Two steps of alibi with sequences of 16 tokens."""
     folder = tmp_path_factory.mktemp("lengths")
-    options = [*on_small_text, "--steps", 2, "--batch_size", 4, "--seq_len", 16, "--dtype", "fp32"]
-    options += ["--variant", "alibi", "absolute", "fixed", "--out_dir", folder]
-    pretrain.main([str(option) for option in options])
-    return {name: folder / f"corpus-{name}" for name in ("alibi", "absolute", "fixed")}
+    options = "--steps 2 --batch_size 4 --seq_len 16 --dtype fp32 --variant alibi --out_dir"
+    pretrain.main(words_of(*on_small_text, options, folder))
+    return folder / "corpus-alibi"
 
 
 # --- The text -------------------------------------------------------------------------------------
@@ -67,10 +66,10 @@ def sequences_cut_one_by_one(text, N):
             labels = labels[N - 1 :]
 
 
-def test_the_loss_is_the_mean_of_minus_log_p_over_all_masked_tokens(corpus, runs):
+def test_the_loss_is_the_mean_of_minus_log_p_over_all_masked_tokens(corpus, run):
     """One by one, cut from the stretches one after the other; the program has batches."""
     text = lengths.held_out_text(corpus, (20, LONGEST))
-    model, _ = load_run(runs["alibi"])
+    model, _ = load_run(run)
     got = lengths.loss_of_text(model, text, 20, torch.device("cpu"))
 
     losses = []
@@ -89,11 +88,10 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_all_masked_tokens(corpus, runs
 @pytest.mark.parametrize(
     "options",
     [
-        ["alibi", "--lengths", "8", "9999999"],
-        ["alibi", "--lengths", "4", "5", "6", "7"],
-        ["alibi", "--vocab_size", "40"],
+        "--lengths 8 9999999",
+        "--lengths 4 5 6 7",
+        "--vocab_size 40",
     ],
 )
-def test_a_mistake_of_the_user_is_one_line(options, runs, on_small_text, refused):
-    name, *options = options
-    refused(lengths.main, runs[name], *options, *on_small_text)
+def test_a_mistake_of_the_user_is_one_line(options, run, on_small_text, refused):
+    refused(lengths.main, run, options, *on_small_text)

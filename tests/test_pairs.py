@@ -8,8 +8,8 @@ import torch
 
 import toy.pairs
 from lab import pairs
-from model import BertConfig, BertForMaskedLM, save_run
-from model_helpers import SMALL, toy_tokenizer
+from model import save_run
+from model_helpers import small_model, toy_tokenizer
 from support.commands import UserError
 
 # --- Tokenizers and models ------------------------------------------------------------------------
@@ -29,10 +29,8 @@ def piece_tokenizer():
 
 def random_model(tokenizer, variant="composite", seed=0):
     """A small model whose weights are so large that its scores differ clearly."""
-    torch.manual_seed(seed)
     vocab_size = tokenizer.get_vocab_size()
-    config = BertConfig(variant=variant, vocab_size=vocab_size, **{**SMALL, "max_length": 64})
-    model = BertForMaskedLM(config).eval()
+    model = small_model(variant, seed, vocab_size=vocab_size, max_length=64)
     for parameter in model.parameters():
         if parameter.ndim == 2:
             parameter.data *= 4
@@ -85,10 +83,11 @@ def test_scores_are_those_of_the_definition_with_batches_of_any_size(
 
 
 # paradigms whose two sentences have the same words, or whose pairs have twins
-ORDER_DECIDES = []
-for name, (phenomenon, _) in toy.pairs.PARADIGMS.items():
-    if phenomenon not in toy.pairs.WORDS_DECIDE:
-        ORDER_DECIDES.append(name)
+ORDER_DECIDES = [
+    name
+    for name, (phenomenon, _) in toy.pairs.PARADIGMS.items()
+    if phenomenon not in toy.pairs.WORDS_DECIDE
+]
 
 
 @pytest.mark.parametrize("name", ORDER_DECIDES)
@@ -96,9 +95,8 @@ def test_a_model_without_positions_is_right_in_exactly_half_where_order_decides(
     toy_word_tokenizer, name
 ):
     tested = toy.pairs.zero_shot_pairs(name, 6)
-    scores = pairs.score_pairs(
-        random_model(toy_word_tokenizer, "none"), toy_word_tokenizer, tested, 4_096
-    )
+    model = random_model(toy_word_tokenizer, "none")
+    scores = pairs.score_pairs(model, toy_word_tokenizer, tested, 4_096)
     assert pairs.judge(scores)["accuracy"] == 50
 
 
@@ -120,7 +118,7 @@ def test_a_folder_is_read_by_paradigm_and_sorted_by_phenomenon(tmp_path):
     """A sentence may hold any character; empty lines and hidden files are skipped."""
     first = line("v", "z", "a\u2028b.", "b a.").replace("\\u2028", "\u2028")
     text = f"\n{first}\n" + line("v", "z", "c.", "d.")
-    (tmp_path / "1.jsonl").write_text(text, encoding="utf-8")
+    (tmp_path / "1.jsonl").write_text(text, "utf-8")
     (tmp_path / "2.jsonl").write_text(line("u", "a", "e.", "f."))
     (tmp_path / "._1.jsonl").write_bytes(b"\xff")
     assert pairs.read_folder(tmp_path) == [
@@ -160,7 +158,7 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     for name, good in (("a", "the dog was tired."), ("b", "\u4e00 \u4e8c")):
         (tmp_path / name / "mine").mkdir(parents=True)
         (tmp_path / name / "mine" / "u.jsonl").write_text(line() + line("v", good=good))
-    options = ["--device", "cpu", "--data", tmp_path / "a/mine"]
+    options = ["--device cpu --data", tmp_path / "a/mine"]
     files = [folder / "pairs" / "mine.json" for folder in runs]
     assert "[UNK]" not in run_program(pairs.main, *runs, *options).out
     before = [path.read_text() for path in files]
@@ -170,9 +168,9 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     assert [each["pairs"] for each in json.loads(before[0])["paradigms"]] == [1, 1]
 
     assert "mean of 2 paradigms" in run_program(pairs.main, *runs, *options).out
-    compared = run_program(pairs.main, *runs, *options, "--compare", "composite", "fixed")
-    assert "composite - fixed" in compared.out and "(no interval)" in compared.out
-    refused(pairs.main, *runs, *options, "--compare", "composite", "none")
+    compared = run_program(pairs.main, *runs, *options, "--compare composite fixed").out
+    assert "composite - fixed" in compared and "(no interval)" in compared
+    refused(pairs.main, *runs, *options, "--compare composite none")
 
     # other pairs, and then another model
     options[-1] = tmp_path / "b/mine"
@@ -184,13 +182,9 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        ["RUN", "--data", "nowhere"],
-        ["RUN", "--data", "EMPTY"],
-    ],
+    "line",
+    ["RUN --data nowhere", "RUN --data EMPTY"],
 )
-def test_a_mistake_of_the_user_is_one_line(runs, tmp_path, refused, options):
+def test_a_mistake_of_the_user_is_one_line(runs, tmp_path, refused, line):
     (tmp_path / "empty").mkdir()
-    names = {"RUN": runs[0], "EMPTY": tmp_path / "empty"}
-    refused(pairs.main, *[names.get(option, option) for option in options])
+    refused(pairs.main, line, RUN=runs[0], EMPTY=tmp_path / "empty")

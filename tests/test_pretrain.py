@@ -1,5 +1,6 @@
 """pretrain.py: the seeds of steps, whole runs, resuming, failures, folders, the command line."""
 
+import itertools
 import math
 import os
 import signal
@@ -15,9 +16,10 @@ from conftest import (
     kill,
     killed_before_its_log,
     log_of,
+    needs_signals,
     start_process,
+    words_of,
 )
-from data import prepare_corpus
 from model import SIZES, load_run
 from model_helpers import TINIER
 from support.commands import run_command
@@ -28,28 +30,28 @@ from support.tokenizer import PAD
 @pytest.fixture
 def complete(on_small_text):
     """complete(*arguments): the command line of a short run on the small text; dropout 0.1."""
-    training = ["--steps", 20, "--batch_size", 8, "--seq_len", 32, "--dropout", 0.1]
+    training = "--steps 20 --batch_size 8 --seq_len 32 --dropout 0.1 --dtype fp32"
 
     def call(*arguments):
-        return [str(word) for word in [*on_small_text, *training, "--dtype", "fp32", *arguments]]
+        return words_of(*on_small_text, training, *arguments)
 
     return call
 
 
 @pytest.fixture
 def start(complete, run_program, monkeypatch):
-    """start(*arguments): pretrain.py in this process, with a smaller "tiny": (code, out, error)."""
+    """start(folder, options): pretrain.py in this process, with a smaller "tiny"."""
     monkeypatch.setitem(SIZES, "tiny", TINIER)
 
-    def call(*arguments):
-        return run_program(pretrain.main, *complete(*arguments))
+    def call(folder, options="--steps 20"):
+        return run_program(pretrain.main, *complete(options, "--out_dir", folder))
 
     return call
 
 
 @pytest.fixture
 def corpus(small_text):
-    return prepare_corpus([str(small_text.file)], small_text.cache, 32)
+    return small_text.corpus(32)
 
 
 # --- Seeds and recipes ----------------------------------------------------------------------------
@@ -60,27 +62,23 @@ def test_the_seeds_of_steps_have_not_changed_and_are_all_different():
     assert pretrain.step_seed(0, 0, "masks") == 3602406798727307485
     assert pretrain.step_seed(3, 5, "dropout") == 6899826213405961356
 
-    seeds = set()
-    for seed in range(10):
-        for step in range(100):
-            for stream in ("masks", "dropout", "weights"):
-                seeds.add(pretrain.step_seed(seed, step, stream))
-    assert len(seeds) == 3000
+    every = itertools.product(range(10), range(100), ("masks", "dropout", "weights"))
+    assert len({pretrain.step_seed(*each) for each in every}) == 3000
 
 
-def recipe_of(*arguments):
-    return pretrain.recipe_for(pretrain.parse_arguments(arguments))
+def recipe_of(line):
+    return pretrain.recipe_for(pretrain.parse_arguments(line.split()))
 
 
 def test_a_recipe_is_that_of_size_and_corpus_with_the_given_values():
-    assert recipe_of() == pretrain.TOY_RECIPE
-    assert recipe_of("--corpus", "a.txt") == pretrain.RECIPES["tiny"]
-    changed = recipe_of("--lr", "0.5", "--batch_size", "3")
+    assert recipe_of("") == pretrain.TOY_RECIPE
+    assert recipe_of("--corpus a.txt") == pretrain.RECIPES["tiny"]
+    changed = recipe_of("--lr 0.5 --batch_size 3")
     assert (changed.lr, changed.batch_size, changed.seq_len) == (0.5, 3, 64)
 
     # a shorter run warms up for a tenth of its steps
-    assert recipe_of("--steps", "500").warmup_steps == 50
-    assert recipe_of("--steps", "500", "--warmup_steps", "9").warmup_steps == 9
+    assert recipe_of("--steps 500").warmup_steps == 50
+    assert recipe_of("--steps 500 --warmup_steps 9").warmup_steps == 9
 
 
 def test_on_a_gpu_more_logits_are_computed_than_any_number_of_masked_tokens(monkeypatch):
@@ -96,10 +94,9 @@ def test_on_a_gpu_more_logits_are_computed_than_any_number_of_masked_tokens(monk
 
 
 def test_a_run_learns_more_than_word_frequencies_and_leaves_a_model_that_loads(
-    complete, corpus, tmp_path
+    start, corpus, tmp_path
 ):
-    options = ["--steps", 150, "--eval_every", 150, "--dropout", 0]
-    pretrain.main(complete(*options, "--out_dir", tmp_path))
+    assert start(tmp_path, "--steps 300 --eval_every 300 --dropout 0 --lr 0.01").code == 0
     folder = tmp_path / "corpus-composite"
     records = log_of(folder)
 
@@ -118,8 +115,7 @@ def test_a_run_learns_more_than_word_frequencies_and_leaves_a_model_that_loads(
 
 
 def test_the_log_has_the_steps_and_the_evaluations_and_what_they_depend_on(start, corpus, tmp_path):
-    options = ["--steps", 7, "--eval_every", 3, "--lr", 1e-3, "--warmup_steps", 2]
-    assert start(*options, "--out_dir", tmp_path).code == 0
+    assert start(tmp_path, "--steps 7 --eval_every 3").code == 0
     first, *records = log_of(tmp_path / "corpus-composite")
     steps = [record for record in records if "loss" in record]
     evaluations = [record for record in records if "held_out_loss" in record]
@@ -128,25 +124,15 @@ def test_the_log_has_the_steps_and_the_evaluations_and_what_they_depend_on(start
 
     tokens = sum((corpus.batch(0, step, 8) != PAD).sum().item() for step in range(7))
     assert steps[-1]["tokens"] == tokens
-    assert steps[-1]["lr"] == pretrain.learning_rate(6, 7, 2, 1e-3)
     assert steps[-1]["seconds"] > steps[0]["seconds"] > 0
     assert first["settings"]["kernel_size"] == 17
     assert first["settings"]["corpus"] == corpus.fingerprint
 
 
 def test_each_variant_with_each_seed_is_a_run_of_its_own(start, tmp_path):
-    options = ["--variant", "none", "composite", "--seed", 1, 2, "--steps", 2]
-    assert start(*options, "--out_dir", tmp_path).code == 0
-    losses = set()
-    for name in ("none-seed1", "none-seed2", "composite-seed1", "composite-seed2"):
-        losses.add(log_of(tmp_path / f"corpus-{name}")[-1]["held_out_loss"])
-    assert len(losses) == 4
-
-
-def test_a_dry_run_writes_no_run(start, tmp_path):
-    outcome = start("--dry_run", "--out_dir", tmp_path / "runs")
-    assert outcome.code == 0 and "ms per step" in outcome.out
-    assert not (tmp_path / "runs").exists()
+    assert start(tmp_path, "--variant none composite --seed 1 2 --steps 2").code == 0
+    names = ("none-seed1", "none-seed2", "composite-seed1", "composite-seed2")
+    assert len({log_of(tmp_path / f"corpus-{name}")[-1]["held_out_loss"] for name in names}) == 4
 
 
 # --- Resuming -------------------------------------------------------------------------------------
@@ -158,13 +144,13 @@ def be_pretrain(words):
     run_command(lambda: pretrain.main(words))
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM or SIGKILL to send")
+@needs_signals
 def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one_to_the_bit(
     start, complete, tmp_path
 ):
     """With dropout. 200 steps are logged every 2 steps; most stops are between two lines."""
-    options = ["--steps", 200, "--eval_every", 10, "--out_dir"]
-    assert start(*options, tmp_path / "whole").code == 0
+    options = "--steps 200 --eval_every 10"
+    assert start(tmp_path / "whole", options).code == 0
 
     state = tmp_path / "broken/corpus-composite/train_state.pt"
     step = 0
@@ -173,24 +159,24 @@ def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one_to_the_bit(
         return state.exists() and load_checkpoint(state)["step"] > step
 
     for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
-        process = start_process(be_pretrain, complete(*options, tmp_path / "broken"))
+        process = start_process(be_pretrain, complete(options, "--out_dir", tmp_path / "broken"))
         code = kill(process, number, has_trained_on, pause=0.05)
         assert code in (-number, 128 + number)
         step = load_checkpoint(state)["step"]  # complete at any moment
 
-    assert start(*options, tmp_path / "broken").code == 0
+    assert start(tmp_path / "broken", options).code == 0
     assert_same_run(tmp_path / "broken", tmp_path / "whole")
 
 
 def test_a_run_killed_between_its_last_checkpoint_and_its_log_is_completed(
     start, tmp_path, monkeypatch
 ):
-    options = ["--steps", 8, "--eval_every", 8, "--out_dir"]
-    assert start(*options, tmp_path / "whole").code == 0
+    options = "--steps 8 --eval_every 8"
+    assert start(tmp_path / "whole", options).code == 0
 
     with killed_before_its_log(monkeypatch):
-        assert start(*options, tmp_path / "broken").code == 1
-    assert start(*options, tmp_path / "broken").code == 0
+        assert start(tmp_path / "broken", options).code == 1
+    assert start(tmp_path / "broken", options).code == 0
     assert_same_run(tmp_path / "broken", tmp_path / "whole")
 
 
@@ -209,7 +195,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_the_last_good_state_stays(
         return factor * true_loss(logits, targets, count)
 
     monkeypatch.setattr(pretrain, "masked_lm_loss", loss)
-    outcome = start("--eval_every", 5, "--out_dir", tmp_path)
+    outcome = start(tmp_path, "--eval_every 5")
     assert outcome.code == 1 and outcome.error.count("\n") == 1
     assert "nan at step 17" in outcome.error and "--lr" in outcome.error
     state = load_checkpoint(tmp_path / "corpus-composite/train_state.pt")
@@ -220,19 +206,19 @@ def test_a_loss_that_is_no_number_stops_the_run_and_the_last_good_state_stays(
 # --- Folders that hold something ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("other", [["--lr", 0.5], ["--steps", 9], ["--vocab_size", 30]])
+@pytest.mark.parametrize("other", ["--lr 0.5", "--steps 9", "--vocab_size 30"])
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_run_with_other_settings_is_refused_and_left_alone(
     start, tmp_path, monkeypatch, other, finished
 ):
     folder = tmp_path / "corpus-composite"
     if finished:
-        start("--steps", 3, "--out_dir", tmp_path)
+        start(tmp_path, "--steps 3")
     else:
         with killed_before_its_log(monkeypatch):
-            start("--steps", 3, "--out_dir", tmp_path)
+            start(tmp_path, "--steps 3")
     before = content_of(folder)
-    outcome = start("--steps", 3, "--out_dir", tmp_path, *other)
+    outcome = start(tmp_path, f"--steps 3 {other}")
     assert outcome.code == 1 and "belongs to another run" in outcome.error
     assert content_of(folder) == before
 
@@ -240,39 +226,39 @@ def test_a_run_with_other_settings_is_refused_and_left_alone(
 def test_a_second_pretrain_on_one_run_is_refused(start, tmp_path):
     folder = tmp_path / "corpus-composite"
     with lock(folder / "process0.lock"):
-        outcome = start("--out_dir", tmp_path)
+        outcome = start(tmp_path)
     assert outcome.code == 1 and "is in use by another process" in outcome.error
     assert [path.name for path in folder.iterdir()] == ["process0.lock"]
-    assert start("--out_dir", tmp_path, "--steps", 1).code == 0
+    assert start(tmp_path, "--steps 1").code == 0
 
 
 # --- The command line -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "arguments, words",
+    "line, words",
     [
-        (["--variant", "nonsense"], "composite-conv-qkv"),
-        (["--kernel_size", "8"], "odd"),
-        (["--variant", "none", "absolute", "--kernel_size", "9"], "--kernel_size has no use"),
-        (["--variant", "none", "canon", "--beyond", "zero"], "--beyond has no use"),
-        (["--variant", "dilated-hybrid", "--attention_layer", "5"], "beyond the model's 4 layers"),
-        (["--steps", "5", "--warmup_steps", "6"], "--warmup_steps 6 is above --steps 5"),
-        (["--lr", "nan"], "--lr"),
-        (["--device", "abacus"], "--device abacus"),
-        (["--corpus", "no-such-corpus"], "no-such-corpus"),
-        (["--stepz", "5"], "--stepz"),
+        ("--variant nonsense", "composite-conv-qkv"),
+        ("--kernel_size 8", "odd"),
+        ("--variant none absolute --kernel_size 9", "--kernel_size has no use"),
+        ("--variant none canon --beyond zero", "--beyond has no use"),
+        ("--variant dilated-hybrid --attention_layer 5", "beyond the model's 4 layers"),
+        ("--steps 5 --warmup_steps 6", "--warmup_steps 6 is above --steps 5"),
+        ("--lr nan", "--lr"),
+        ("--device abacus", "--device abacus"),
+        ("--corpus no-such-corpus", "no-such-corpus"),
+        ("--stepz 5", "--stepz"),
     ],
 )
 def test_a_mistake_of_the_user_is_one_line_and_nothing_is_written(
-    complete, refused, tmp_path, monkeypatch, arguments, words
+    complete, refused, tmp_path, monkeypatch, line, words
 ):
     monkeypatch.chdir(tmp_path)
-    assert words in refused(pretrain.main, *complete(*arguments))
+    assert words in refused(pretrain.main, *complete(line))
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
+@needs_signals
 def test_a_signal_during_the_last_evaluation_finishes_the_run_and_ends_the_command(
     start, tmp_path, monkeypatch
 ):
@@ -283,7 +269,6 @@ def test_a_signal_during_the_last_evaluation_finishes_the_run_and_ends_the_comma
         return true_evaluate(*arguments)
 
     monkeypatch.setattr(pretrain, "evaluate", evaluate)
-    options = ["--steps", 3, "--eval_every", 3, "--seed", 0, 1, "--out_dir", tmp_path]
-    assert start(*options).code == 143
+    assert start(tmp_path, "--steps 3 --eval_every 3 --seed 0 1").code == 143
     assert not (tmp_path / "corpus-composite-seed1" / "model.pt").exists()
     assert log_of(tmp_path / "corpus-composite-seed0")[-1]["step"] == 3

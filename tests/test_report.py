@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pretrain
-from conftest import ROOT
+from conftest import ROOT, words_of
 from lab import report
 from support.files import sha256_of
 
@@ -22,11 +22,15 @@ MADE_BY = {"device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}
 
 def pair_entries(accuracies):
     """Entries of minimal pairs. accuracies: {paradigm: accuracy}."""
-    entries = []
-    for paradigm, accuracy in accuracies.items():
-        scores = {"pll": {"accuracy": accuracy, "ties": 0}}
-        entries.append({"paradigm": paradigm, "phenomenon": "p", "pairs": 200, "scores": scores})
-    return entries
+    return [
+        {
+            "paradigm": paradigm,
+            "phenomenon": "p",
+            "pairs": 200,
+            "scores": {"pll": {"accuracy": accuracy, "ties": 0}},
+        }
+        for paradigm, accuracy in accuracies.items()
+    ]
 
 
 def glue_record(score, seed=42, lr=3e-4, model="m"):
@@ -54,8 +58,8 @@ def run_record(variant="none", seed=0, loss=2.0, glue=(), pairs=None, **settings
 @pytest.fixture
 def trained(on_small_text, tmp_path):
     """A run of two steps, with a result of glue.py and one of lab.pairs."""
-    options = [*on_small_text, "--variant", "fixed", "--steps", 2]
-    pretrain.main([str(word) for word in [*options, "--seq_len", 16, "--out_dir", tmp_path]])
+    options = "--variant fixed --steps 2 --seq_len 16 --out_dir"
+    pretrain.main(words_of(*on_small_text, options, tmp_path))
     folder = tmp_path / "corpus-fixed"
     digest = sha256_of(folder / "model.pt")[:12]
     results = {
@@ -151,7 +155,7 @@ def records_of(*files):
 
 
 def json_of(name):
-    return json.loads((ROOT / f"results/{name}.json").read_text(encoding="utf-8"))
+    return json.loads((ROOT / f"results/{name}.json").read_text("utf-8"))
 
 
 def means(files, measures, variants=None):
@@ -360,7 +364,7 @@ def test_the_tables_of_the_documents_are_those_of_the_records():
     """Every row of every table between <!-- table: name --> and <!-- end -->, to the character."""
     found = set()
     for path in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text("utf-8")
         for name, table in re.findall(r"<!-- table: (\S+) -->(.*?)<!-- end -->", text, re.DOTALL):
             lines = [line for line in table.splitlines() if line.startswith("| ")]
             _, *rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]

@@ -8,9 +8,10 @@ import sys
 import pytest
 import torch
 
+from conftest import log_of, needs_signals
 from lab import seq2seq, translation
 
-TOY = ("--steps", 4, "--device", "cpu", "--variant", "dynamicconv")
+TOY = "--device cpu --variant dynamicconv --steps"
 
 
 @pytest.fixture(autouse=True)
@@ -27,16 +28,15 @@ def files_of(folder):
     """What a run leaves, without times and machines."""
     weights = torch.load(folder / "model.pt", weights_only=True)
     results = json.loads((folder / "test.json").read_text())
-    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    losses = [(line["step"], line["loss"]) for line in log if "loss" in line]
+    losses = [(line["step"], line["loss"]) for line in log_of(folder) if "loss" in line]
     return {name: x.tolist() for name, x in weights.items()}, results["dev"], losses
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
+@needs_signals
 def test_a_run_stopped_in_both_of_its_parts_equals_a_whole_one(run_program, monkeypatch, tmp_path):
     """Pre-training by spans, then training on 50 pairs."""
-    options = (*TOY, "--pretrain", 4, "--examples", 50)
-    run_program(seq2seq.main, *options, "--out_dir", tmp_path / "whole")
+    options = f"{TOY} 4 --pretrain 4 --examples 50 --out_dir"
+    run_program(seq2seq.main, options, tmp_path / "whole")
 
     steps = 0
     train_step = seq2seq.train_step
@@ -49,7 +49,7 @@ def test_a_run_stopped_in_both_of_its_parts_equals_a_whole_one(run_program, monk
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(seq2seq, "train_step", stopped)
-    again = (*options, "--out_dir", tmp_path / "stopped")
+    again = (options, tmp_path / "stopped")
     codes = [run_program(seq2seq.main, *again).code for _ in range(3)]
     assert codes == [143, 143, 0] and steps == 8
 
@@ -62,14 +62,13 @@ def test_a_run_stopped_in_both_of_its_parts_equals_a_whole_one(run_program, monk
 
 
 def test_a_trained_model_translates_and_others_are_refused(run_program, refused, tmp_path):
-    run_program(seq2seq.main, *TOY, "--out_dir", tmp_path)
+    run_program(seq2seq.main, f"{TOY} 4 --out_dir", tmp_path)
     folder = tmp_path / "seq2seq-toy-dynamicconv"
     assert run_program(seq2seq.main, folder, "the dog scared anna").code == 0
     assert "not a run of lab.seq2seq" in refused(seq2seq.main, tmp_path, "the dog")
     assert "name a run and a text" in refused(seq2seq.main, folder)
     assert "more than 62 tokens" in refused(seq2seq.main, folder, "the dog " * 40)
-    other = ("--steps", 5, "--device", "cpu", "--variant", "dynamicconv", "--out_dir", tmp_path)
-    assert "steps 4 there, 5 here" in refused(seq2seq.main, *other)
+    assert "steps 4 there, 5 here" in refused(seq2seq.main, f"{TOY} 5 --out_dir", tmp_path)
 
 
 @pytest.mark.parametrize(

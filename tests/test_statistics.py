@@ -4,23 +4,24 @@ import math
 
 import pytest
 
+from conftest import rows_of
 from support.statistics import critical_t, difference, mean_and_standard_error, two_sided_p
 
+# two-sided critical values from printed tables: t, n, p
+PRINTED = """
+    12.706 1      0.05
+    4.303  2      0.05
+    9.925  2      0.01
+    2.776  4      0.05
+    2.262  9      0.05
+    3.250  9      0.01
+    1.960  100000 0.05
+"""
 
-@pytest.mark.parametrize(
-    ("t", "n", "p"),
-    [
-        # two-sided critical values from printed tables
-        (12.706, 1, 0.05),
-        (4.303, 2, 0.05),
-        (9.925, 2, 0.01),
-        (2.776, 4, 0.05),
-        (2.262, 9, 0.05),
-        (3.250, 9, 0.01),
-        (1.960, 100_000, 0.05),
-    ],
-)
+
+@pytest.mark.parametrize("t, n, p", rows_of(PRINTED))
 def test_p_values_are_those_of_printed_tables(t, n, p):
+    t, n, p = float(t), int(n), float(p)
     assert two_sided_p(t, n) == pytest.approx(p, rel=5e-4)
     assert two_sided_p(-t, n) == pytest.approx(p, rel=5e-4)
     assert critical_t(n, p) == pytest.approx(t, rel=5e-4)

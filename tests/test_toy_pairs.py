@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -130,63 +131,60 @@ CAST = Cast(
     then=pairs.VERBS["follow"],
 )
 
-# phenomenon, first form or not, the correct sentence, the wrong sentence
-# fmt: off
-PAIRS = [
-    ("agreement", True,
-     "the dog chases the cats .",
-     "the dog chase the cats ."),
-    ("across_preposition", True,
-     "the dog near the cats was tired .",
-     "the dog near the cats were tired ."),
-    ("across_relative", True,
-     "the dog that chased the cats was tired .",
-     "the dog that chased the cats were tired ."),
-    ("across_relative", False,
-     "the dog that the cats chased was tired .",
-     "the dog that the cats chased were tired ."),
-    ("reflexive", True,
-     "anna near the cats washed herself .",
-     "anna near the cats washed themselves ."),
-    ("adjective_order", True,
-     "the small black dog chased the cats .",
-     "the black small dog chased the cats ."),
-    ("word_order", True,
-     "the dog was chased by the cats .",
-     "the dog was by chased the cats ."),
-    ("word_order", False,
-     "the dog was chased by the cats .",
-     "the dog chased was by the cats ."),
-    ("question_order", True,
-     "was the dog chased by the cats ?",
-     "chased by the dog was the cats ?"),
-    ("question_order", False,
-     "did the dog chase the cats ?",
-     "chase the dog did the cats ?"),
-    ("auxiliary", True,
-     "the dog that did not chase the cats slept .",
-     "the dog that did not chased the cats sleep ."),
-    ("auxiliary", False,
-     "the dog that chased the cats did not sleep .",
-     "the dog that chase the cats did not slept ."),
-    ("participle", True,
-     "the dog that bit the cats was woken by tom .",
-     "the dog that bitten the cats was woke by tom ."),
-    ("participle", False,
-     "the dog that woke the cats was bitten by tom .",
-     "the dog that woken the cats was bit by tom ."),
-    ("gap", True,
-     "the dog that the cats chased followed tom .",
-     "the dog that the cats chased tom followed ."),
-]
-# fmt: on
+# phenomenon, and which of its forms; the correct sentence, the wrong sentence
+PAIRS = """
+    agreement 1
+        the dog chases the cats .
+        the dog chase the cats .
+    across_preposition 1
+        the dog near the cats was tired .
+        the dog near the cats were tired .
+    across_relative 1
+        the dog that chased the cats was tired .
+        the dog that chased the cats were tired .
+    across_relative 2
+        the dog that the cats chased was tired .
+        the dog that the cats chased were tired .
+    reflexive 1
+        anna near the cats washed herself .
+        anna near the cats washed themselves .
+    adjective_order 1
+        the small black dog chased the cats .
+        the black small dog chased the cats .
+    word_order 1
+        the dog was chased by the cats .
+        the dog was by chased the cats .
+    word_order 2
+        the dog was chased by the cats .
+        the dog chased was by the cats .
+    question_order 1
+        was the dog chased by the cats ?
+        chased by the dog was the cats ?
+    question_order 2
+        did the dog chase the cats ?
+        chase the dog did the cats ?
+    auxiliary 1
+        the dog that did not chase the cats slept .
+        the dog that did not chased the cats sleep .
+    auxiliary 2
+        the dog that chased the cats did not sleep .
+        the dog that chase the cats did not slept .
+    participle 1
+        the dog that bit the cats was woken by tom .
+        the dog that bitten the cats was woke by tom .
+    participle 2
+        the dog that woke the cats was bitten by tom .
+        the dog that woken the cats was bit by tom .
+    gap 1
+        the dog that the cats chased followed tom .
+        the dog that the cats chased tom followed .
+"""
+PAIRS = re.findall(r"(\w+) ([12])\n +(.+)\n +(.+)\n", PAIRS)
 
 
-@pytest.mark.parametrize("phenomenon, first_form, right, wrong", PAIRS)
-def test_each_phenomenon_makes_the_pair_that_its_docstring_shows(
-    phenomenon, first_form, right, wrong
-):
-    cast = replace(CAST, first_form=first_form)
+@pytest.mark.parametrize("phenomenon, form, right, wrong", PAIRS)
+def test_each_phenomenon_makes_the_pair_that_its_docstring_shows(phenomenon, form, right, wrong):
+    cast = replace(CAST, first_form=form == "1")
     make = PHENOMENA[phenomenon]
     assert make(cast) == (right, wrong)
     assert right in make.__doc__

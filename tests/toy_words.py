@@ -2,17 +2,15 @@
 
 import re
 
-# fmt: off
 # animals and people: {singular: plural}
-NOUNS = {
-    "dog": "dogs", "cat": "cats", "horse": "horses", "mouse": "mice", "cow": "cows",
-    "fox": "foxes", "goat": "goats", "wolf": "wolves", "rabbit": "rabbits", "duck": "ducks",
-    "goose": "geese", "hen": "hens", "owl": "owls", "child": "children", "farmer": "farmers",
-    "doctor": "doctors", "teacher": "teachers", "baker": "bakers", "sailor": "sailors",
-    "nurse": "nurses", "pilot": "pilots", "singer": "singers",
-}
-# fmt: on
-PEOPLE = {"child", "farmer", "doctor", "teacher", "baker", "sailor", "nurse", "pilot", "singer"}
+NOUNS = """
+    dog dogs, cat cats, horse horses, mouse mice, cow cows, fox foxes, goat goats, wolf wolves,
+    rabbit rabbits, duck ducks, goose geese, hen hens, owl owls, child children, farmer farmers,
+    doctor doctors, teacher teachers, baker bakers, sailor sailors, nurse nurses, pilot pilots,
+    singer singers
+"""
+NOUNS = dict(pair.split() for pair in NOUNS.split(","))
+PEOPLE = {*["child", "farmer", "doctor", "teacher", "baker", "sailor", "nurse", "pilot", "singer"]}
 WOMEN = {"anna", "maria", "emma", "ruth"}
 MEN = {"tom", "david", "omar", "paul"}
 NAMES = WOMEN | MEN

@@ -3,20 +3,27 @@
 import sys
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch.nn import functional as F
 
 import attention
 import data
 import kernels
+import model_helpers
 import references
 from attention import VARIANTS, mixer_of_layer
-from model import BertConfig, BertForMaskedLM
+from kernels import BEYOND
 
 B, H, d = 4, 4, 2
 C = H * d
 K = 5  # k = 2
 VOCABULARY = 30
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+every_beyond = pytest.mark.parametrize("beyond", BEYOND)
+WITH_BEYOND = [(name, "clip") for name in VARIANTS]
+WITH_BEYOND += [(name, "zero") for name, variant in VARIANTS.items() if variant.uses_beyond]
+every_variant_and_beyond = pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
 
 
 # --- Numbers --------------------------------------------------------------------------------------
@@ -96,17 +103,8 @@ def padded_batch(N):
 
 def small_model(variant, **settings):
     """A small masked-LM model in float64, in evaluation mode, with random weights."""
-    config = dict(
-        vocab_size=VOCABULARY,
-        layers=2,
-        hidden_size=C,
-        ffn_size=16,
-        heads=H,
-        embedding_size=6,
-        max_length=40,
-    )
-    config.update(settings)
-    model = BertForMaskedLM(BertConfig(variant=variant, **config)).double().eval()
+    sizes = dict(vocab_size=VOCABULARY, hidden_size=C, ffn_size=16, embedding_size=6, max_length=40)
+    model = model_helpers.small_model(variant, **{**sizes, **settings}).double()
     return randomise(model, std=0.3)
 
 

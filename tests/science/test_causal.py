@@ -13,16 +13,21 @@ import attention
 import data
 import pretrain
 from attention import VARIANTS, Mixer, Variant
-from helpers import assert_equals_loops, assert_near, go_in_blocks, mixer_config, small_model
-from kernels import BEYOND
+from helpers import (
+    assert_equals_loops,
+    assert_near,
+    every_beyond,
+    every_variant_and_beyond,
+    go_in_blocks,
+    mixer_config,
+    small_model,
+)
 from lab import look, pairs
 from model import BertConfig, BertForClassification, continue_text
 from model_helpers import toy_tokenizer
 from support.commands import UserError
 from support.tokenizer import CLS, IGNORED, MASK, PAD, SEP, UNK
 
-WITH_BEYOND = [(name, "clip") for name in VARIANTS]
-WITH_BEYOND += [(name, "zero") for name, variant in VARIANTS.items() if variant.uses_beyond]
 N = 40
 
 
@@ -49,7 +54,7 @@ def tokens(length=N, batch=2):
 # --- Every mixer ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
+@every_variant_and_beyond
 def test_a_causal_mixer_equals_its_loops_in_values_and_gradients(monkeypatch, variant, beyond):
     """Whole, and in blocks; layer 1 has the dilation 2."""
     assert_equals_loops(variant, 6, beyond, causal=True)
@@ -70,7 +75,7 @@ def test_a_mixer_that_does_not_know_causal_is_refused_with_its_name(monkeypatch)
 # --- Every model ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
+@every_variant_and_beyond
 def test_the_future_changes_nothing_and_every_prefix_gives_the_same(monkeypatch, variant, beyond):
     """The second half says more: a convolution whose input is shifted passes the first one only."""
     go_in_blocks(monkeypatch, 30, 8)
@@ -88,18 +93,6 @@ def test_the_future_changes_nothing_and_every_prefix_gives_the_same(monkeypatch,
     # padding at the end
     padded = F.pad(ids, (0, 20), value=PAD)
     assert_near(model.bert(padded, padded != PAD)[:, :N], hidden, 1e-9)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_no_gradient_reaches_the_future_and_the_past_is_seen(variant):
-    model = causal_model(variant)
-    x = model.bert.embeddings.token.weight[tokens()].detach()  # (B, N, E)
-    x.requires_grad_()
-    model.bert.embeddings.token.forward = lambda ids: x
-    hidden = model.bert(tokens())
-    (gradient,) = torch.autograd.grad(hidden[:, 24].square().sum(), x)  # (B, N, E)
-    assert (gradient[:, 25:] == 0).all()
-    assert (gradient[:, 17:25].abs().amax(dim=(0, 2)) > 0).all()
 
 
 # --- Labels and loss ------------------------------------------------------------------------------
@@ -124,15 +117,6 @@ def test_the_loss_is_the_cross_entropy_of_all_next_tokens(monkeypatch, on_a_gpu)
     loss = F.cross_entropy(logits, targets, ignore_index=IGNORED)
     expected = F.cross_entropy(model(ids, ids != PAD).flatten(0, 1), labels.flatten())
     assert_near(loss, expected)
-
-
-def test_a_model_without_preferences_has_the_loss_ln_V():
-    model = causal_model("none")
-    for parameter in model.parameters():
-        torch.nn.init.zeros_(parameter)
-    logits, targets = model(tokens(), labels=data.next_tokens(tokens()))
-    V = model.config.vocab_size
-    assert_near(F.cross_entropy(logits, targets), torch.tensor(math.log(V), dtype=torch.float64))
 
 
 # --- What one does with a model -------------------------------------------------------------------
@@ -201,7 +185,7 @@ def test_the_classifier_reads_the_last_real_token():
     assert_near(model(ids, ids != PAD), expected, 1e-6)
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
+@every_beyond
 def test_maps_have_no_weight_after_the_query_and_kernels_end_at_the_token_itself(beyond):
     model = small_model("composite", kernel_size=5, beyond=beyond, causal=True).float()
     ids = tokens(9, batch=1)

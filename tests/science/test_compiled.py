@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import kernels
-from attention import VARIANTS
-from helpers import assert_near, go_in_blocks, random_tokens, small_model
+from helpers import assert_near, every_variant, go_in_blocks, random_tokens, small_model
 
 
 def logits_and_gradients(model, ids, mask):
@@ -48,14 +47,14 @@ def test_the_compiled_band_equals_the_eager_one(variant):
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("variant", VARIANTS)
+@every_variant
 @pytest.mark.parametrize("unit", ["band", "layer"])
 def test_every_variant_compiled_equals_the_eager_one(unit, variant):
     assert_compiled_equals_eager(variant, unit)
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("variant", VARIANTS)
+@every_variant
 def test_every_causal_variant_compiled_equals_the_eager_one(variant):
     assert_compiled_equals_eager(variant, "band", causal=True)
 

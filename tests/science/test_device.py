@@ -10,8 +10,8 @@ import torch
 
 import glue
 import pretrain
-from attention import VARIANTS
 from data import prepare_corpus
+from helpers import every_variant
 from model import BertForClassification, BertForMaskedLM
 from model_helpers import WORDS, small_config, word_tokenizer
 from pretended_device import CPU, DEVICE, pretended_device, waiting_allowed
@@ -86,7 +86,7 @@ def losses(variant, device):
     return found
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every_variant
 def test_training_never_waits_for_the_device_and_equals_that_on_a_cpu(variant):
     expected = losses(variant, CPU)
     with pretended_device():

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attention import VARIANTS
-from helpers import assert_near, generator, randomise
+from helpers import assert_near, draw, every_variant, random_tokens, randomise
 from lab import seq2seq, translation
 from lab.seq2seq import Seq2Seq, beam_search, translate
 from model import BertConfig
@@ -23,15 +22,11 @@ C, H, FFN, V = 16, 4, 24, 30
 CPU = torch.device("cpu")
 
 
-def small_seq2seq(variant="none", **settings):
+def small_seq2seq(variant="none", V=V, **settings):
     sizes = dict(layers=2, hidden_size=C, ffn_size=FFN, heads=H, embedding_size=C, max_length=40)
     config = BertConfig(variant, V, **sizes, **{"dropout": 0.0, **settings})
     torch.manual_seed(0)
     return randomise(Seq2Seq(config).double().eval(), std=0.3)
-
-
-def tokens(B, N, seed=0):
-    return torch.randint(5, V, (B, N), generator=generator(seed))
 
 
 # --- The layers -----------------------------------------------------------------------------------
@@ -65,8 +60,8 @@ def torchs_layer(kind, ours):
 def test_the_layers_of_none_equal_those_of_torch_with_padding_and_the_causal_mask():
     model = small_seq2seq()
     S, N = 7, 5
-    source = torch.randn(3, S, C, generator=generator(1), dtype=torch.float64)
-    x = torch.randn(3, N, C, generator=generator(2), dtype=torch.float64)
+    source = draw(3, S, C, seed=1)
+    x = draw(3, N, C, seed=2)
     source_mask = torch.arange(S) < torch.tensor([7, 4, 1])[:, None]  # (3, S), True at real tokens
     mask = torch.arange(N) < torch.tensor([5, 5, 2])[:, None]  # (3, N)
 
@@ -88,10 +83,10 @@ def test_the_layers_of_none_equal_those_of_torch_with_padding_and_the_causal_mas
 # --- The model ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every_variant
 def test_what_is_written_depends_on_the_source_and_on_what_is_before_and_not_on_padding(variant):
     model = small_seq2seq(variant, kernel_size=5)
-    source, target = tokens(2, 9), tokens(2, 12, seed=1)
+    source, target = random_tokens(2, 9), random_tokens(2, 12, seed=1)
     hidden = model(source, target)  # (2, 12, C)
 
     for n in (1, 6, 11):
@@ -110,7 +105,7 @@ def test_embeddings_and_head_are_shared_and_cross_attention_has_dropout():
     names = [name for name, _ in model.named_parameters() if name.endswith("token.weight")]
     assert names == ["bert.embeddings.token.weight"]
     cross = model.decoder[0].cross.train()
-    hidden = torch.randn(1, 6, C, dtype=torch.float64)
+    hidden = draw(1, 6, C)
     k, v = cross.keys_and_values(hidden)
     mask = torch.ones(1, 6, dtype=torch.bool)
     assert not torch.equal(cross(hidden, k, v, mask), cross(hidden, k, v, mask))
@@ -135,8 +130,7 @@ def of_table(table):
 
 
 def test_a_beam_finds_what_greedy_search_misses():
-    table = {(): {A: 0.6, B_: 0.4}, (A,): {A: 0.5, SEP: 0.5}, (B_,): {SEP: 0.9, A: 0.1}}
-    table[(A,)] = {SEP: 0.5, A: 0.3, B_: 0.2}
+    table = {(): {A: 0.6, B_: 0.4}, (A,): {SEP: 0.5, A: 0.3, B_: 0.2}, (B_,): {SEP: 0.9, A: 0.1}}
     (greedy,) = beam_search(of_table(table), [5], beam=1, penalty=0.0)
     (best, *_), *_ = beam_search(of_table(table), [5], beam=2, penalty=0.0)
     assert greedy[0][1] == [A] and math.exp(greedy[0][0]) == pytest.approx(0.30)
@@ -183,20 +177,18 @@ def toy():
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_translations_keep_their_order_and_equal_those_one_by_one(toy, beam, monkeypatch):
+def test_translations_keep_their_order_and_equal_those_one_by_one(toy, beam):
     tokenizer, pairs = toy
-    monkeypatch.setitem(globals(), "V", tokenizer.get_vocab_size())
-    model = small_seq2seq("absolute")
+    model = small_seq2seq("absolute", tokenizer.get_vocab_size())
     texts = [source for source, _ in pairs[:5]] + ["", "the dog"]
     together = translate(model, tokenizer, texts, beam)
     assert len(together) == 7
     assert together == [translate(model, tokenizer, [text], beam)[0] for text in texts]
 
 
-def test_a_beam_of_one_is_greedy_search(toy, monkeypatch):
+def test_a_beam_of_one_is_greedy_search(toy):
     tokenizer, pairs = toy
-    monkeypatch.setitem(globals(), "V", tokenizer.get_vocab_size())
-    model = small_seq2seq("shaw")
+    model = small_seq2seq("shaw", tokenizer.get_vocab_size())
     source = pairs[0][0]
     (ids,) = translation.encode_pairs(tokenizer, [(source, source)], 40)
     source_ids = torch.tensor([[CLS, *ids[0], SEP]])
@@ -215,9 +207,8 @@ def test_a_beam_of_one_is_greedy_search(toy, monkeypatch):
 
 def test_a_toy_translation_has_the_words_backwards_and_the_object_and_the_verb_last():
     """Of sentences in the past, whose verbs are the same words in both languages."""
-    pairs = [pair for pair in translation.toy_pairs(0, (0, 1), 500) if "scared" in pair[0]]
     checked = 0
-    for source, target in pairs:
+    for source, target in translation.toy_pairs(0, (0, 1), 500):
         words = [word[::-1] for word in target.split()]
         if "scared" not in words[-1]:
             continue
@@ -266,10 +257,11 @@ def test_the_penalty_of_length_is_chosen_on_val_and_bleu_is_that_of_the_test_set
     monkeypatch.setattr(seq2seq, "translate", written_with)
     monkeypatch.setattr(seq2seq, "bleu", lambda written, right: scores[right[0], written[1]])
     model = small_seq2seq()
-    pairs = {"val": [("v", "v")], "test": [("t", "t")]}
-    found = seq2seq.test(model, None, pairs, True, CPU, torch.float32)["BLEU"]
-    assert (found["set"], found["penalty"], found["beam"]) == ("test", 1.4, 5.0)
-
+    v, t = [("v", "v")], [("t", "t")]
     # with one set only, nothing can be chosen
-    found = seq2seq.test(model, None, {"dev": [("t", "t")]}, True, CPU, torch.float32)["BLEU"]
-    assert (found["set"], found["penalty"], found["beam"]) == ("dev", 1.0, 7.0)
+    for pairs, expected in (
+        ({"val": v, "test": t}, ("test", 1.4, 5.0)),
+        ({"dev": t}, ("dev", 1.0, 7.0)),
+    ):
+        found = seq2seq.test(model, None, pairs, True, CPU, torch.float32)["BLEU"]
+        assert (found["set"], found["penalty"], found["beam"]) == expected

@@ -16,6 +16,8 @@ from helpers import (
     assert_equals_loops,
     assert_near,
     draw,
+    every_variant,
+    every_variant_and_beyond,
     go_in_blocks,
     loss_of,
     padded_batch,
@@ -28,13 +30,9 @@ from model import BertConfig, BertForClassification, BertForMaskedLM
 # --- Every mixer against the plain loops ----------------------------------------------------------
 
 
-WITH_BEYOND = [(name, "clip") for name in VARIANTS]
-WITH_BEYOND += [(name, "zero") for name, variant in VARIANTS.items() if variant.uses_beyond]
-
-
 # N shorter and longer than the kernel, odd and even; K smaller and larger than the sequence
 @pytest.mark.parametrize("N, kernel_size", [(1, 5), (2, 13), (3, 1), (6, 3), (9, 5)])
-@pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
+@every_variant_and_beyond
 def test_mixer_equals_its_loops_in_values_and_gradients(variant, beyond, N, kernel_size):
     if VARIANTS[variant].has_kernel:
         assert_equals_loops(variant, N, beyond, kernel_size=kernel_size)
@@ -42,7 +40,7 @@ def test_mixer_equals_its_loops_in_values_and_gradients(variant, beyond, N, kern
         assert_equals_loops(variant, N, beyond)
 
 
-@pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
+@every_variant_and_beyond
 def test_mixer_equals_its_loops_in_blocks(monkeypatch, variant, beyond):
     """Blocks larger and smaller than the reach; the last one has a single query."""
     go_in_blocks(monkeypatch, 6, 3)
@@ -51,7 +49,7 @@ def test_mixer_equals_its_loops_in_blocks(monkeypatch, variant, beyond):
         assert_equals_loops(variant, 7, beyond, kernel_size=9)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every_variant
 def test_beyond_changes_the_output_only_of_variants_that_use_it(variant):
     """Of two mixers with the same weights. N = 11 is longer than the window."""
     clip = random_mixer(variant, beyond="clip")
@@ -61,8 +59,7 @@ def test_beyond_changes_the_output_only_of_variants_that_use_it(variant):
     assert is_equal == (not VARIANTS[variant].uses_beyond)
 
 
-ONLY_CONTENT = ("SelfAttention", "Canon", "ConvBert", "ReleasedConvBert")
-ONLY_CONTENT += ("LightConv", "DynamicConv")
+ONLY_CONTENT = "SelfAttention Canon ConvBert ReleasedConvBert LightConv DynamicConv"
 
 
 def key_bias_learns(variant):
@@ -76,10 +73,10 @@ def key_bias_learns(variant):
         changes_keys = TERMS[name].queries_and_keys is not Term.queries_and_keys
         if TERMS[name].key_rows is not Term.key_rows or (changes_keys and name != "xl"):
             return None
-    return False if mixer in ONLY_CONTENT else None
+    return False if mixer in ONLY_CONTENT.split() else None
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every_variant
 def test_every_parameter_learns_except_key_biases_that_cannot(variant):
     """q_i . (k_j + b) adds one constant to all scores of query i, which the softmax ignores.
 
@@ -104,7 +101,7 @@ def test_every_parameter_learns_except_key_biases_that_cannot(variant):
 # --- Padding --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant, beyond", WITH_BEYOND)
+@every_variant_and_beyond
 def test_neither_content_nor_amount_of_padding_changes_a_real_token(variant, beyond):
     model = small_model(variant, beyond=beyond)
     sentence = random_tokens(1, 7)
@@ -133,7 +130,7 @@ def test_a_constant_added_to_beta_changes_nothing_with_clip(variant):
     assert_near(mixer(x, mask)[mask], before, 1e-12)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every_variant
 def test_only_none_ignores_word_order(variant):
     """In other words, only `none` commutes with permutations of the tokens."""
     model = small_model(variant)
@@ -146,7 +143,7 @@ def test_only_none_ignores_word_order(variant):
         assert difference > 1e-3, f"word order does not change the output of {variant}"
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every_variant
 def test_only_absolute_positions_know_where_a_sentence_begins(variant):
     """Behind padding, a sentence gives the same output: all other terms depend on j - i alone.
 
@@ -171,7 +168,7 @@ def test_only_absolute_positions_know_where_a_sentence_begins(variant):
             assert difference < 1e-12
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every_variant
 def test_dropout_acts_only_in_training(variant):
     x, mask = padded_batch(9)
     mixer = random_mixer(variant, dropout=0.5).eval()
@@ -239,7 +236,7 @@ def check_initial_weights(model):
             assert_uniform(module.bias, limit)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@every_variant
 def test_initial_weights_have_the_published_spread(variant):
     torch.manual_seed(0)
     check_initial_weights(BertForMaskedLM(BertConfig.from_size("tiny", variant, 2000)))

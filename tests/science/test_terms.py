@@ -5,12 +5,12 @@ positions; the terms of the score and of the values.
 """
 
 import doctest
+import itertools
 import math
 
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import attention
 import references
@@ -25,6 +25,8 @@ from helpers import (
     attention_inputs,
     d,
     draw,
+    every_beyond,
+    every_variant,
     go_in_blocks,
     lines_run,
     mixer_config,
@@ -32,7 +34,6 @@ from helpers import (
     randomise,
     results,
 )
-from kernels import BEYOND
 from support.commands import UserError
 
 # --- The paper in ten lines -----------------------------------------------------------------------
@@ -85,7 +86,7 @@ def maps_of_loops(monkeypatch):
     return {"softmax": references.banded_softmax}
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
+@every_beyond
 @pytest.mark.parametrize(
     "n, first, N, K",
     [
@@ -110,7 +111,7 @@ def test_attention_alone_equals_its_loops(maps_of_loops, n, first, N, K, beyond)
     assert_near(results(attention.attention, inputs, **maps_of_loops), expected, 1e-10)
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
+@every_beyond
 @pytest.mark.parametrize("n, first, N", [(7, 0, 7), (2, 0, 10), (65, 0, 65), (66, 3, 70)])
 def test_attention_with_its_maps_equals_the_loops(n, first, N, beyond):
     """Together with kernels.py, up to 64 tokens and above."""
@@ -210,10 +211,10 @@ def test_attention_goes_in_blocks_exactly_above_longest_whole_queries(monkeypatc
 # --- No Python loop over the positions ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_no_python_loop_over_the_positions_of_a_mixer(name):
+@every_variant
+def test_no_python_loop_over_the_positions_of_a_mixer(variant):
     """More tokens do not run more lines."""
-    mixer = random_mixer(name)
+    mixer = random_mixer(variant)
 
     def lines_for(N):
         return lines_run(mixer, draw(1, N, C), torch.ones(1, N, dtype=torch.bool))
@@ -266,7 +267,7 @@ def scores_of_term(term, q, k, beyond):
     return scores
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
+@every_beyond
 @pytest.mark.parametrize("name", [name for name in TERMS if name in references.SCORE_TERMS])
 def test_a_term_adds_what_its_loop_adds(name, beyond):
     """Values, and the gradients of the queries, the keys and the parameters of the term.
@@ -283,7 +284,7 @@ def test_a_term_adds_what_its_loop_adds(name, beyond):
         q, k = draw(2, 2, N, 6).requires_grad_(), draw(2, 2, N, 6, seed=1).requires_grad_()
 
         expected = []
-        for b, h, i, j in torch.cartesian_prod(*(torch.arange(s) for s in (2, 2, N, N))).tolist():
+        for b, h, i, j in itertools.product(range(2), range(2), range(N), range(N)):
             given = (parameters, q[b, h, i], k[b, h, j], i, j, h, config, N)
             score = references.SCORE_TERMS[name](*given)
             expected.append(torch.as_tensor(score, dtype=torch.float64))
@@ -306,7 +307,7 @@ NARROW_AND_WIDE = {
 }
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
+@every_beyond
 @pytest.mark.parametrize("name", NARROW_AND_WIDE)
 def test_the_terms_of_a_variant_are_added_whatever_their_widths(monkeypatch, name, beyond):
     """K below and above the 2N - 1 columns of a term without a window, and in blocks."""
@@ -366,9 +367,8 @@ def test_the_first_layer_of_fire_is_the_same_under_autocast_with_queries_in_bf16
     term.output.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
     term.query_rows(torch.zeros(1, H, 600, d))
     with torch.autocast("cpu", torch.bfloat16):
-        term.query_rows(
-            torch.zeros(1, H, 600, d, dtype=torch.bfloat16)
-        )  # as a linear layer gives them
+        # as a linear layer gives them
+        term.query_rows(torch.zeros(1, H, 600, d, dtype=torch.bfloat16))
     assert torch.equal(*seen)
 
 
@@ -385,13 +385,6 @@ def test_an_odd_number_where_a_variant_needs_an_even_one_is_a_mistake_of_the_use
 ):
     with pytest.raises(UserError, match=message):
         random_mixer(variant, hidden_size=hidden_size, heads=heads)
-
-
-def test_attention_without_terms_is_that_of_torch():
-    inputs = attention_inputs(9, 5)
-    q, k, v, mask = (inputs[name] for name in ("q", "k", "v", "attention_mask"))
-    expected = F.scaled_dot_product_attention(q, k, v, mask[:, None, None, :])
-    assert_near(attention.attention(q, k, v, mask), expected, 1e-12)
 
 
 @pytest.mark.parametrize("N", [40, 150])

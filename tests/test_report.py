@@ -12,6 +12,7 @@ import pretrain
 from conftest import ROOT, words_of
 from lab import report
 from support.files import sha256_of
+from support.statistics import mean_and_standard_error
 
 SETTINGS = {"variant": "none", "corpus": "abc", "steps": 40, "seed": 0}
 MADE_BY = {"device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}
@@ -210,24 +211,15 @@ def text_terms():
 
 
 def order():
-    """H2: all eight runs, the five new ones alone, and eight with three of them made again."""
-    runs = [(ALL_TOY, range(8)), (ALL_TOY, range(3, 8)), (("toy-again", "plan-toy"), range(8))]
-    tables = [plan(*of, TOY, ORDER_STEPS, ORDER_TESTS) for of in runs]
+    """H2: all eight runs, and the five new ones alone."""
+    tables = [
+        plan(ALL_TOY, seeds, TOY, ORDER_STEPS, ORDER_TESTS) for seeds in (range(8), range(3, 8))
+    ]
     return [
         [f"{measure.title}: {lines[0][0]}", *(line[column] for line in lines)]
         for column, measure in ((2, PAIRS), (3, SCORE))  # of TOY
         for lines in zip(*tables, strict=True)
     ]
-
-
-def plateau():
-    """H3: for each setting, the first evaluation below 5.675 and the final loss of two variants."""
-    rows = {}
-    for x in records_of("plan-plateau"):
-        below = [f"{step:,}" for step, loss, _ in x["curve"] if loss < 5.675] or ["never"]
-        setting = tuple(x["settings"][name] for name in ("lr", "warmup_steps", "seed"))
-        rows.setdefault(setting, []).extend([below[0], f"{x['result']['loss']:.3f}"])
-    return [[*(f"{x:,}" for x in setting), *cells] for setting, cells in sorted(rows.items())]
 
 
 def ends():
@@ -264,35 +256,68 @@ def rises():
     return [cells for _, cells in sorted(lines)]
 
 
+def all_runs():
+    """The means of the toy language beside those of English."""
+    rows = {row[0]: row[1:] for row in means(["toy"], TOY)}
+    english = {row[0]: row[1:] for row in means(["english"], (LOSS, report.BLIMP, *TASKS))}
+    names = dict.fromkeys([*rows, *english])
+    return [[name, *rows.get(name, [""] * 3), *english.get(name, [""] * 4)] for name in names]
+
+
+def english_small():
+    rows = []
+    for x in records_of("english-small"):
+        losses = [f"{loss:.3f}" for step, loss, _ in x["curve"] if step % 500 == 0]
+        rows.append([x["settings"]["variant"], *losses])
+    return rows
+
+
+def translation():
+    """Multi30k, the runs of 1,000 steps."""
+    runs = {}
+    for x in records_of("translation"):
+        settings = x["settings"]
+        if settings["data"].startswith("multi30k") and settings["steps"] == 1000:
+            runs.setdefault(settings["variant"], []).append(x)
+
+    ratios = {x["variant"]: x["ratio"] for x in json_of("bench-translation")["rows"]}
+    rows = []
+    for variant, records in runs.items():
+        parameters = f"{records[0]['result']['parameters']:,}"
+        row = [variant, str(len(records)), parameters, f"{ratios[variant]:.2f}"]
+        tests = [x["test"] for x in records]
+        row.append(mean_and_standard_error([x["val"]["loss"] for x in tests], 2))
+        for search in ("greedy", "beam"):
+            row.append(mean_and_standard_error([x["BLEU"][search] for x in tests], 1))
+        rows.append(row)
+    return rows
+
+
+def spans():
+    """Of each variant, without and with spans, the runs with the best rate of seed 0."""
+    runs = {}
+    for x in records_of("translation"):
+        settings = x["settings"]
+        if settings["data"].startswith("toy") and settings["steps"] == 500:
+            key = settings["variant"], settings["pretrain"] is not None
+            runs.setdefault(key, []).append(x)
+
+    rows = {}
+    for (variant, _), records in runs.items():
+        first = [x for x in records if x["settings"]["seed"] == 0]
+        rate = min(first, key=lambda x: x["test"]["dev"]["loss"])["settings"]["lr"]
+        best = [x["test"] for x in records if x["settings"]["lr"] == rate]
+        exact = mean_and_standard_error([x["dev"]["exact"] for x in best], 1)
+        right = mean_and_standard_error([x["deep"]["tokens"] for x in best], 1)
+        rows.setdefault(variant, []).extend([f"{rate:.4f}", exact, right])
+    return [[variant, *cells] for variant, cells in rows.items()]
+
+
 def convbert():
     """docs/differences.md: convbert, its released version, and their difference."""
     records = records_of("convbert")
     pair = ("convbert", "convbert-released")
     return report.table_rows(records, TOY, pair)[1:]
-
-
-def noise():
-    """Two standard deviations: between seeds, and between two processors with the same seed."""
-    rows = []
-    for variant in ORDER:
-        row = [variant]
-        for measure in TOY:
-            both = [report.values_of(records_of(x), variant, measure) for x in ("toy", "toy-again")]
-            deviations = [np.sqrt(np.var(both, axis=axis, ddof=1).mean()) for axis in (1, 0)]
-            row.append(" / ".join(f"{x:.{measure.digits}f}" for x in deviations))
-        rows.append(row)
-    return rows
-
-
-def first_command():
-    rows = []
-    for x in records_of("first-command"):
-        minutes, seconds = divmod(round(x["result"]["seconds"]), 60)
-        processor = x["made_by"]["device"].removeprefix("cpu (").removesuffix(")")
-        result = [f"{minutes}:{seconds:02}", f"{x['result']['tokens_per_second']:,.0f}"]
-        result += [f"{x['result']['loss']:.3f}", f"{100 * x['result']['accuracy']:.1f} %"]
-        rows.append([processor, x["settings"]["dtype"], *result])
-    return rows
 
 
 def against_others():
@@ -311,12 +336,22 @@ def steps():
     ]
 
 
-def padding():
-    both = [json_of(f"bench-padding-{dtype}")["rows"] for dtype in ("bf16", "fp32")]
-    return [
-        [a["batches"], f"{a['ratio']:.2f}", f"{b['ratio']:.2f}", f"{a['filled']:.0f} %"]
-        for a, b in zip(*both, strict=True)
-    ]
+def gpu_steps():
+    """Of each variant, eager and compiled: time of a step, time on the GPU, operations."""
+    rows = {}
+    for x in json_of("bench-gpu")["steps"]["rows"]:
+        cells = [f"{x['ms']:.1f} ms", f"{x['gpu_ms']:.1f} ms", f"{x['operations']:,}"]
+        rows.setdefault(x["variant"], []).extend(cells)
+    return [[variant, *cells] for variant, cells in rows.items()]
+
+
+def gpu_attention():
+    ways = ("plain", "rows", "rows, compiled by index", "fused plain", "fused with the map")
+    rows = {}
+    for x in json_of("bench-gpu")["attention"]["rows"]:
+        if x["N"] in (64, 128, 512, 1024, 2048) and x["way"] in ways:
+            rows.setdefault(x["N"], {})[x["way"]] = f"{x['ms']:.2f}"
+    return [[f"{N:,}", *(row[way] for way in ways)] for N, row in rows.items()]
 
 
 def units():
@@ -333,29 +368,31 @@ def units():
 ALL_TOY = ("toy", "plan-toy")
 OLDER_AND_NEWER = ("english", "plan-plateau")
 PLATEAU = ("dynamic", "absolute")
-DISTANT = (*ORDER[1:], "fire", "xl", "rotary", "lightconv", "dynamicconv", "dilated")
-MEASURED = (*ORDER[1:], "composite-key", "composite-conv-qkv", "xl", "rotary", "deberta")
+LONG = ("none", *ORDER[2:], "t5", "alibi", "fire", "rotary", "dynamicconv")
+DISTANT = (*ORDER[2:], "fire", "rotary", "lightconv", "dynamicconv")
+MEASURED = ("absolute", "dynamic", "composite", "composite-conv-qkv", "xl", "rotary")
 MEASURED += ("lightconv", "dynamicconv")
 TABLES = {
     "lesson": partial(means, ["lesson"], (report.PARAMETERS, LOSS, ACCURACY, PAIRS)),
-    "toy-language": partial(means, ["toy"], TOY),
     "toy-distances": distances,
-    "english": partial(means, ["english"], (LOSS, report.BLIMP, *TASKS)),
-    "english-lengths": partial(means, ["english-lengths"], LENGTHS),
+    "all-runs": all_runs,
+    "english-small": english_small,
+    "english-lengths": partial(means, ["english-lengths"], LENGTHS, LONG),
+    "causal": partial(means, ["causal"], (LOSS, ACCURACY, PAIRS)),
+    "translation": translation,
+    "spans": spans,
     "plan-text": text_terms,
     "plan-order": order,
     "plan-plateau-test": partial(
         plan, OLDER_AND_NEWER, range(4, 7), [LOSS], [PLATEAU], [(PLATEAU, LOSS)]
     ),
-    "plan-plateau": plateau,
     "plan-ends": ends,
-    "noise": noise,
     "rises": rises,
     "convbert": convbert,
-    "first-command": first_command,
     "against-others": against_others,
     "steps": steps,
-    "padding": padding,
+    "gpu-steps": gpu_steps,
+    "gpu-attention": gpu_attention,
     "units": units,
 }
 

@@ -140,7 +140,7 @@ def composite_attention(q, k, v, w, beta):
     #         -2 -1  0  1              0 0 1 2
     #         -3 -2 -1  0              0 0 0 1
     reach = K // 2
-    i = torch.arange(N)
+    i = torch.arange(N, device=q.device)
     r = i[None, :] - i[:, None]  # (N, N): j along the line, i down
     column = r.clamp(-reach, reach) + reach  # (N, N)
 

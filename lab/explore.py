@@ -423,6 +423,8 @@ def main(arguments=None):
     runs, sentence = args.words, None
     if len(runs) > 1 and not os.path.isdir(runs[-1]):
         *runs, sentence = runs
+        if "/" in sentence or os.sep in sentence:
+            raise UserError(f"{sentence} is no folder")
     runs = [str(Path(folder)) for folder in runs]
     if len(runs) > 2:
         raise UserError('give one or two runs, then a sentence, as in: RUN "the dog barks."')

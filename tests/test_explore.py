@@ -354,6 +354,7 @@ def test_a_sentence_cannot_become_a_part_of_the_page():
         f"RUN '{'the cat ' * 12}'",
         f"LONG '{'the cat ' * 64}'",
         "RUN the cat sleeps",
+        "RUN runs/other",
         "RUN --port 70000",
     ],
 )

@@ -235,7 +235,7 @@ def attention(
             beyond,
             dropout,
             causal,
-            softmax,
+            banded_softmax,  # eager: see kernels.not_compiled
         )
 
     # content: q_i . k_j / sqrt(d). Why sqrt(d)? If the numbers in q and k are independent and have

@@ -134,6 +134,36 @@ def skew(x):
     return numbers.unflatten(-1, (n, W - 1))  # n W - n = n (W - 1) numbers: 3 lines of 5
 
 
+class GatheredGradient(torch.autograd.Function):
+    """`scores_by_index` for compiled layers on a GPU: its gradient is gathered.
+
+    torch adds the gradient of an index at the index. Many keys read the end number of a row, so on
+    a GPU their threads wait for each other: 8 times as slow as eager with 1,024 tokens
+    (docs/speed.md). Here the number for r takes the gradient at j = i + r, and an end number
+    ("clip") adds up those of the keys farther away.
+    """
+
+    @staticmethod
+    def forward(ctx, rows, N, beyond, first):
+        ctx.K, ctx.beyond, ctx.first = rows.shape[-1], beyond, first
+        return scores_by_index(rows, N, beyond, first)
+
+    @staticmethod
+    def backward(ctx, grad):  # (B, H, n, N) -> (B, H, n, K)
+        n, N = grad.shape[-2:]
+        reach = ctx.K // 2
+        i = torch.arange(ctx.first, ctx.first + n, device=grad.device)[:, None]  # (n, 1)
+        j = i + torch.arange(-reach, reach + 1, device=grad.device)  # (n, K)
+        row_grad = grad.gather(-1, j.clamp(0, N - 1).expand(*grad.shape[:-1], ctx.K))
+        row_grad = row_grad.masked_fill((j < 0) | (j >= N), 0)  # (B, H, n, K): no such key
+
+        if ctx.beyond == "clip":
+            r = torch.arange(N, device=grad.device) - i  # (n, N)
+            row_grad[..., 0] += grad.masked_fill(r >= -reach, 0).sum(dim=-1)  # (B, H, n)
+            row_grad[..., -1] += grad.masked_fill(r <= reach, 0).sum(dim=-1)
+        return row_grad, None, None, None
+
+
 def add_relative_scores(scores, rows, beyond="clip", first=0):
     """scores[i, j] + rows[i, j - i]. The sum overwrites `scores`, which saves the memory of a map.
 
@@ -144,7 +174,7 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     rows = rows.to(scores.dtype)
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
-    # The skew is for longer sequences, which are trained in bf16: there it saves 2 to 10 % of a
+    # The skew is for longer sequences, which are trained in bf16: there it saves up to 10 % of a
     # step on one CPU (in float32 it costs 3 to 30 %: docs/speed.md). It is not for the rows of keys
     # in a block of a long sequence, where each row would become N + n wide. And it is not for the
     # compiler, which makes slow code of it.
@@ -231,36 +261,6 @@ def banded_softmax(scores, unseen, query_rows=None, key_rows=None, beyond="clip"
         scores = scores.transpose(-1, -2)  # (B, H, N, n) -> (B, H, n, N)
 
     return scores.softmax(dim=-1)
-
-
-class GatheredGradient(torch.autograd.Function):
-    """`scores_by_index` for compiled layers on a GPU: its gradient is gathered.
-
-    torch adds the gradient of an index at the index. Many keys read the end number of a row, so on
-    a GPU their threads wait for each other: 8 times as slow as eager with 1,024 tokens
-    (docs/speed.md). Here the number for r takes the gradient at j = i + r, and an end number
-    ("clip") adds up those of the keys farther away.
-    """
-
-    @staticmethod
-    def forward(ctx, rows, N, beyond, first):
-        ctx.K, ctx.beyond, ctx.first = rows.shape[-1], beyond, first
-        return scores_by_index(rows, N, beyond, first)
-
-    @staticmethod
-    def backward(ctx, grad):  # (B, H, n, N) -> (B, H, n, K)
-        n, N = grad.shape[-2:]
-        reach = ctx.K // 2
-        i = torch.arange(ctx.first, ctx.first + n, device=grad.device)[:, None]  # (n, 1)
-        j = i + torch.arange(-reach, reach + 1, device=grad.device)  # (n, K)
-        row_grad = grad.gather(-1, j.clamp(0, N - 1).expand(*grad.shape[:-1], ctx.K))
-        row_grad = row_grad.masked_fill((j < 0) | (j >= N), 0)  # (B, H, n, K): no such key
-
-        if ctx.beyond == "clip":
-            r = torch.arange(N, device=grad.device) - i  # (n, N)
-            row_grad[..., 0] += grad.masked_fill(r >= -reach, 0).sum(dim=-1)  # (B, H, n)
-            row_grad[..., -1] += grad.masked_fill(r <= reach, 0).sum(dim=-1)
-        return row_grad, None, None, None
 
 
 # A decorator for what the compiler must leave alone, with all that it calls: it would unroll a loop

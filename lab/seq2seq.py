@@ -15,8 +15,8 @@ attention.py. What BERT lacks is a second stack of layers, the decoder:
     labels    eht   tac tpels [SEP]         the next token of the target (data.next_tokens)
 
 The decoder meets the source in one place, cross-attention: queries of the target, keys and values
-of the encoder. It is the function attention.attention, without position terms. So a convolution is
-never alone here: the mixers only replace the attention of a text to itself, as in Wu and Tay.
+of the encoder, without position terms. So a convolution is never alone here: the mixers only
+replace the attention of a text to itself, as in Wu and Tay.
 
 A run is a folder like those of pretrain.py, with seq2seq.json in place of config.json, and
 test.json, the results on the held-out pairs. A translation is exact if no token is wrong.
@@ -28,9 +28,7 @@ import argparse
 import json
 import math
 from dataclasses import asdict, replace
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -73,28 +71,21 @@ from support.tokenizer import CLS, IGNORED, NEVER_WRITTEN, PAD, SEP
 # As in Vaswani et al. 2017. BERT's are 0.9, 0.999 and 1e-6.
 ADAM = {"betas": (0.9, 0.98), "eps": 1e-8}
 
-
-class Kind(NamedTuple):
-    """How models of a kind of pairs are trained."""
-
-    sizes: dict
-    recipe: Recipe  # a batch has batch_size pairs on average
-    smoothing: float  # see train_step
-
-
+# Of a kind of pairs: sizes; how long and how fast a model is trained, where a batch has batch_size
+# pairs on average; label smoothing (train_step).
 SIZES = dict(hidden_size=128, heads=4, embedding_size=128)
-TOY = Kind(
+TOY = (
     dict(layers=2, ffn_size=512, **SIZES),
     Recipe(1_000, batch_size=32, seq_len=64, lr=2e-3, warmup_steps=100, dropout=0.0),
-    smoothing=0.0,
+    0.0,
 )
-REAL = Kind(
+OTHERS = (
     dict(layers=4, ffn_size=256, **SIZES),
     Recipe(4_500, batch_size=128, seq_len=96, lr=3e-3, warmup_steps=400, dropout=0.2),
-    smoothing=0.1,
+    0.1,
 )
 
-PAIRS_AT_ONCE = 64  # that are translated, or tested, in one batch
+PAIRS_AT_ONCE = 64  # that are tested in one batch
 BEAM = 5
 PENALTIES = (0.6, 1.0, 1.4)  # of length, from which the one that is best on `val` is chosen
 
@@ -169,8 +160,8 @@ class Seq2Seq(BertForMaskedLM):
 # --- Translation: greedy and beam search ----------------------------------------------------------
 
 
-def beam_search(next_log_p, limits, beam, penalty):
-    """Write B targets at the same time; for each, keep the `beam` best beginnings at every step.
+def beam_search(next_log_p, limit, beam, penalty):
+    """Write a target: keep the `beam` best beginnings at every step.
 
     The score of a target is log p / length^penalty, with [SEP] in both (Wu et al. 2016): without a
     penalty (0), every further token lowers the score, so short targets would win. With a beam of 1
@@ -180,88 +171,71 @@ def beam_search(next_log_p, limits, beam, penalty):
     Greedy search takes a, and reaches 0.30. A beam of 2 keeps both, and finds b with 0.36.
 
     Args:
-        next_log_p: function from the beginnings (B * beam, n) to the log-probabilities of the next
-            token, (B * beam, V). The beginnings of target 0 come first.
-        limits: for each of the B targets, its tokens with [SEP], at most.
+        next_log_p: function from the beginnings, at most (beam, n), to the log-probabilities of the
+            next token of each, (beam, V).
+        limit: the tokens of the target with [SEP], at most.
     Returns:
-        For each target a list of (score, ids without [CLS] and [SEP]), the best first: those that
-        reached [SEP], at most `beam`; or else the best beginning.
+        A list of (score, ids without [CLS] and [SEP]), the best first: those that reached [SEP], at
+        most `beam`; or else the best beginning.
     """
-    # Beginnings of each target as (log p, ids), always `beam` of them. All are equal now: only one
-    # of them counts.
-    nothing = (-math.inf, [CLS])
-    beginnings = [[(0.0, [CLS])] + [nothing] * (beam - 1) for _ in limits]
-    finished = [[] for _ in limits]
-
-    for length in range(1, max(limits) + 1):
+    beginnings = [(0.0, [CLS])]  # (log p, ids), the best first
+    finished = []
+    for length in range(1, limit + 1):
         # the scores of all continuations, and the best 2 * beam: `beam` of them may be ends
-        scores, targets = zip(*chain(*beginnings), strict=True)  # B * beam each
-        log_p = next_log_p(torch.tensor(targets)).float()  # (B * beam, V)
+        scores, targets = zip(*beginnings, strict=True)
+        log_p = next_log_p(torch.tensor(targets)).float()  # (beam, V)
         log_p[:, list(NEVER_WRITTEN)] = -math.inf
         V = log_p.shape[-1]
-        total = torch.tensor(scores, device=log_p.device)[:, None] + log_p  # (B * beam, V)
-        total = total.view(len(limits), beam * V)  # (B * beam, V) -> (B, beam * V)
-        best_scores, best = total.topk(min(2 * beam, beam * V))  # (B, 2 * beam)
+        total = torch.tensor(scores, device=log_p.device)[:, None] + log_p  # (beam, V)
+        total = total.flatten()  # (beam, V) -> (beam * V,)
+        best_scores, best = total.topk(min(2 * beam, len(total)))  # (2 * beam,)
 
-        # Of each target, from the best continuation on: ends are set aside, and the others are the
-        # new beginnings, until there are `beam` of them.
-        for b, limit in enumerate(limits):
-            kept = []
-            ranks = zip(best_scores[b].tolist(), best[b].tolist(), strict=True)
-            for rank, (score, index) in enumerate(ranks):
-                if score == -math.inf or len(kept) == beam:
-                    break
-                line, token = divmod(index, V)  # index is line * V + token
-                ids = beginnings[b][line][1]
-                if token != SEP:
-                    kept.append((score, [*ids, token]))
-                elif rank < beam:
-                    finished[b].append((score / length**penalty, ids[1:]))
-
-            # This target is done. If no end was among the best, its best beginning is the result.
-            if len(finished[b]) >= beam or length == limit:
-                finished[b] = finished[b] or [(score, ids[1:]) for score, ids in kept[:1]]
-                kept = []
-            nothing = (-math.inf, [CLS] * (length + 1))
-            beginnings[b] = kept + [nothing] * (beam - len(kept))
-
-        if all(score == -math.inf for score, _ in chain(*beginnings)):
+        # From the best continuation on: ends are set aside, and the others are the new beginnings,
+        # until there are `beam` of them.
+        beginnings = []
+        ranks = zip(best_scores.tolist(), best.tolist(), strict=True)
+        for rank, (score, index) in enumerate(ranks):
+            if score == -math.inf or len(beginnings) == beam:
+                break
+            line, token = divmod(index, V)  # index is line * V + token
+            if token != SEP:
+                beginnings.append((score, [*targets[line], token]))
+            elif rank < beam:
+                finished.append((score / length**penalty, targets[line][1:]))
+        if len(finished) >= beam or not beginnings:
             break
-    return [sorted(targets, reverse=True)[:beam] for targets in finished]
+
+    # If no end was among the best, the best beginning is the result.
+    finished = finished or [(score, ids[1:]) for score, ids in beginnings[:1]]
+    return sorted(finished, reverse=True)[:beam]
 
 
 @torch.inference_mode()
 def translate(model, tokenizer, texts, beam=1, penalty=1.0):
-    """The translations of texts, in their order. The model must be in evaluation mode."""
-    longest = model.config.max_length - 2
-    ids = encode(tokenizer, texts)
-    if max(map(len, ids)) > longest:
-        raise UserError(f"a text has more than {longest} tokens")
-
-    # in batches of similar length
-    translations = {}
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    for start in tqdm(range(0, len(order), PAIRS_AT_ONCE), disable=None, leave=False):
-        some = order[start : start + PAIRS_AT_ONCE]
-        targets = best_targets(model, [ids[i] for i in some], beam, penalty)
-        translations.update(zip(some, tokenizer.decode_batch(targets), strict=True))
-    return [translations[i] for i in range(len(ids))]
+    """The translations of texts. The model must be in evaluation mode."""
+    translations = []
+    for ids in tqdm(encode(tokenizer, texts), disable=None, leave=False):
+        translations.append(tokenizer.decode(best_target(model, ids, beam, penalty)))
+    return translations
 
 
-def best_targets(model, sources, beam, penalty):
-    """What beam_search finds for each source: lists of token ids."""
-    device = model.bias.device
+def best_target(model, ids, beam, penalty):
+    """What beam_search finds for a source; both are lists of token ids."""
     longest = model.config.max_length
-    source = padded(sources, longest).repeat_interleave(beam, dim=0)  # (B, S) -> (B * beam, S)
-    encoded = model.encode(source.to(device))
+    if len(ids) > longest - 2:
+        raise UserError(f"a text has more than {longest - 2} tokens")
+
+    # the beginnings share the source: their first dimension is `beam`, and that of the source is 1
+    device = model.bias.device
+    encoded = model.encode(torch.tensor([[CLS, *ids, SEP]], device=device))
 
     def next_log_p(targets):
-        hidden = model.decode(encoded, targets.to(device))[:, -1]  # (B * beam, C)
+        hidden = model.decode(encoded, targets.to(device))[:, -1]  # (beam, C)
         return model.lm_head(hidden).log_softmax(dim=-1)
 
     # a model that has learned little never ends: a target has a limit that fits its source
-    limits = [min(longest - 1, 2 * len(ids) + 10) for ids in sources]
-    return [found[0][1] for found in beam_search(next_log_p, limits, beam, penalty)]
+    limit = min(longest - 1, 2 * len(ids) + 10)
+    return beam_search(next_log_p, limit, beam, penalty)[0][1]
 
 
 # --- Training -------------------------------------------------------------------------------------
@@ -287,17 +261,13 @@ class PairBatches:
             chosen = draw_epoch(len(self.pairs), seed, epoch, batch_size)  # (batches, batch_size)
             self.batches = regroup_by_length(chosen, self.lengths, seed, epoch)
             self.drawn = (seed, epoch, batch_size)
-        return padded_pairs([self.pairs[i] for i in self.batches[index]], self.seq_len)
+        return padded([self.pairs[i] for i in self.batches[index]], self.seq_len)
 
 
-def padded(texts, seq_len):
-    """Lists of token ids as a tensor (B, N): [CLS] ids [SEP] [PAD] ..."""
-    return torch.from_numpy(pad_pairs([(ids, None) for ids in texts], seq_len))
-
-
-def padded_pairs(pairs, seq_len):
+def padded(pairs, seq_len):
     """Pairs of lists of token ids as tensors: source (B, S) and target (B, N)."""
-    return [padded(texts, seq_len) for texts in zip(*pairs, strict=True)]
+    columns = zip(*pairs, strict=True)
+    return [torch.from_numpy(pad_pairs([(ids, None) for ids in c], seq_len)) for c in columns]
 
 
 def train_step(trainer, batches):
@@ -338,7 +308,7 @@ def evaluate(trainer, pairs):
     model = trainer.model
     sums = np.zeros(4)  # loss, right tokens, labels, exact targets
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
-        batch = padded_pairs(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
+        batch = padded(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
         source, target = (to_device(x, trainer.device) for x in batch)
         labels = next_tokens(target)  # (B, N)
         with autocast(trainer.device, trainer.dtype):
@@ -514,8 +484,9 @@ def main(arguments=None):
 def train_and_test(args, pairs, seed):
     """One run: pre-training by spans if it is asked for, training, and the test."""
     device, dtype = choose_device(args.device, args.dtype)
-    kind = TOY if args.data == "toy" else REAL
-    recipe = with_options(kind.recipe, args)
+    is_toy = args.data == "toy"
+    sizes, default, smoothing = TOY if is_toy else OTHERS
+    recipe = with_options(default, args)
 
     # one vocabulary for both languages
     tokenizer = train_bpe([text for pair in pairs.train for text in pair])
@@ -524,7 +495,7 @@ def train_and_test(args, pairs, seed):
     # the model, whose initial weights depend on the seed
     torch.manual_seed(step_seed(seed, 0, "weights"))
     options = dict(max_length=recipe.seq_len, dropout=recipe.dropout)
-    model = Seq2Seq(BertConfig(args.variant, tokenizer.get_vocab_size(), **kind.sizes, **options))
+    model = Seq2Seq(BertConfig(args.variant, tokenizer.get_vocab_size(), **sizes, **options))
     print(f"{args.variant}: {VARIANTS[args.variant].equation}")
     print(f"  {parameter_count(model):,} parameters, {recipe}")
     settings = {
@@ -532,8 +503,8 @@ def train_and_test(args, pairs, seed):
         "variant": args.variant,
         "data": f"{Path(args.data).stem} {pairs.digest()}",
         **asdict(recipe),
-        **kind.sizes,
-        "smoothing": kind.smoothing,
+        **sizes,
+        "smoothing": smoothing,
         "examples": args.examples,
         "pretrain": args.pretrain,
         "seed": seed,
@@ -543,7 +514,7 @@ def train_and_test(args, pairs, seed):
 
     # write what was removed from the texts of both languages
     if args.pretrain:
-        own = {"task": "spans", "examples": None, "steps": args.pretrain, "lr": kind.recipe.lr}
+        own = {"task": "spans", "examples": None, "steps": args.pretrain, "lr": default.lr}
         own["warmup_steps"] = max(1, args.pretrain // 10)
         spans = spans_of(ids.train, seed)
         train(model, settings | own, spans, tokenizer, folder / "spans", device, dtype)
@@ -556,18 +527,14 @@ def train_and_test(args, pairs, seed):
     model.eval()
     path = folder / "test.json"
     if not path.exists():
-        results = test(trainer, tokenizer, pairs, ids, kind is REAL)
+        results = test(trainer, tokenizer, pairs, ids, not is_toy)
         write_text(path, json.dumps(results, indent=2) + "\n")
     print(path.read_text(encoding="utf-8"))
-    show_translations(model, tokenizer, pairs)
 
-
-def show_translations(model, tokenizer, pairs):
-    """Print three translations of the first set."""
     first, *_ = pairs.held_out.values()
-    sources, references = zip(*first[:3], strict=True)
-    for three in zip(sources, references, translate(model, tokenizer, sources), strict=True):
-        print("  source       {}\n  reference    {}\n  translation  {}\n".format(*three))
+    for source, reference in first[:3]:
+        print(f"  source       {source}\n  reference    {reference}")
+        print("  translation ", *translate(model, tokenizer, [source]), end="\n\n")
 
 
 def run_folder(args, seed):

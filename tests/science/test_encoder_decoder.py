@@ -6,6 +6,7 @@ From top to bottom: the layers; the model; greedy and beam search; pairs and BLE
 import itertools
 import math
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from helpers import assert_near, draw, every_variant, random_tokens, randomise
 from lab import seq2seq, translation
 from lab.seq2seq import Seq2Seq, beam_search, translate
+from lab.translation import Pairs
 from model import BertConfig
 from support.tokenizer import CLS, MASK, PAD, SEP, UNK
 
@@ -76,8 +78,7 @@ def test_the_layers_of_none_equal_those_of_torch_with_padding_and_the_causal_mas
     expected = torchs_layer(nn.TransformerDecoderLayer, decoder)(
         x, source, future, None, ~mask, ~source_mask
     )
-    k, v = decoder.cross.keys_and_values(source)
-    assert_near(decoder(x, mask, k, v, source_mask)[mask], expected[mask], 1e-6)
+    assert_near(decoder(x, mask, source, source_mask)[mask], expected[mask], 1e-6)
 
 
 # --- The model ------------------------------------------------------------------------------------
@@ -106,9 +107,8 @@ def test_embeddings_and_head_are_shared_and_cross_attention_has_dropout():
     assert names == ["bert.embeddings.token.weight"]
     cross = model.decoder[0].cross.train()
     hidden = draw(1, 6, C)
-    k, v = cross.keys_and_values(hidden)
     mask = torch.ones(1, 6, dtype=torch.bool)
-    assert not torch.equal(cross(hidden, k, v, mask), cross(hidden, k, v, mask))
+    assert not torch.equal(cross((hidden, hidden), mask), cross((hidden, hidden), mask))
 
 
 # --- Greedy and beam search -----------------------------------------------------------------------
@@ -131,9 +131,9 @@ def of_table(table):
 
 def test_a_beam_finds_what_greedy_search_misses():
     table = {(): {A: 0.6, B_: 0.4}, (A,): {SEP: 0.5, A: 0.3, B_: 0.2}, (B_,): {SEP: 0.9, A: 0.1}}
-    (greedy,) = beam_search(of_table(table), [5], beam=1, penalty=0.0)
-    (best, *_), *_ = beam_search(of_table(table), [5], beam=2, penalty=0.0)
-    assert greedy[0][1] == [A] and math.exp(greedy[0][0]) == pytest.approx(0.30)
+    (greedy,) = beam_search(of_table(table), 5, beam=1, penalty=0.0)
+    best, *_ = beam_search(of_table(table), 5, beam=2, penalty=0.0)
+    assert greedy[1] == [A] and math.exp(greedy[0]) == pytest.approx(0.30)
     assert best[1] == [B_] and math.exp(best[0]) == pytest.approx(0.36)
 
 
@@ -154,7 +154,7 @@ def test_a_beam_that_holds_everything_equals_exhaustive_search(penalty):
         for ids in itertools.product(words, repeat=n):
             log_p = sum(math.log(table[ids[:i]][ids[i]]) for i in range(n))
             expected.append(((log_p + math.log(table[ids][SEP])) / (n + 1) ** penalty, list(ids)))
-    (found,) = beam_search(of_table(table), [4], beam=256, penalty=penalty)
+    found = beam_search(of_table(table), 4, beam=256, penalty=penalty)
     expected.sort(reverse=True)
     assert [ids for _, ids in found] == [ids for _, ids in expected]
     assert [score for score, _ in found] == pytest.approx([score for score, _ in expected])
@@ -162,11 +162,11 @@ def test_a_beam_that_holds_everything_equals_exhaustive_search(penalty):
 
 def test_targets_are_different_and_have_one_end_and_nothing_finished_gives_the_best_beginning():
     table = {(): {A: 0.5, B_: 0.3, SEP: 0.2}, (A,): {A: 0.9, SEP: 0.1}, (A, A): {A: 1.0}}
-    (found,) = beam_search(of_table(table), [3], beam=3, penalty=1.0)
+    found = beam_search(of_table(table), 3, beam=3, penalty=1.0)
     assert len({tuple(ids) for _, ids in found}) == len(found) == 3
     assert not any(SEP in ids for _, ids in found)
     endless = {(): {A: 0.6, B_: 0.4}}
-    assert beam_search(of_table(endless), [1], beam=2, penalty=1.0)[0][0][1] == [A]
+    assert beam_search(of_table(endless), 1, beam=2, penalty=1.0)[0][1] == [A]
 
 
 @pytest.fixture(scope="module")
@@ -190,10 +190,10 @@ def test_a_beam_of_one_is_greedy_search(toy):
     tokenizer, pairs = toy
     model = small_seq2seq("shaw", tokenizer.get_vocab_size())
     source = pairs[0][0]
-    (ids,) = translation.encode_pairs(tokenizer, [(source, source)], 40)
-    source_ids = torch.tensor([[CLS, *ids[0], SEP]])
+    (ids,) = translation.encode(tokenizer, [source])
+    source_ids = torch.tensor([[CLS, *ids, SEP]])
     written = [CLS]
-    for _ in range(2 * len(ids[0]) + 10):
+    for _ in range(2 * len(ids) + 10):
         logits = model.lm_head(model(source_ids, torch.tensor([written])))[0, -1]
         logits[[PAD, UNK, CLS, MASK]] = -math.inf
         written.append(int(logits.argmax()))
@@ -248,7 +248,6 @@ def test_bleu_is_that_of_words_as_they_are():
 def test_the_penalty_of_length_is_chosen_on_val_and_bleu_is_that_of_the_test_set(monkeypatch):
     scores = {("v", 0.6): 10.0, ("v", 1.0): 30.0, ("v", 1.4): 40.0}
     scores |= {("t", 0.6): 90.0, ("t", 1.0): 7.0, ("t", 1.4): 5.0}
-    monkeypatch.setattr(seq2seq, "encode_pairs", lambda *given: [([5, 6], [7, 8])])
 
     def written_with(model, tokenizer, texts, beam, penalty):
         assert not model.training  # with dropout, a translation would be worse
@@ -256,12 +255,14 @@ def test_the_penalty_of_length_is_chosen_on_val_and_bleu_is_that_of_the_test_set
 
     monkeypatch.setattr(seq2seq, "translate", written_with)
     monkeypatch.setattr(seq2seq, "bleu", lambda written, right: scores[right[0], written[1]])
-    model = small_seq2seq()
+    trainer = SimpleNamespace(model=small_seq2seq(), device=CPU, dtype=torch.float32)
     v, t = [("v", "v")], [("t", "t")]
     # with one set only, nothing can be chosen
     for pairs, expected in (
         ({"val": v, "test": t}, ("test", 1.4, 5.0)),
         ({"dev": t}, ("dev", 1.0, 7.0)),
     ):
-        found = seq2seq.test(model, None, pairs, True, CPU, torch.float32)["BLEU"]
+        texts = Pairs([], pairs)
+        ids = Pairs([], {name: [([5, 6], [7, 8])] for name in pairs})
+        found = seq2seq.test(trainer, None, texts, ids, True)["BLEU"]
         assert (found["set"], found["penalty"], found["beam"]) == expected

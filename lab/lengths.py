@@ -3,9 +3,9 @@
     python -m lab.lengths RUN [RUN ...] --corpus english.txt
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --out lengths.jsonl
 
-RUN is a folder that pretrain.py wrote, and --corpus names the text that the run was trained on: its
-tokenizer and its held-out pairs are used. If the run was trained with --vocab_size, give the same
-value here. A run that was trained on another corpus is refused.
+RUN is a folder that pretrain.py wrote, and --corpus (default: toy) names the text that the run was
+trained on: its tokenizer and its held-out pairs are used. If the run was trained with --vocab_size,
+give the same value here. A run that was trained on another corpus is refused.
 
 The losses are printed as a table: for each variant, the mean over its runs and the standard error.
 --out also writes them to a new file, one line per run:

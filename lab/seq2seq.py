@@ -100,9 +100,6 @@ class CrossAttention(SelfAttention):
     There are no position terms: the two have positions of their own, and j - i means nothing.
     """
 
-    def __init__(self, config):
-        super().__init__(config, VARIANTS["none"], layer=0)
-
     def project(self, x_and_source, source_mask):
         """x (B, N, C) and the encoder's hidden states (B, S, C) -> query, key, value."""
         x, source = x_and_source
@@ -119,7 +116,7 @@ class DecoderLayer(Layer):
 
     def __init__(self, config, mixer):
         super().__init__(config, mixer)
-        self.cross = CrossAttention(config)
+        self.cross = CrossAttention(config, VARIANTS["none"], layer=0)
         self.cross_norm = nn.LayerNorm(config.hidden_size, eps=1e-12)
 
     def forward(self, x, attention_mask, source, source_mask):

@@ -28,6 +28,7 @@ import argparse
 import json
 import math
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ OTHERS = (
     0.1,
 )
 
-PAIRS_AT_ONCE = 64  # that are tested in one batch
+PAIRS_AT_ONCE = 64  # that are translated, or tested, in one batch
 BEAM = 5
 PENALTIES = (0.6, 1.0, 1.4)  # of length, from which the one that is best on `val` is chosen
 
@@ -157,8 +158,8 @@ class Seq2Seq(BertForMaskedLM):
 # --- Translation: greedy and beam search ----------------------------------------------------------
 
 
-def beam_search(next_log_p, limit, beam, penalty):
-    """Write a target: keep the `beam` best beginnings at every step.
+def beam_search(next_log_p, limits, beam, penalty):
+    """Write several targets; for each, keep the `beam` best beginnings at every step.
 
     The score of a target is log p / length^penalty, with [SEP] in both (Wu et al. 2016): without a
     penalty (0), every further token lowers the score, so short targets would win. With a beam of 1
@@ -168,71 +169,95 @@ def beam_search(next_log_p, limit, beam, penalty):
     Greedy search takes a, and reaches 0.30. A beam of 2 keeps both, and finds b with 0.36.
 
     Args:
-        next_log_p: function from the beginnings, at most (beam, n), to the log-probabilities of the
-            next token of each, (beam, V).
-        limit: the tokens of the target with [SEP], at most.
+        next_log_p: function from the number of a target (L,) and the beginning (L, n) of each of L
+            lines to the log-probabilities of their next tokens, (L, V).
+        limits: for each target, its tokens with [SEP], at most.
     Returns:
-        A list of (score, ids without [CLS] and [SEP]), the best first: those that reached [SEP], at
-        most `beam`; or else the best beginning.
+        For each target a list of (score, ids without [CLS] and [SEP]), the best first: those that
+        reached [SEP], at most `beam`; or else the best beginning.
     """
-    beginnings = [(0.0, [CLS])]  # (log p, ids), the best first
-    finished = []
-    for length in range(1, limit + 1):
-        # the scores of all continuations, and the best 2 * beam: `beam` of them may be ends
-        scores, targets = zip(*beginnings, strict=True)
-        log_p = next_log_p(torch.tensor(targets)).float()  # (beam, V)
+    beginnings = [[(0.0, [CLS])] for _ in limits]  # of each target: (log p, ids), the best first
+    finished = [[] for _ in limits]
+    for length in range(1, max(limits) + 1):
+        # all beginnings are lines of one batch; a target that is done has none
+        sizes = [len(some) for some in beginnings]
+        numbers = torch.arange(len(limits)).repeat_interleave(torch.tensor(sizes))  # (L,)
+        targets = torch.tensor([ids for _, ids in chain(*beginnings)])  # (L, length)
+        log_p = next_log_p(numbers, targets).float()  # (L, V)
         log_p[:, list(NEVER_WRITTEN)] = -math.inf
-        V = log_p.shape[-1]
-        total = torch.tensor(scores, device=log_p.device)[:, None] + log_p  # (beam, V)
-        total = total.flatten()  # (beam, V) -> (beam * V,)
-        best_scores, best = total.topk(min(2 * beam, len(total)))  # (2 * beam,)
 
-        # From the best continuation on: ends are set aside, and the others are the new beginnings,
-        # until there are `beam` of them.
-        beginnings = []
-        ranks = zip(best_scores.tolist(), best.tolist(), strict=True)
-        for rank, (score, index) in enumerate(ranks):
-            if score == -math.inf or len(beginnings) == beam:
-                break
-            line, token = divmod(index, V)  # index is line * V + token
-            if token != SEP:
-                beginnings.append((score, [*targets[line], token]))
-            elif rank < beam:
-                finished.append((score / length**penalty, targets[line][1:]))
-        if len(finished) >= beam or not beginnings:
+        for b, of_target in enumerate(log_p.split(sizes)):
+            if not beginnings[b]:
+                continue
+            beginnings[b], ended = continuations(beginnings[b], of_target, beam)
+            finished[b] += [(score / length**penalty, ids[1:]) for score, ids in ended]
+
+            # This target is done. If no end was among the best, its best beginning is the result.
+            if len(finished[b]) >= beam or length == limits[b]:
+                best = [(score, ids[1:]) for score, ids in beginnings[b][:1]]
+                finished[b] = finished[b] or best
+                beginnings[b] = []
+        if not any(beginnings):
             break
+    return [sorted(targets, reverse=True)[:beam] for targets in finished]
 
-    # If no end was among the best, the best beginning is the result.
-    finished = finished or [(score, ids[1:]) for score, ids in beginnings[:1]]
-    return sorted(finished, reverse=True)[:beam]
+
+def continuations(beginnings, log_p, beam):
+    """The best continuations of the beginnings of one target: (those that go on, those that end).
+
+    log_p: (beginnings, V), of the next tokens. Both results are lists of (log p, ids).
+    """
+    # of all continuations the best 2 * beam, because `beam` of them may be ends
+    V = log_p.shape[-1]
+    scores = torch.tensor([score for score, _ in beginnings], device=log_p.device)
+    total = (scores[:, None] + log_p).flatten()  # (beginnings, V) -> (beginnings * V,)
+    best_scores, best = total.topk(min(2 * beam, len(total)))  # (2 * beam,)
+
+    # from the best one on, until `beam` of them go on
+    going_on = []
+    ended = []
+    ranks = zip(best_scores.tolist(), best.tolist(), strict=True)
+    for rank, (score, index) in enumerate(ranks):
+        if score == -math.inf or len(going_on) == beam:
+            break
+        line, token = divmod(index, V)  # index is line * V + token
+        ids = beginnings[line][1]
+        if token != SEP:
+            going_on.append((score, [*ids, token]))
+        elif rank < beam:
+            ended.append((score, ids))
+    return going_on, ended
 
 
 @torch.inference_mode()
 def translate(model, tokenizer, texts, beam=1, penalty=1.0):
     """The translations of texts. The model must be in evaluation mode."""
+    longest = model.config.max_length - 2
+    ids = encode(tokenizer, texts)
+    if max(map(len, ids)) > longest:
+        raise UserError(f"a text has more than {longest} tokens")
+
     translations = []
-    for ids in tqdm(encode(tokenizer, texts), disable=None, leave=False):
-        translations.append(tokenizer.decode(best_target(model, ids, beam, penalty)))
+    for start in tqdm(range(0, len(ids), PAIRS_AT_ONCE), disable=None, leave=False):
+        targets = best_targets(model, ids[start : start + PAIRS_AT_ONCE], beam, penalty)
+        translations += tokenizer.decode_batch(targets)
     return translations
 
 
-def best_target(model, ids, beam, penalty):
-    """What beam_search finds for a source; both are lists of token ids."""
-    longest = model.config.max_length
-    if len(ids) > longest - 2:
-        raise UserError(f"a text has more than {longest - 2} tokens")
-
-    # the beginnings share the source: their first dimension is `beam`, and that of the source is 1
+def best_targets(model, sources, beam, penalty):
+    """What beam_search finds for each source: lists of token ids."""
     device = model.bias.device
-    encoded = model.encode(torch.tensor([[CLS, *ids, SEP]], device=device))
+    longest = model.config.max_length
+    hidden, mask = model.encode(padded(sources, longest).to(device))  # (B, S, C), (B, S)
 
-    def next_log_p(targets):
-        hidden = model.decode(encoded, targets.to(device))[:, -1]  # (beam, C)
-        return model.lm_head(hidden).log_softmax(dim=-1)
+    def next_log_p(numbers, targets):
+        encoded = (hidden[numbers], mask[numbers])  # (L, S, C), (L, S): the source of each line
+        last = model.decode(encoded, targets.to(device))[:, -1]  # (L, C)
+        return model.lm_head(last).log_softmax(dim=-1)
 
     # a model that has learned little never ends: a target has a limit that fits its source
-    limit = min(longest - 1, 2 * len(ids) + 10)
-    return beam_search(next_log_p, limit, beam, penalty)[0][1]
+    limits = [min(longest - 1, 2 * len(ids) + 10) for ids in sources]
+    return [found[0][1] for found in beam_search(next_log_p, limits, beam, penalty)]
 
 
 # --- Training -------------------------------------------------------------------------------------
@@ -258,13 +283,17 @@ class PairBatches:
             chosen = draw_epoch(len(self.pairs), seed, epoch, batch_size)  # (batches, batch_size)
             self.batches = regroup_by_length(chosen, self.lengths, seed, epoch)
             self.drawn = (seed, epoch, batch_size)
-        return padded([self.pairs[i] for i in self.batches[index]], self.seq_len)
+        return padded_pairs([self.pairs[i] for i in self.batches[index]], self.seq_len)
 
 
-def padded(pairs, seq_len):
+def padded(texts, seq_len):
+    """Lists of token ids as a tensor (B, N): [CLS] ids [SEP] [PAD] ..."""
+    return torch.from_numpy(pad_pairs([(ids, None) for ids in texts], seq_len))
+
+
+def padded_pairs(pairs, seq_len):
     """Pairs of lists of token ids as tensors: source (B, S) and target (B, N)."""
-    columns = zip(*pairs, strict=True)
-    return [torch.from_numpy(pad_pairs([(ids, None) for ids in c], seq_len)) for c in columns]
+    return [padded(texts, seq_len) for texts in zip(*pairs, strict=True)]
 
 
 def train_step(trainer, batches):
@@ -305,7 +334,7 @@ def evaluate(trainer, pairs):
     model = trainer.model
     sums = np.zeros(4)  # loss, right tokens, labels, exact targets
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
-        batch = padded(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
+        batch = padded_pairs(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
         source, target = (to_device(x, trainer.device) for x in batch)
         labels = next_tokens(target)  # (B, N)
         with autocast(trainer.device, trainer.dtype):

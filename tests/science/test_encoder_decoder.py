@@ -119,7 +119,7 @@ A, B_, D = 5, 6, 7  # three words
 def of_table(table):
     """next_log_p of a table {beginning: {token: probability}}; a missing token has 0."""
 
-    def next_log_p(targets):
+    def next_log_p(numbers, targets):
         lines = torch.full((len(targets), 8), -math.inf)
         for line, ids in zip(lines, targets[:, 1:].tolist(), strict=True):
             for token, p in table.get(tuple(ids), {SEP: 1.0}).items():
@@ -131,9 +131,9 @@ def of_table(table):
 
 def test_a_beam_finds_what_greedy_search_misses():
     table = {(): {A: 0.6, B_: 0.4}, (A,): {SEP: 0.5, A: 0.3, B_: 0.2}, (B_,): {SEP: 0.9, A: 0.1}}
-    (greedy,) = beam_search(of_table(table), 5, beam=1, penalty=0.0)
-    best, *_ = beam_search(of_table(table), 5, beam=2, penalty=0.0)
-    assert greedy[1] == [A] and math.exp(greedy[0]) == pytest.approx(0.30)
+    (greedy,) = beam_search(of_table(table), [5], beam=1, penalty=0.0)
+    (best, *_), *_ = beam_search(of_table(table), [5], beam=2, penalty=0.0)
+    assert greedy[0][1] == [A] and math.exp(greedy[0][0]) == pytest.approx(0.30)
     assert best[1] == [B_] and math.exp(best[0]) == pytest.approx(0.36)
 
 
@@ -154,7 +154,7 @@ def test_a_beam_that_holds_everything_equals_exhaustive_search(penalty):
         for ids in itertools.product(words, repeat=n):
             log_p = sum(math.log(table[ids[:i]][ids[i]]) for i in range(n))
             expected.append(((log_p + math.log(table[ids][SEP])) / (n + 1) ** penalty, list(ids)))
-    found = beam_search(of_table(table), 4, beam=256, penalty=penalty)
+    (found,) = beam_search(of_table(table), [4], beam=256, penalty=penalty)
     expected.sort(reverse=True)
     assert [ids for _, ids in found] == [ids for _, ids in expected]
     assert [score for score, _ in found] == pytest.approx([score for score, _ in expected])
@@ -162,11 +162,11 @@ def test_a_beam_that_holds_everything_equals_exhaustive_search(penalty):
 
 def test_targets_are_different_and_have_one_end_and_nothing_finished_gives_the_best_beginning():
     table = {(): {A: 0.5, B_: 0.3, SEP: 0.2}, (A,): {A: 0.9, SEP: 0.1}, (A, A): {A: 1.0}}
-    found = beam_search(of_table(table), 3, beam=3, penalty=1.0)
+    (found,) = beam_search(of_table(table), [3], beam=3, penalty=1.0)
     assert len({tuple(ids) for _, ids in found}) == len(found) == 3
     assert not any(SEP in ids for _, ids in found)
     endless = {(): {A: 0.6, B_: 0.4}}
-    assert beam_search(of_table(endless), 1, beam=2, penalty=1.0)[0][1] == [A]
+    assert beam_search(of_table(endless), [1], beam=2, penalty=1.0)[0][0][1] == [A]
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from attention import VARIANTS
 from data import prepare_corpus
 from kernels import compile_hot_loop
 from model import SIZES, BertConfig, BertForMaskedLM
-from pretrain import RECIPES, Trainer, train_step
+from pretrain import RECIPES, Trainer, add_device, add_text, train_step
 from support.commands import positive_int, run_command
 from support.devices import choose_device
 from support.files import write_text
@@ -38,29 +38,6 @@ UNITS = ("eager", "band", "layer")  # what is compiled: nothing, or a unit of ke
 
 
 # --- Measuring ------------------------------------------------------------------------------------
-
-
-def seconds(run, device):
-    """Call run(), and return how many seconds it took."""
-    # A GPU works on after a call has returned: wait until it has finished. A CPU does not wait.
-    synchronize = torch.get_device_module(device).synchronize
-    synchronize()
-    started = time.perf_counter()
-    run()
-    synchronize()
-    return time.perf_counter() - started
-
-
-def take_turns(runs, device, rounds):
-    """Measure functions by turns: every round calls each of them once.
-
-    runs: {name: function without arguments}. Returns {name: [seconds in each round]}.
-    """
-    times = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            times[name].append(seconds(run, device))
-    return times
 
 
 def median_ratio(values, others):
@@ -114,11 +91,21 @@ def start_training(config, settings, full_sequences, device, dtype, unit):
 
 def times_of_steps(trainers, source, rounds, device):
     """{row: [seconds of each step]}. All train on the same batches, of the steps 0, 1, ..."""
-    runs = {}
-    for name, trainer in trainers.items():
+    # A GPU works on after a call has returned: wait until it has finished. A CPU does not wait.
+    synchronize = torch.get_device_module(device).synchronize
+    for trainer in trainers.values():
         trainer.step = 0
-        runs[name] = functools.partial(train_step, trainer, source)
-    return take_turns(runs, device, rounds)
+
+    # every round has one step of each
+    times = {row: [] for row in trainers}
+    for _ in range(rounds):
+        for row, trainer in trainers.items():
+            synchronize()
+            started = time.perf_counter()
+            train_step(trainer, source)
+            synchronize()
+            times[row].append(time.perf_counter() - started)
+    return times
 
 
 def step_rows(args, device, dtype):
@@ -126,7 +113,7 @@ def step_rows(args, device, dtype):
     # what they train on, as in pretrain.py
     recipe = RECIPES[args.size]
     settings = {**asdict(recipe), "batch_size": args.batch_size, "seed": 0}
-    corpus = prepare_corpus(args.corpus, Path("cache"), recipe.seq_len)
+    corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len, args.vocab_size)
     full_sequences = FullSequences(corpus.vocab_size, recipe.seq_len)
 
     # what is compared
@@ -181,8 +168,8 @@ def parse_arguments(arguments=None):
     add("--variant", nargs="+", choices=VARIANTS, metavar="VARIANT", default=list(VARIANTS))
     add("--unit", nargs="+", choices=UNITS, default=["eager"], help="(default: eager)")
     add("--batch_size", type=positive_int, default=16, help="pairs of sentences (default: 16)")
-    add("--corpus", nargs="+", default=["toy"], help="as for pretrain.py (default: toy)")
-    add("--device", default="auto", help="auto, cpu, cuda, ... (default: auto)")
+    add_text(add)
+    add_device(add)
     add("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default: fp32)")
     add("--rounds", type=positive_int, default=8, help="(default: 8)")
     add("--out", type=Path, help="also write the numbers to this JSON file")

@@ -3,9 +3,9 @@
     python -m lab.lengths RUN [RUN ...] --corpus english.txt
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --out lengths.jsonl
 
-RUN is a folder that pretrain.py wrote, and --corpus names the text that the run was trained on: its
-tokenizer and its held-out pairs are used. If the run was trained with --vocab_size, give the same
-value here. A run that was trained on another corpus is refused.
+RUN is a folder that pretrain.py wrote, and --corpus (default: toy) names the text that the run was
+trained on: its tokenizer and its held-out pairs are used. If the run was trained with --vocab_size,
+give the same value here. A run that was trained on another corpus is refused.
 
 The losses are printed as a table: for each variant, the mean over its runs and the standard error.
 --out also writes them to a new file, one line per run:
@@ -39,7 +39,7 @@ pretrain.py, whose sequences are pairs of sentences. In causal models nothing is
 after each of these places is predicted.
 
 A model with a vector per position (absolute, convbert) cannot read sequences that are longer than
-its table of vectors: these lengths are left out, and one line says so. All other models read every
+its table of vectors: these lengths are left out, and a line says so. All other models read every
 length. The losses are computed in float32 on every device.
 
 Letters as in attention.py; a batch has M scored tokens, and the vocabulary V.
@@ -57,10 +57,11 @@ from attention import VARIANTS
 from data import mask_tokens, next_tokens, prepare_corpus
 from lab.report import length_measure, print_table
 from model import load_config, load_run
-from support.commands import UserError, number, positive_int, run_command
+from pretrain import add_device, add_text
+from support.commands import UserError, number, run_command
 from support.devices import choose_device
 from support.runs import Run, group_runs, made_by, run_settings, write_records
-from support.tokenizer import CLS, IGNORED, SEP, VOCABULARY_SIZE
+from support.tokenizer import CLS, IGNORED, SEP
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 TOKENS_PER_BATCH = 4096
@@ -193,35 +194,22 @@ def loss_of_text(model, text, N, device):
     return total / count
 
 
-def possible_lengths(config, lengths):
-    """Those of the lengths that a model can read."""
-    if not VARIANTS[config.variant].absolute:
-        return lengths
-    return [N for N in lengths if N <= config.max_length]
-
-
 def measure_run(folder, text, lengths, device):
     """[[N, loss], ...] of a run at all lengths that it can read."""
     model, _ = load_run(folder)
     model = model.to(device)
+    config = model.config
 
     losses = []
-    for N in possible_lengths(model.config, lengths):
-        losses.append([N, loss_of_text(model, text, N, device)])
+    for N in lengths:
+        if VARIANTS[config.variant].absolute and N > config.max_length:
+            print(f"{folder} cannot read {N:,} tokens: it has {config.max_length} positions")
+        else:
+            losses.append([N, loss_of_text(model, text, N, device)])
     return losses
 
 
 # --- The command line -----------------------------------------------------------------------------
-
-
-def check_run(run, corpus, lengths):
-    """UserError if a run cannot be measured in this way. run: a Run."""
-    config = load_config(run.folder)
-    if run.settings["corpus"] != corpus.fingerprint:
-        raise UserError(f"{run.folder} was not trained on this --corpus with this --vocab_size")
-    refused = sorted(set(lengths) - set(possible_lengths(config, lengths)))
-    if refused:
-        print(f"{run.folder} cannot read {refused} tokens: it has {config.max_length} positions")
 
 
 def parse_arguments(arguments=None):
@@ -230,11 +218,9 @@ def parse_arguments(arguments=None):
     )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
-    add("--corpus", nargs="+", required=True, help="as for pretrain.py: the text of the runs")
-    add("--vocab_size", type=positive_int, default=VOCABULARY_SIZE, help="as for pretrain.py")
-    add("--cache_dir", type=Path, default="cache", help="downloads and token ids (%(default)s)")
+    add_text(add)
     add("--lengths", nargs="+", type=number(int, 2), default=LENGTHS, help="64 to 2,048")
-    add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
+    add_device(add)
     add("--out", type=Path, metavar="FILE.jsonl", help="also write the losses to a new file")
     return parser.parse_args(arguments)
 
@@ -253,7 +239,8 @@ def main(arguments=None):
     runs = [Run(folder, run_settings(folder), []) for folder in args.runs]
     group_runs(runs)
     for run in runs:
-        check_run(run, corpus, lengths)
+        if run.settings["corpus"] != corpus.fingerprint:
+            raise UserError(f"{run.folder} was not trained on this --corpus with this --vocab_size")
 
     # how the losses are measured
     text = held_out_text(corpus, lengths, runs[0].settings.get("causal", False))

@@ -49,6 +49,7 @@ from tqdm import tqdm
 import toy.pairs
 from lab.report import markdown, pairs_measure, table_rows
 from model import load_config, load_run
+from pretrain import add_device
 from support.commands import UserError, is_text, run_command
 from support.corpus import read_lines
 from support.devices import choose_device
@@ -349,7 +350,7 @@ def parse_arguments(arguments=None):
     add("runs", nargs="+", metavar="RUN", help="folder that pretrain.py wrote")
     add("--data", default="toy", help="toy, blimp, or a folder (%(default)s)")
     add("--cache_dir", type=Path, default="cache", help="for the download (%(default)s)")
-    add("--device", default="auto", help="auto, cpu, cuda, ... (%(default)s)")
+    add_device(add)
     add("--compare", nargs=2, metavar=("A", "B"), help="two variants, and their difference A - B")
     return parser.parse_args(arguments)
 

@@ -15,8 +15,8 @@ attention.py. What BERT lacks is a second stack of layers, the decoder:
     labels    eht   tac tpels [SEP]         the next token of the target (data.next_tokens)
 
 The decoder meets the source in one place, cross-attention: queries of the target, keys and values
-of the encoder. It is the function attention.attention, without position terms. So a convolution is
-never alone here: the mixers only replace the attention of a text to itself, as in Wu and Tay.
+of the encoder, without position terms. So a convolution is never alone here: the mixers only
+replace the attention of a text to itself, as in Wu and Tay.
 
 A run is a folder like those of pretrain.py, with seq2seq.json in place of config.json, and
 test.json, the results on the held-out pairs. A translation is exact if no token is wrong.
@@ -28,19 +28,21 @@ import argparse
 import json
 import math
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from attention import VARIANTS, attention, make_mixers, merge_heads, split_heads
+from attention import VARIANTS, SelfAttention, make_mixers
 from data import batches_per_epoch, draw_epoch, next_tokens, pad_pairs, regroup_by_length
 from lab.translation import (
-    HELD_OUT,
     bleu,
+    encode,
     encode_pairs,
     load_bleu,
     read_pairs,
@@ -53,6 +55,7 @@ from pretrain import (
     CODE,
     Recipe,
     Trainer,
+    add_device,
     add_training,
     prediction_count,
     result_of,
@@ -69,14 +72,19 @@ from support.tokenizer import CLS, IGNORED, NEVER_WRITTEN, PAD, SEP
 # As in Vaswani et al. 2017. BERT's are 0.9, 0.999 and 1e-6.
 ADAM = {"betas": (0.9, 0.98), "eps": 1e-8}
 
-# Sizes, and how long and how fast a model is trained, on the toy language and on other pairs. A
-# batch has batch_size pairs on average. Smoothing: see train_step.
+# Of a kind of pairs: sizes; how long and how fast a model is trained, where a batch has batch_size
+# pairs on average; label smoothing (train_step).
 SIZES = dict(hidden_size=128, heads=4, embedding_size=128)
-TOY_SIZES = dict(layers=2, ffn_size=512, **SIZES)
-REAL_SIZES = dict(layers=4, ffn_size=256, **SIZES)
-TOY = Recipe(1_000, batch_size=32, seq_len=64, lr=2e-3, warmup_steps=100, dropout=0.0)
-REAL = Recipe(4_500, batch_size=128, seq_len=96, lr=3e-3, warmup_steps=400, dropout=0.2)
-SMOOTHING = 0.1  # of pairs other than the toy language's
+TOY = (
+    dict(layers=2, ffn_size=512, **SIZES),
+    Recipe(1_000, batch_size=32, seq_len=64, lr=2e-3, warmup_steps=100, dropout=0.0),
+    0.0,
+)
+OTHERS = (
+    dict(layers=4, ffn_size=256, **SIZES),
+    Recipe(4_500, batch_size=128, seq_len=96, lr=3e-3, warmup_steps=400, dropout=0.2),
+    0.1,
+)
 
 PAIRS_AT_ONCE = 64  # that are translated, or tested, in one batch
 BEAM = 5
@@ -86,34 +94,17 @@ PENALTIES = (0.6, 1.0, 1.4)  # of length, from which the one that is best on `va
 # --- The model ------------------------------------------------------------------------------------
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(SelfAttention):
     """Attention of the target to the source: z_i = sum_j softmax_j(q_i . k_j / sqrt(d)) v_j.
 
-    Queries come from the target, keys and values from the source. There are no position terms: the
-    two have positions of their own, and j - i means nothing.
+    Self-attention whose keys and values come from the source, and only the queries from the target.
+    There are no position terms: the two have positions of their own, and j - i means nothing.
     """
 
-    def __init__(self, config):
-        super().__init__()
-        C = config.hidden_size
-        self.heads = config.heads
-        self.dropout = config.dropout
-        self.query = nn.Linear(C, C)
-        self.key = nn.Linear(C, C)
-        self.value = nn.Linear(C, C)
-        self.output = nn.Linear(C, C)
-
-    def keys_and_values(self, hidden):
-        """Of the encoder's hidden states (B, S, C): k and v, (B, H, S, d) each."""
-        k = split_heads(self.key(hidden), self.heads)
-        v = split_heads(self.value(hidden), self.heads)
-        return k, v
-
-    def forward(self, x, k, v, source_mask):
-        q = split_heads(self.query(x), self.heads)  # (B, N, C) -> (B, H, N, d)
-        dropout = self.dropout if self.training else 0.0
-        z = attention(q, k, v, source_mask, dropout=dropout)  # (B, H, N, d)
-        return self.output(merge_heads(z))  # (B, N, C)
+    def project(self, x_and_source, source_mask):
+        """x (B, N, C) and the encoder's hidden states (B, S, C) -> query, key, value."""
+        x, source = x_and_source
+        return self.query(x), self.key(source), self.value(source)
 
 
 class DecoderLayer(Layer):
@@ -126,13 +117,13 @@ class DecoderLayer(Layer):
 
     def __init__(self, config, mixer):
         super().__init__(config, mixer)
-        self.cross = CrossAttention(config)
+        self.cross = CrossAttention(config, VARIANTS["none"], layer=0)
         self.cross_norm = nn.LayerNorm(config.hidden_size, eps=1e-12)
 
-    def forward(self, x, attention_mask, k, v, source_mask):
-        """x: (B, N, C). k, v, source_mask: what CrossAttention reads."""
+    def forward(self, x, attention_mask, source, source_mask):
+        """x: (B, N, C). source: the encoder's hidden states (B, S, C). Returns (B, N, C)."""
         x = self.mixer_norm(x + self.dropout(self.mixer(x, attention_mask)))
-        x = self.cross_norm(x + self.dropout(self.cross(x, k, v, source_mask)))
+        x = self.cross_norm(x + self.dropout(self.cross((x, source), source_mask)))
         return self.ffn_norm(x + self.dropout(self.ffn(x)))
 
 
@@ -143,8 +134,8 @@ class Seq2Seq(BertForMaskedLM):
 
     def __init__(self, config):
         super().__init__(config)
-        causal = replace(config, causal=True)
-        self.decoder = nn.ModuleList(DecoderLayer(causal, mixer) for mixer in make_mixers(causal))
+        mixers = make_mixers(replace(config, causal=True))
+        self.decoder = nn.ModuleList(DecoderLayer(config, mixer) for mixer in mixers)
         initialise(self.decoder)
 
     def forward(self, source, target):
@@ -152,20 +143,15 @@ class Seq2Seq(BertForMaskedLM):
         return self.decode(self.encode(source), target)
 
     def encode(self, source):
-        """What the decoder reads of a source (B, S): (k, v) for each of its layers, and the mask.
-
-        All of it is computed once per source, however long the target becomes.
-        """
+        """What the decoder reads of a source (B, S): its hidden states (B, S, C), and its mask."""
         mask = source != PAD  # (B, S)
-        hidden = self.bert(source, mask)  # (B, S, C)
-        return [layer.cross.keys_and_values(hidden) for layer in self.decoder], mask
+        return self.bert(source, mask), mask
 
     def decode(self, encoded, target):
         """(B, N) -> (B, N, C): the vector at i is made of the source and the target up to i."""
-        keys_and_values, source_mask = encoded
         x = self.bert.embeddings(target, torch.ones_like(target))  # type 1: it is the target
-        for layer, (k, v) in zip(self.decoder, keys_and_values, strict=True):
-            x = layer(x, target != PAD, k, v, source_mask)  # (B, N, C)
+        for layer in self.decoder:
+            x = layer(x, target != PAD, *encoded)  # (B, N, C)
         return x
 
 
@@ -173,7 +159,7 @@ class Seq2Seq(BertForMaskedLM):
 
 
 def beam_search(next_log_p, limits, beam, penalty):
-    """Write B targets at the same time; for each, keep the `beam` best beginnings at every step.
+    """Write several targets; for each, keep the `beam` best beginnings at every step.
 
     The score of a target is log p / length^penalty, with [SEP] in both (Wu et al. 2016): without a
     penalty (0), every further token lowers the score, so short targets would win. With a beam of 1
@@ -183,92 +169,95 @@ def beam_search(next_log_p, limits, beam, penalty):
     Greedy search takes a, and reaches 0.30. A beam of 2 keeps both, and finds b with 0.36.
 
     Args:
-        next_log_p: function from the beginnings (B * beam, n) to the log-probabilities of the next
-            token, (B * beam, V). The beginnings of target 0 come first.
-        limits: for each of the B targets, its tokens with [SEP], at most.
+        next_log_p: function from the number of a target (L,) and the beginning (L, n) of each of L
+            lines to the log-probabilities of their next tokens, (L, V).
+        limits: for each target, its tokens with [SEP], at most.
     Returns:
         For each target a list of (score, ids without [CLS] and [SEP]), the best first: those that
         reached [SEP], at most `beam`; or else the best beginning.
     """
-    B = len(limits)
-    targets = torch.full((B * beam, 1), CLS)  # (B * beam, n)
-    scores = torch.full((B, beam), -math.inf)
-    scores[:, 0] = 0.0  # all beginnings are equal now: only one of them counts
-    finished = [[] for _ in range(B)]
-
+    beginnings = [[(0.0, [CLS])] for _ in limits]  # of each target: (log p, ids), the best first
+    finished = [[] for _ in limits]
     for length in range(1, max(limits) + 1):
-        # the scores of all continuations, and the best 2 * beam: `beam` of them may be ends
-        log_p = next_log_p(targets).float()  # (B * beam, V)
-        V = log_p.shape[-1]
+        # all beginnings are lines of one batch; a target that is done has none
+        sizes = [len(some) for some in beginnings]
+        numbers = torch.arange(len(limits)).repeat_interleave(torch.tensor(sizes))  # (L,)
+        targets = torch.tensor([ids for _, ids in chain(*beginnings)])  # (L, length)
+        log_p = next_log_p(numbers, targets).float()  # (L, V)
         log_p[:, list(NEVER_WRITTEN)] = -math.inf
-        total = scores.view(-1, 1).to(log_p.device) + log_p  # (B * beam, V)
-        total = total.view(B, beam * V)  # (B * beam, V) -> (B, beam * V)
-        best_scores, best = total.topk(min(2 * beam, beam * V))  # (B, 2 * beam)
 
-        # Of each target, from the best continuation on: ends are set aside, and the others are the
-        # new beginnings, until there are `beam` of them.
-        lines = torch.zeros(B, beam, dtype=torch.long)  # which old beginning is continued ...
-        tokens = torch.full((B, beam), PAD)  # ... by which token
-        scores = torch.full((B, beam), -math.inf)
-        for b in range(B):
-            kept = 0
-            pairs = zip(best_scores[b].tolist(), best[b].tolist(), strict=True)
-            for rank, (score, index) in enumerate(pairs):
-                if score == -math.inf or kept == beam:
-                    break
-
-                # index is beginning * V + token
-                line = b * beam + index // V
-                token = index % V
-                if token != SEP:
-                    lines[b, kept] = line
-                    tokens[b, kept] = token
-                    scores[b, kept] = score
-                    kept += 1
-                elif rank < beam:
-                    finished[b].append((score / length**penalty, targets[line, 1:].tolist()))
+        for b, of_target in enumerate(log_p.split(sizes)):
+            if not beginnings[b]:
+                continue
+            beginnings[b], ended = continuations(beginnings[b], of_target, beam)
+            finished[b] += [(score / length**penalty, ids[1:]) for score, ids in ended]
 
             # This target is done. If no end was among the best, its best beginning is the result.
             if len(finished[b]) >= beam or length == limits[b]:
-                beginning = targets[lines[b, 0], 1:].tolist() + [int(tokens[b, 0])]
-                finished[b] = finished[b] or [(float(scores[b, 0]), beginning)]
-                scores[b] = -math.inf
-
-        targets = torch.cat([targets[lines.view(-1)], tokens.view(-1, 1)], dim=1)
-        if (scores == -math.inf).all():
+                best = [(score, ids[1:]) for score, ids in beginnings[b][:1]]
+                finished[b] = finished[b] or best
+                beginnings[b] = []
+        if not any(beginnings):
             break
-
     return [sorted(targets, reverse=True)[:beam] for targets in finished]
+
+
+def continuations(beginnings, log_p, beam):
+    """The best continuations of the beginnings of one target: (those that go on, those that end).
+
+    log_p: (beginnings, V), of the next tokens. Both results are lists of (log p, ids).
+    """
+    # of all continuations the best 2 * beam, because `beam` of them may be ends
+    V = log_p.shape[-1]
+    scores = torch.tensor([score for score, _ in beginnings], device=log_p.device)
+    total = (scores[:, None] + log_p).flatten()  # (beginnings, V) -> (beginnings * V,)
+    best_scores, best = total.topk(min(2 * beam, len(total)))  # (2 * beam,)
+
+    # from the best one on, until `beam` of them go on
+    going_on = []
+    ended = []
+    ranks = zip(best_scores.tolist(), best.tolist(), strict=True)
+    for rank, (score, index) in enumerate(ranks):
+        if score == -math.inf or len(going_on) == beam:
+            break
+        line, token = divmod(index, V)  # index is line * V + token
+        ids = beginnings[line][1]
+        if token != SEP:
+            going_on.append((score, [*ids, token]))
+        elif rank < beam:
+            ended.append((score, ids))
+    return going_on, ended
 
 
 @torch.inference_mode()
 def translate(model, tokenizer, texts, beam=1, penalty=1.0):
-    """The translations of texts, in their order. The model must be in evaluation mode."""
+    """The translations of texts. The model must be in evaluation mode."""
+    longest = model.config.max_length - 2
+    ids = encode(tokenizer, texts)
+    if max(map(len, ids)) > longest:
+        raise UserError(f"a text has more than {longest} tokens")
+
+    translations = []
+    for start in tqdm(range(0, len(ids), PAIRS_AT_ONCE), disable=None, leave=False):
+        targets = best_targets(model, ids[start : start + PAIRS_AT_ONCE], beam, penalty)
+        translations += tokenizer.decode_batch(targets)
+    return translations
+
+
+def best_targets(model, sources, beam, penalty):
+    """What beam_search finds for each source: lists of token ids."""
     device = model.bias.device
     longest = model.config.max_length
-    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    if max(len(each) for each in ids) > longest - 2:
-        raise UserError(f"a text has more than {longest - 2} tokens")
+    hidden, mask = model.encode(padded(sources, longest).to(device))  # (B, S, C), (B, S)
 
-    # in batches of similar length
-    translations = [""] * len(ids)
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    for start in tqdm(range(0, len(order), PAIRS_AT_ONCE), disable=None, leave=False):
-        some = order[start : start + PAIRS_AT_ONCE]
-        source = torch.from_numpy(pad_pairs([(ids[i], None) for i in some], longest))
-        source = source.repeat_interleave(beam, dim=0)  # (B, S) -> (B * beam, S): one per beginning
-        encoded = model.encode(source.to(device))
+    def next_log_p(numbers, targets):
+        encoded = (hidden[numbers], mask[numbers])  # (L, S, C), (L, S): the source of each line
+        last = model.decode(encoded, targets.to(device))[:, -1]  # (L, C)
+        return model.lm_head(last).log_softmax(dim=-1)
 
-        def next_log_p(targets, encoded=encoded):
-            hidden = model.decode(encoded, targets.to(device))[:, -1]  # (B * beam, C)
-            return model.lm_head(hidden).log_softmax(dim=-1)
-
-        # a model that has learned little never ends: a target has a limit that fits its source
-        limits = [min(longest - 1, 2 * len(ids[i]) + 10) for i in some]
-        results = beam_search(next_log_p, limits, beam, penalty)
-        for i, result in zip(some, results, strict=True):
-            translations[i] = tokenizer.decode(result[0][1])
-    return translations
+    # a model that has learned little never ends: a target has a limit that fits its source
+    limits = [min(longest - 1, 2 * len(ids) + 10) for ids in sources]
+    return [found[0][1] for found in beam_search(next_log_p, limits, beam, penalty)]
 
 
 # --- Training -------------------------------------------------------------------------------------
@@ -281,6 +270,7 @@ class PairBatches:
         self.pairs = pairs
         self.tokenizer = tokenizer
         self.seq_len = seq_len
+        self.lengths = np.array([len(source) + len(target) + 4 for source, target in pairs])
         self.drawn = None  # (seed, epoch, batch_size) of self.batches
 
     def batch(self, seed, step, batch_size):
@@ -291,16 +281,19 @@ class PairBatches:
         epoch, index = divmod(step, batches_per_epoch(len(self.pairs), batch_size))
         if self.drawn != (seed, epoch, batch_size):
             chosen = draw_epoch(len(self.pairs), seed, epoch, batch_size)  # (batches, batch_size)
-            lengths = torch.tensor([len(s) + len(t) + 4 for s, t in self.pairs]).numpy()
-            self.batches = regroup_by_length(chosen, lengths, seed, epoch)
+            self.batches = regroup_by_length(chosen, self.lengths, seed, epoch)
             self.drawn = (seed, epoch, batch_size)
-        return padded([self.pairs[i] for i in self.batches[index]], self.seq_len)
+        return padded_pairs([self.pairs[i] for i in self.batches[index]], self.seq_len)
 
 
-def padded(pairs, seq_len):
+def padded(texts, seq_len):
+    """Lists of token ids as a tensor (B, N): [CLS] ids [SEP] [PAD] ..."""
+    return torch.from_numpy(pad_pairs([(ids, None) for ids in texts], seq_len))
+
+
+def padded_pairs(pairs, seq_len):
     """Pairs of lists of token ids as tensors: source (B, S) and target (B, N)."""
-    columns = zip(*pairs, strict=True)
-    return [torch.from_numpy(pad_pairs([(ids, None) for ids in c], seq_len)) for c in columns]
+    return [padded(texts, seq_len) for texts in zip(*pairs, strict=True)]
 
 
 def train_step(trainer, batches):
@@ -308,14 +301,14 @@ def train_step(trainer, batches):
     settings = trainer.settings
     seed = settings["seed"]
 
-    # the batch, and what is to be predicted in it
+    # the batch; all tokens of the target are predicted, except [CLS]
     source, target = batches.batch(seed, trainer.step, settings["batch_size"])
+    count = int((target[:, 1:] != PAD).sum())
+    source, target = (to_device(x, trainer.device) for x in (source, target))
     labels = next_tokens(target)  # (B, N)
-    count = int((labels != IGNORED).sum())
 
     # as in pretrain.train_step, everything random is a function of (seed, step)
     torch.manual_seed(step_seed(seed, trainer.step, "dropout"))
-    source, target, labels = (to_device(x, trainer.device) for x in (source, target, labels))
     with autocast(trainer.device, trainer.dtype):
         hidden = trainer.model(source, target)  # (B, N, C)
         M = prediction_count(labels, causal=True)
@@ -331,27 +324,28 @@ def train_step(trainer, batches):
 
 
 @torch.no_grad()
-def evaluate(model, pairs, device, dtype):
+def evaluate(trainer, pairs):
     """(loss in nats, share of right tokens, share of exact targets); nothing is written.
 
     Each token is predicted from the right beginning of its target. If all tokens of a target are
     right, greedy search writes it, too: its first token is right, so it predicts the second one
     from the right beginning, and so on. The model must be in evaluation mode.
     """
-    sums = torch.zeros(4, dtype=torch.float64)  # loss, right tokens, labels, exact targets
+    model = trainer.model
+    sums = np.zeros(4)  # loss, right tokens, labels, exact targets
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
-        source, target = padded(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
+        batch = padded_pairs(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
+        source, target = (to_device(x, trainer.device) for x in batch)
         labels = next_tokens(target)  # (B, N)
-        source, target, labels = (to_device(x, device) for x in (source, target, labels))
-        with autocast(device, dtype):
+        with autocast(trainer.device, trainer.dtype):
             logits = model.lm_head(model(source, target))  # (B, N, V)
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
 
-        # a target is exact if as many of its tokens are right as it has labels
+        # a target is exact if its tokens are right wherever it has labels
         is_label = labels != IGNORED  # (B, N)
-        is_right = (logits.argmax(dim=-1) == labels) & is_label  # (B, N)
-        exact = (is_right.sum(dim=1) == is_label.sum(dim=1)).sum()
-        sums += torch.tensor([loss.item(), is_right.sum(), is_label.sum(), exact]).double()
+        is_right = logits.argmax(dim=-1) == labels  # (B, N), False without a label
+        exact = (is_right == is_label).all(dim=1)  # (B,)
+        sums += [loss.item(), is_right.sum().item(), is_label.sum().item(), exact.sum().item()]
 
     # means over all labels, and over all targets
     loss, right, labels, exact = sums.tolist()
@@ -361,7 +355,7 @@ def evaluate(model, pairs, device, dtype):
 def record_evaluation(trainer, pairs):
     """Evaluate on held-out pairs, print it, and add it to the log."""
     trainer.model.eval()
-    loss, accuracy, exact = evaluate(trainer.model, pairs, trainer.device, trainer.dtype)
+    loss, accuracy, exact = evaluate(trainer, pairs)
     trainer.model.train()
     values = {"held_out_loss": loss, "held_out_accuracy": accuracy, "exact": exact}
     trainer.records.append({"step": trainer.step, **values})
@@ -372,11 +366,13 @@ def record_evaluation(trainer, pairs):
     )
 
 
-def train(model, settings, batches, held_out, folder, device, dtype, evaluate_every=None):
-    """Train a model, or continue, or load it if the run is finished. Everything is in its folder.
+def train(model, settings, pairs, tokenizer, folder, device, dtype, evaluate_every=None):
+    """Train a model, or continue, or load it if the run is finished. Returns its Trainer.
 
-    batches: PairBatches to train on. held_out: pairs of lists of ids. evaluate_every: steps; None:
-    a tenth of all.
+    Args:
+        pairs: Pairs of token ids. The first set that is held out is evaluated.
+        folder: of the run.
+        evaluate_every: steps; None: a tenth of all.
     """
     # the Trainer of pre-training, with the optimizer's settings of translation
     code = {**CODE, **code_digests("lab/seq2seq.py", "lab/translation.py")}
@@ -386,12 +382,15 @@ def train(model, settings, batches, held_out, folder, device, dtype, evaluate_ev
         group.update(ADAM)
 
     # a finished run
+    print(f"{settings['task']}: {len(pairs.train):,} pairs, folder {folder}")
     if result_of(folder, trainer) is not None:
-        print(f"{folder}: finished before")
-        trainer.model.load_state_dict(load_checkpoint(folder / "model.pt"))
-        return
+        print("finished before")
+        model.load_state_dict(load_checkpoint(folder / "model.pt"))
+        return trainer
 
     # a new run, or one that was stopped
+    batches = PairBatches(pairs.train, tokenizer, settings["seq_len"])
+    held_out, *_ = pairs.held_out.values()
     with lock(folder / "process0.lock"):
         trainer.resume()
         trainer.run(
@@ -400,40 +399,48 @@ def train(model, settings, batches, held_out, folder, device, dtype, evaluate_ev
             evaluate=lambda: record_evaluation(trainer, held_out),
             evaluate_every=evaluate_every or max(1, settings["steps"] // 10),
         )
+    return trainer
 
 
 # --- The test -------------------------------------------------------------------------------------
 
 
-def test(model, tokenizer, held_out, with_bleu, device, dtype):
+def test(trainer, tokenizer, texts, ids, with_bleu):
     """What a trained model does with each held-out set: {"loss", "tokens" and "exact" in per cent}.
 
-    The model must be in evaluation mode. with_bleu: also BLEU of the last set, greedy and with a
-    beam. The penalty of length is the one that is best on the first set; with one set only, it is
-    1.
-    """
-    # each token from the right beginning
-    results = {"made_by": made_by(device)}
-    for name, pairs in held_out.items():
-        ids = encode_pairs(tokenizer, pairs, model.config.max_length)
-        loss, tokens, exact = evaluate(model, ids, device, dtype)
-        results[name] = {"loss": loss, "tokens": 100 * tokens, "exact": 100 * exact}
-    if not with_bleu:
-        return results
+    The model must be in evaluation mode.
 
-    # whole translations
+    Args:
+        texts, ids: Pairs of texts, and the same of token ids.
+        with_bleu: also BLEU of the last set.
+    """
+    results = {"made_by": made_by(trainer.device)}
+    for name, pairs in ids.held_out.items():
+        loss, tokens, exact = evaluate(trainer, pairs)
+        results[name] = {"loss": loss, "tokens": 100 * tokens, "exact": 100 * exact}
+    if with_bleu:
+        results["BLEU"] = test_bleu(trainer, tokenizer, texts.held_out)
+    return results
+
+
+def test_bleu(trainer, tokenizer, held_out):
+    """BLEU of the last set, by greedy search and with a beam.
+
+    The penalty of length is chosen on another set than the one that is reported: it is the one that
+    is best on the first set. With one set only, it is 1.
+    """
+
     def score(name, beam=BEAM, penalty=1.0):
         sources, references = zip(*held_out[name], strict=True)
-        with autocast(device, dtype):
-            return bleu(translate(model, tokenizer, sources, beam, penalty), references)
+        with autocast(trainer.device, trainer.dtype):
+            return bleu(translate(trainer.model, tokenizer, sources, beam, penalty), references)
 
-    # the penalty is chosen on another set than the one that is reported
     *others, last = held_out
     chosen_on = {}
     for name in others[:1]:
         chosen_on = {penalty: score(name, penalty=penalty) for penalty in PENALTIES}
     penalty = max(chosen_on, key=chosen_on.get, default=1.0)
-    results["BLEU"] = {
+    return {
         "set": last,
         "greedy": score(last, beam=1),
         "beam": score(last, penalty=penalty),
@@ -441,7 +448,6 @@ def test(model, tokenizer, held_out, with_bleu, device, dtype):
         "penalties": chosen_on,
         "signature": "sacrebleu, tokenize none",
     }
-    return results
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -475,7 +481,7 @@ def parse_arguments(arguments=None):
     add("--examples", type=positive_int, help="pairs to train on, at most (all)")
     add("--pretrain", type=positive_int, metavar="STEPS", help="before: write what was removed")
     add("--cache_dir", type=Path, default="cache", help="for the download (cache)")
-    add("--device", default="auto", help="auto, cpu, cuda, ... (auto)")
+    add_device(add)
     add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
 
     # how long and how fast: the options of pretrain.py
@@ -505,62 +511,56 @@ def train_and_test(args, pairs, seed):
     """One run: pre-training by spans if it is asked for, training, and the test."""
     device, dtype = choose_device(args.device, args.dtype)
     is_toy = args.data == "toy"
-    default = TOY if is_toy else REAL
+    sizes, default, smoothing = TOY if is_toy else OTHERS
     recipe = with_options(default, args)
-    sizes = TOY_SIZES if is_toy else REAL_SIZES
 
     # one vocabulary for both languages
     tokenizer = train_bpe([text for pair in pairs.train for text in pair])
-    train_ids = encode_pairs(tokenizer, pairs.train, recipe.seq_len)
-    first_held_out = next(iter(pairs.held_out.values()))
-    held_out = encode_pairs(tokenizer, first_held_out, recipe.seq_len)
+    ids = encode_pairs(tokenizer, pairs, recipe.seq_len)
 
     # the model, whose initial weights depend on the seed
     torch.manual_seed(step_seed(seed, 0, "weights"))
     options = dict(max_length=recipe.seq_len, dropout=recipe.dropout)
     model = Seq2Seq(BertConfig(args.variant, tokenizer.get_vocab_size(), **sizes, **options))
-    folder = run_folder(args, seed)
     print(f"{args.variant}: {VARIANTS[args.variant].equation}")
-    print(f"  {parameter_count(model):,} parameters, {recipe}, folder {folder}")
+    print(f"  {parameter_count(model):,} parameters, {recipe}")
     settings = {
         "task": "translation",
         "variant": args.variant,
         "data": f"{Path(args.data).stem} {pairs.digest()}",
         **asdict(recipe),
         **sizes,
-        "smoothing": 0.0 if is_toy else SMOOTHING,
+        "smoothing": smoothing,
         "examples": args.examples,
         "pretrain": args.pretrain,
         "seed": seed,
         "dtype": str(dtype).removeprefix("torch."),
     }
+    folder = run_folder(args, seed)
 
     # write what was removed from the texts of both languages
     if args.pretrain:
-        spans = spans_of(train_ids, seed)
         own = {"task": "spans", "examples": None, "steps": args.pretrain, "lr": default.lr}
         own["warmup_steps"] = max(1, args.pretrain // 10)
-        batches = PairBatches(spans[HELD_OUT:], tokenizer, recipe.seq_len)
-        print("pre-training: write the removed spans")
-        held_out_spans = spans[:HELD_OUT]
-        train(model, settings | own, batches, held_out_spans, folder / "spans", device, dtype)
+        spans = spans_of(ids.train, seed)
+        train(model, settings | own, spans, tokenizer, folder / "spans", device, dtype)
 
     # translate
-    batches = PairBatches(train_ids[: args.examples], tokenizer, recipe.seq_len)
-    print(f"training on {len(batches.pairs):,} pairs")
-    train(model, settings, batches, held_out, folder, device, dtype, args.eval_every)
+    some = ids._replace(train=ids.train[: args.examples])
+    trainer = train(model, settings, some, tokenizer, folder, device, dtype, args.eval_every)
 
     # test it, and show three translations
     model.eval()
     path = folder / "test.json"
     if not path.exists():
-        results = test(model, tokenizer, pairs.held_out, not is_toy, device, dtype)
+        results = test(trainer, tokenizer, pairs, ids, not is_toy)
         write_text(path, json.dumps(results, indent=2) + "\n")
     print(path.read_text(encoding="utf-8"))
-    examples = first_held_out[:3]
-    written = translate(model, tokenizer, [source for source, _ in examples])
-    for (source, target), translation in zip(examples, written, strict=True):
-        print(f"  source       {source}\n  reference    {target}\n  translation  {translation}\n")
+
+    first, *_ = pairs.held_out.values()
+    for source, reference in first[:3]:
+        print(f"  source       {source}\n  reference    {reference}")
+        print("  translation ", *translate(model, tokenizer, [source]), end="\n\n")
 
 
 def run_folder(args, seed):

@@ -42,19 +42,24 @@ MULTI30K_URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/"
     "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/tok/"
 )
-MULTI30K_SPLITS = ("train", "val", "test_2016_flickr")
-MULTI30K = {
-    "train.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
-    "train.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
-    "val.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
-    "val.de": "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
-    "test_2016_flickr.en": "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
-    "test_2016_flickr.de": "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
+MULTI30K = {  # of each split, the English and the German file
+    "train": (
+        "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
+        "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
+    ),
+    "val": (
+        "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
+        "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
+    ),
+    "test_2016_flickr": (
+        "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
+        "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
+    ),
 }
 
 
 class Pairs(NamedTuple):
-    """Pairs (source, target) of texts."""
+    """Pairs (source, target) of texts, or of lists of token ids."""
 
     train: list
     held_out: dict  # {name of a set: its pairs}
@@ -67,13 +72,17 @@ class Pairs(NamedTuple):
 def read_pairs(data, cache_dir):
     """The Pairs of "toy", "multi30k" or a file."""
     if data == "toy":
-        pairs = toy_pairs(0, (0, 1), HELD_OUT + TOY_PAIRS)
-        deep = toy_pairs(1, (2,), HELD_OUT)
-        return Pairs(pairs[HELD_OUT:], {"dev": pairs[:HELD_OUT], "deep": deep})
+        pairs = hold_out(toy_pairs(0, (0, 1), HELD_OUT + TOY_PAIRS))
+        pairs.held_out["deep"] = toy_pairs(1, (2,), HELD_OUT)
+        return pairs
     if data == "multi30k":
-        train, val, test = (multi30k(split, cache_dir) for split in MULTI30K_SPLITS)
+        train, val, test = (multi30k(split, cache_dir) for split in MULTI30K)
         return Pairs(train, {"val": val, "test": test})
-    pairs = file_pairs(Path(data))
+    return hold_out(file_pairs(Path(data)))
+
+
+def hold_out(pairs):
+    """The Pairs of a list, whose first ones are held out."""
     return Pairs(pairs[HELD_OUT:], {"dev": pairs[:HELD_OUT]})
 
 
@@ -83,10 +92,9 @@ def read_pairs(data, cache_dir):
 def multi30k(split, cache_dir):
     """The pairs of "train", "val" or "test_2016_flickr"."""
     columns = []
-    for language in ("en", "de"):
+    for language, digest in zip(("en", "de"), MULTI30K[split], strict=True):
         name = f"{split}.lc.norm.tok.{language}"
-        path = Path(cache_dir, "downloads", "multi30k", name)
-        download(MULTI30K_URL + name, path, MULTI30K[f"{split}.{language}"])
+        path = download(MULTI30K_URL + name, cache_dir / "downloads" / "multi30k" / name, digest)
         columns.append(list(read_lines(path)))
     return list(zip(*columns, strict=True))
 
@@ -173,19 +181,23 @@ def train_bpe(texts):
     return tokenizer
 
 
+def encode(tokenizer, texts):
+    """The token ids of each text, without special tokens."""
+    return [each.ids for each in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
 def encode_pairs(tokenizer, pairs, longest):
-    """Pairs of lists of token ids. Pairs with more than `longest` tokens in a text are left out."""
-    columns = []
-    for texts in zip(*pairs, strict=True):
-        encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        columns.append([encoding.ids for encoding in encodings])
-    kept = []
-    for source, target in zip(*columns, strict=True):
-        if max(len(source), len(target)) <= longest - 2:  # with [CLS] and [SEP]
-            kept.append((source, target))
-    if len(kept) < len(pairs):
-        print(f"{len(pairs) - len(kept):,} pairs of more than {longest} tokens are left out")
-    return kept
+    """Pairs of token ids. Pairs with more than `longest` tokens in a text are left out."""
+    encoded = {}
+    for name, texts in {"train": pairs.train, **pairs.held_out}.items():
+        columns = [encode(tokenizer, column) for column in zip(*texts, strict=True)]
+        of_set = zip(*columns, strict=True)
+        # with [CLS] and [SEP]
+        encoded[name] = [pair for pair in of_set if max(map(len, pair)) <= longest - 2]
+        left_out = len(texts) - len(encoded[name])
+        if left_out > 0:
+            print(f"{name}: {left_out:,} pairs of more than {longest} tokens are left out")
+    return Pairs(encoded.pop("train"), encoded)
 
 
 def remove_spans(ids, random):
@@ -200,7 +212,7 @@ def remove_spans(ids, random):
     """
     spans = [ids[start : start + SPAN] for start in range(0, len(ids), SPAN)]
     count = max(1, round(MASK_PROBABILITY * len(spans)))
-    removed = set(random.sample(range(len(spans)), count))
+    removed = random.sample(range(len(spans)), count)
 
     source = []
     target = []
@@ -214,11 +226,11 @@ def remove_spans(ids, random):
 
 
 def spans_of(pairs, seed):
-    """The pairs of pre-training: `remove_spans` of the texts of both languages, in random order."""
+    """The Pairs of pre-training: `remove_spans` of the texts of both languages, in random order."""
     random = Random(seed)
     texts = [ids for pair in pairs for ids in pair]
     random.shuffle(texts)
-    return [remove_spans(ids, random) for ids in texts]
+    return hold_out([remove_spans(ids, random) for ids in texts])
 
 
 # --- BLEU -----------------------------------------------------------------------------------------

@@ -19,9 +19,8 @@ def few_pairs(monkeypatch):
     """The toy translation with 100 pairs to train on, and a small model."""
     monkeypatch.setattr(translation, "TOY_PAIRS", 100)
     monkeypatch.setattr(translation, "HELD_OUT", 20)
-    monkeypatch.setattr(seq2seq, "HELD_OUT", 20)
     small = dict(layers=1, hidden_size=16, heads=2, embedding_size=16, ffn_size=16)
-    monkeypatch.setattr(seq2seq, "TOY_SIZES", small)
+    monkeypatch.setattr(seq2seq, "TOY", (small, *seq2seq.TOY[1:]))
 
 
 def files_of(folder):

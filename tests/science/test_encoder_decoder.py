@@ -6,6 +6,7 @@ From top to bottom: the layers; the model; greedy and beam search; pairs and BLE
 import itertools
 import math
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from helpers import assert_near, draw, every_variant, random_tokens, randomise
 from lab import seq2seq, translation
 from lab.seq2seq import Seq2Seq, beam_search, translate
+from lab.translation import Pairs
 from model import BertConfig
 from support.tokenizer import CLS, MASK, PAD, SEP, UNK
 
@@ -76,8 +78,7 @@ def test_the_layers_of_none_equal_those_of_torch_with_padding_and_the_causal_mas
     expected = torchs_layer(nn.TransformerDecoderLayer, decoder)(
         x, source, future, None, ~mask, ~source_mask
     )
-    k, v = decoder.cross.keys_and_values(source)
-    assert_near(decoder(x, mask, k, v, source_mask)[mask], expected[mask], 1e-6)
+    assert_near(decoder(x, mask, source, source_mask)[mask], expected[mask], 1e-6)
 
 
 # --- The model ------------------------------------------------------------------------------------
@@ -106,9 +107,8 @@ def test_embeddings_and_head_are_shared_and_cross_attention_has_dropout():
     assert names == ["bert.embeddings.token.weight"]
     cross = model.decoder[0].cross.train()
     hidden = draw(1, 6, C)
-    k, v = cross.keys_and_values(hidden)
     mask = torch.ones(1, 6, dtype=torch.bool)
-    assert not torch.equal(cross(hidden, k, v, mask), cross(hidden, k, v, mask))
+    assert not torch.equal(cross((hidden, hidden), mask), cross((hidden, hidden), mask))
 
 
 # --- Greedy and beam search -----------------------------------------------------------------------
@@ -119,7 +119,7 @@ A, B_, D = 5, 6, 7  # three words
 def of_table(table):
     """next_log_p of a table {beginning: {token: probability}}; a missing token has 0."""
 
-    def next_log_p(targets):
+    def next_log_p(numbers, targets):
         lines = torch.full((len(targets), 8), -math.inf)
         for line, ids in zip(lines, targets[:, 1:].tolist(), strict=True):
             for token, p in table.get(tuple(ids), {SEP: 1.0}).items():
@@ -190,10 +190,10 @@ def test_a_beam_of_one_is_greedy_search(toy):
     tokenizer, pairs = toy
     model = small_seq2seq("shaw", tokenizer.get_vocab_size())
     source = pairs[0][0]
-    (ids,) = translation.encode_pairs(tokenizer, [(source, source)], 40)
-    source_ids = torch.tensor([[CLS, *ids[0], SEP]])
+    (ids,) = translation.encode(tokenizer, [source])
+    source_ids = torch.tensor([[CLS, *ids, SEP]])
     written = [CLS]
-    for _ in range(2 * len(ids[0]) + 10):
+    for _ in range(2 * len(ids) + 10):
         logits = model.lm_head(model(source_ids, torch.tensor([written])))[0, -1]
         logits[[PAD, UNK, CLS, MASK]] = -math.inf
         written.append(int(logits.argmax()))
@@ -248,7 +248,6 @@ def test_bleu_is_that_of_words_as_they_are():
 def test_the_penalty_of_length_is_chosen_on_val_and_bleu_is_that_of_the_test_set(monkeypatch):
     scores = {("v", 0.6): 10.0, ("v", 1.0): 30.0, ("v", 1.4): 40.0}
     scores |= {("t", 0.6): 90.0, ("t", 1.0): 7.0, ("t", 1.4): 5.0}
-    monkeypatch.setattr(seq2seq, "encode_pairs", lambda *given: [([5, 6], [7, 8])])
 
     def written_with(model, tokenizer, texts, beam, penalty):
         assert not model.training  # with dropout, a translation would be worse
@@ -256,12 +255,14 @@ def test_the_penalty_of_length_is_chosen_on_val_and_bleu_is_that_of_the_test_set
 
     monkeypatch.setattr(seq2seq, "translate", written_with)
     monkeypatch.setattr(seq2seq, "bleu", lambda written, right: scores[right[0], written[1]])
-    model = small_seq2seq()
+    trainer = SimpleNamespace(model=small_seq2seq(), device=CPU, dtype=torch.float32)
     v, t = [("v", "v")], [("t", "t")]
     # with one set only, nothing can be chosen
     for pairs, expected in (
         ({"val": v, "test": t}, ("test", 1.4, 5.0)),
         ({"dev": t}, ("dev", 1.0, 7.0)),
     ):
-        found = seq2seq.test(model, None, pairs, True, CPU, torch.float32)["BLEU"]
+        texts = Pairs([], pairs)
+        ids = Pairs([], {name: [([5, 6], [7, 8])] for name in pairs})
+        found = seq2seq.test(trainer, None, texts, ids, True)["BLEU"]
         assert (found["set"], found["penalty"], found["beam"]) == expected

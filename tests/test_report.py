@@ -368,7 +368,7 @@ def units():
 ALL_TOY = ("toy", "plan-toy")
 OLDER_AND_NEWER = ("english", "plan-plateau")
 PLATEAU = ("dynamic", "absolute")
-LONG = ("none", "fixed", "dynamic", "t5", "alibi", "fire", "rotary", "dynamicconv")
+LONG = ("none", "fixed", "dynamic", "alibi", "rotary", "dynamicconv")
 DISTANT = (*ORDER[2:], "fire", "rotary", "lightconv", "dynamicconv")
 MEASURED = ("absolute", "dynamic", "composite", "composite-conv-qkv", "xl", "rotary")
 MEASURED += ("lightconv", "dynamicconv")

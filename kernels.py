@@ -140,7 +140,7 @@ class GatheredGradient(torch.autograd.Function):
     torch adds the gradient of an index at the index. Many keys read the end number of a row, so on
     a GPU their threads wait for each other: 8 times as slow as eager with 1,024 tokens
     (docs/speed.md). Here the number for r takes the gradient at j = i + r, and an end number
-    ("clip") adds up those of the keys farther away.
+    ("clip") adds up those of the keys farther away: the sums that `relative_values` draws.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What is run on models. The six files at the top import nothing from here.
+"""What is run on models. attention.py to glue.py import nothing from here.
 
 RUN is a folder that pretrain.py wrote. The docstring of each file explains its options.
 

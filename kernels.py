@@ -175,9 +175,9 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
     # The skew is for longer sequences, which are trained in bf16: there it saves up to 10 % of a
-    # step on one CPU (in float32 it costs 3 to 30 %: results/map-methods.jsonl). It is not for the rows of keys
-    # in a block of a long sequence, where each row would become N + n wide. And it is not for the
-    # compiler, which makes slow code of it.
+    # step on one CPU (in float32 it costs 3 to 30 %: results/map-methods.jsonl). It is not for the
+    # rows of keys in a block of a long sequence, where each row would become N + n wide. And it is
+    # not for the compiler, which makes slow code of it.
     if torch.compiler.is_compiling() and scores.is_cuda:
         scores_of_rows = GatheredGradient.apply(rows, N, beyond, first)
     elif torch.compiler.is_compiling() or min(n, N) <= SHORT or n > N:

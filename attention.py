@@ -216,7 +216,7 @@ def attention(
         dropout: probability of setting a weight of the softmax to 0.
         causal: True for a model that reads from left to right: keys after the query get no
             attention. What the rows hold for r > 0 is then never read.
-        softmax: kernels.banded_softmax, or the compiled one.
+        softmax: kernels.banded_softmax, or the compiled one (in blocks, always the first).
         first: position of the first query, which is not 0 in a block of a long sequence.
     Returns:
         z (B, H, n, d).

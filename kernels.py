@@ -6,8 +6,9 @@
     convolve(kernels, value)             every query has a kernel of its own
 
 A row holds one number for each relative position r = j - i from -k to k: K = 2k + 1 numbers (k is
-N - 1 for terms without a window), that for r in column r + k. In code, k is `reach`. A key farther
-away gets the number at the end of the row (beyond = "clip": Shaw et al. 2018) or 0 ("zero").
+N - 1 for terms without a window). The number for r is in column r + k. In code, k is `reach`. A key
+farther away gets the number at the end of the row (beyond = "clip": Shaw et al. 2018) or 0
+("zero").
 
 Letters: B sequences, H heads, N keys, n queries (n = N, except in blocks of a long sequence), d
 channels per head, W columns of any table.
@@ -137,26 +138,35 @@ def skew(x):
 class GatheredGradient(torch.autograd.Function):
     """`scores_by_index` for compiled layers on a GPU: its gradient is gathered.
 
-    torch adds the gradient of an index at the index. Many keys read the end number of a row, so on
-    a GPU their threads wait for each other: 8 times as slow as eager with 1,024 tokens
-    (docs/speed.md). Here the number for r takes the gradient at j = i + r, and an end number
-    ("clip") adds up those of the keys farther away: the sums that `relative_values` draws.
+    The backward of `gather` is a scatter_add: the gradients of all keys that read a number are
+    added to it. Many keys read the end number of a row, so on a GPU the additions wait for each
+    other: 8 times as slow as eager with 1,024 tokens (docs/speed.md). Here the number for r takes
+    the gradient at j = i + r, and an end number ("clip") adds those of the keys farther away: the
+    sums that are drawn in `relative_values`, with gradients in place of weights.
     """
 
     @staticmethod
     def forward(ctx, rows, N, beyond, first):
-        ctx.K, ctx.beyond, ctx.first = rows.shape[-1], beyond, first
+        ctx.K = rows.shape[-1]
+        ctx.beyond = beyond
+        ctx.first = first
         return scores_by_index(rows, N, beyond, first)
 
     @staticmethod
     def backward(ctx, grad):  # (B, H, n, N) -> (B, H, n, K)
         n, N = grad.shape[-2:]
         reach = ctx.K // 2
+
+        # the key j = i + r that read each number of a row
         i = torch.arange(ctx.first, ctx.first + n, device=grad.device)[:, None]  # (n, 1)
         j = i + torch.arange(-reach, reach + 1, device=grad.device)  # (n, K)
-        row_grad = grad.gather(-1, j.clamp(0, N - 1).expand(*grad.shape[:-1], ctx.K))
-        row_grad = row_grad.masked_fill((j < 0) | (j >= N), 0)  # (B, H, n, K): no such key
 
+        # the gradient at this key; 0 if there is no such key
+        column = j.clamp(0, N - 1).expand(*grad.shape[:-1], ctx.K)  # (B, H, n, K)
+        row_grad = grad.gather(-1, column)  # (B, H, n, N) -> (B, H, n, K)
+        row_grad = row_grad.masked_fill((j < 0) | (j >= N), 0)
+
+        # the end numbers were also read by the keys farther away
         if ctx.beyond == "clip":
             r = torch.arange(N, device=grad.device) - i  # (n, N)
             row_grad[..., 0] += grad.masked_fill(r >= -reach, 0).sum(dim=-1)  # (B, H, n)
@@ -276,23 +286,28 @@ def compile_hot_loop(layers, device, unit=None):
     them: the number of a row is read and added while the score is in a register.
 
     unit: "band", banded_softmax alone, with dropout outside: on a CPU, the compiler's own random
-        numbers are slow. Or "layer", a whole layer with the band in it: on CUDA, each operation
-        that is merged with another one is a launch less. None: "layer" on CUDA, "band" elsewhere.
-        What they gain is in docs/speed.md.
+        numbers are slow. Or "layer", a whole layer with the band in it: on CUDA, merged operations
+        need fewer kernel launches. None: "layer" on CUDA, "band" elsewhere. See docs/speed.md.
 
     Without a compiler on the machine, everything stays eager, and one line says so.
     """
-    try:  # is there a compiler?
+    # is there a compiler? A small function shows it
+    try:
         torch.compile(lambda x: x + 1)(torch.zeros(1, device=device))
     except Exception as error:
         print(f"nothing is compiled: {str(error).splitlines()[0]}")
         return
 
-    torch.compiler.reset()  # forget the model before this one
-    torch._dynamo.config.recompile_limit = 128  # a graph for each kind of shapes and rows
-    torch._dynamo.config.suppress_errors = True  # what cannot be compiled stays eager
+    # clear what was compiled for an earlier model
+    torch.compiler.reset()
+
+    # a graph for each combination of arguments; what cannot be compiled stays eager
+    torch._dynamo.config.recompile_limit = 128
+    torch._dynamo.config.suppress_errors = True
+
+    # compile the unit, for all shapes
     unit = unit or ("layer" if device.type == "cuda" else "band")
-    compiled_band = torch.compile(banded_softmax, dynamic=True)  # for all shapes
+    compiled_band = torch.compile(banded_softmax, dynamic=True)
     for layer in layers:
         if unit == "layer":
             layer.compile(dynamic=True)

@@ -423,7 +423,7 @@ def main(arguments=None):
     runs, sentence = args.words, None
     if len(runs) > 1 and not os.path.isdir(runs[-1]):
         *runs, sentence = runs
-        if "/" in sentence or os.sep in sentence:
+        if os.sep in sentence and " " not in sentence:
             raise UserError(f"{sentence} is no folder")
     runs = [str(Path(folder)) for folder in runs]
     if len(runs) > 2:

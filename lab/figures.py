@@ -208,9 +208,9 @@ def draw_lines(lines, x_label):
     axis.set(xlabel=x_label, ylabel="held-out loss (nats)")
     drawn = {}  # {name: the last line with this name}
     for name, points in lines:
-        x, loss, *_ = np.transpose(points)
+        x, loss, *_ = np.transpose(points)  # (points,) each
         colour = drawn[name].get_color() if name in drawn else None  # None: a new one
-        [drawn[name]] = axis.plot(x, loss, ".-", linewidth=0.8, color=colour)
+        drawn[name] = axis.plot(x, loss, ".-", linewidth=0.8, color=colour)[0]  # a list of one
     axis.legend(drawn.values(), drawn)
     return figure
 
@@ -224,9 +224,12 @@ def records_of(file):
 
 
 def draw_runs():
-    """Every run: a panel per measure, a line per variant, a dot per run."""
+    """Every run: a panel per measure, a row per variant, a dot per run."""
+    # three runs of each variant, and on the toy language five more of some
     toy = records_of("toy") + records_of("plan-toy")
     english = records_of("english")
+
+    # (language, its records, measure)
     panels = [
         ("toy language", toy, report.LOSS),
         ("toy language", toy, report.TOY_PAIRS),
@@ -236,6 +239,8 @@ def draw_runs():
         ("English", english, report.glue_measure("CoLA", "cola")),
         ("English", english, report.glue_measure("SST-2", "sst-2")),
     ]
+
+    # the name of a variant is its place on the y axis
     figure, axes = load_pyplot().subplots(1, len(panels), sharey=True, figsize=(10, 4.2))
     for axis, (language, records, measure) in zip(axes, panels, strict=True):
         axis.set_title(f"{language}:\n{measure.title}")
@@ -309,6 +314,7 @@ def draw_idea(title, rows, names):
 
     names: {token: whose row it is}, of the rows that are drawn on the left.
     """
+    # A box is one unit wide; y grows downwards. Rows are at x = 0 to 2, the map at 5.5 to 9.5.
     figure, axis = load_pyplot().subplots(figsize=(8, 3.2))
     axis.set(xlim=(-2.5, 18.5), ylim=(6.2, -2.2), aspect="equal")
     axis.axis("off")
@@ -352,9 +358,7 @@ def draw_idea(title, rows, names):
 
 def draw_box(axis, x, y, text="", colour="none", width=1, height=1, edge="white"):
     """A box with a text. (x, y) is its centre."""
-    corner = (x - width / 2, y - height / 2)
-    box = load_pyplot().Rectangle(corner, width, height, facecolor=colour, edgecolor=edge)
-    axis.add_patch(box)
+    axis.bar(x, height, width, y - height / 2, color=colour, edgecolor=edge)
     axis.text(x, y, text, ha="center", va="center")
 
 

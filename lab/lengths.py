@@ -106,11 +106,11 @@ def held_out_text(corpus, lengths, causal=False):
     """
     text = held_out_stretches(corpus, max(lengths))
 
-    # the masks: the same for every length and every run
-    generator = torch.Generator().manual_seed(0)
+    # the masks: the same for every length and every run; a causal model needs none
     if causal:
         masked_ids, labels = text, next_tokens(text)
     else:
+        generator = torch.Generator().manual_seed(0)
         masked_ids, labels = mask_tokens(text, corpus.vocab_size, generator)
 
     # the masked tokens that are scored: the same, too

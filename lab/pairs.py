@@ -15,9 +15,8 @@ A causal model masks nothing: the score is the log-probability of the sentence, 
 log p(piece) given what is before it, with the [SEP] at the end.
 
 A sentence without a context is read as [CLS] sentence [SEP]. Pre-training never saw such a
-sequence: its sequences have two sentences. All variants have this disadvantage; how much it costs
-is not measured. If a pair has a context, the model reads it as the first sentence, before the good
-or the bad one, and only the pieces of the second sentence are scored.
+sequence: its sequences have two sentences. If a pair has a context, the model reads it as the first
+sentence, before the good or the bad one, and only the pieces of the second sentence are scored.
 
 The scores are computed in float32 on every device. bf16 has only 8 bits of precision: it would turn
 some small differences into ties, and some ties into differences.
@@ -202,7 +201,8 @@ def batches_of(sequences, tokens_per_batch):
 
     A batch has at most tokens_per_batch tokens, but at least one sequence.
     """
-    for length, group in itertools.groupby(sorted(sequences, key=length_of), length_of):
+    sequences = sorted(sequences, key=length_of)  # groupby joins only neighbours
+    for length, group in itertools.groupby(sequences, length_of):
         group = list(group)
         size = max(tokens_per_batch // length, 1)
         for start in range(0, len(group), size):
@@ -276,7 +276,8 @@ def score_run(folder, paradigms, digest, device):
     for name, phenomenon, pairs in tqdm(paradigms, desc=str(folder), unit="paradigm", disable=None):
         scores = score_pairs(model, tokenizer, pairs, tokens_per_batch)
         for _, *sentences in pairs:
-            unknown += any(is_unknown(tokenizer, sentence) for sentence in sentences)
+            if any(is_unknown(tokenizer, sentence) for sentence in sentences):
+                unknown += 1
         results.append(
             {
                 "paradigm": name,
@@ -359,8 +360,11 @@ def main(arguments=None):
     """Score the runs that were not scored before, and print the table of all."""
     args = parse_arguments(arguments)
     device, _ = choose_device(args.device, "fp32")
-    for folder in args.runs:
-        load_config(folder)  # a wrong folder is found before the first run is scored
+
+    # a wrong folder, or variant, is found before the first run is scored
+    variants = [load_config(folder).variant for folder in args.runs]
+    if not set(args.compare or ()) <= set(variants):
+        raise UserError(f"--compare: the variants of the runs are {', '.join(variants)}")
     name, digest, paradigms = read_data(args.data, args.cache_dir)
 
     records = [result_of(folder, name, digest, paradigms, device) for folder in args.runs]

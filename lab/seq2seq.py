@@ -56,6 +56,7 @@ from pretrain import (
     Recipe,
     Trainer,
     add_device,
+    add_dtype,
     add_training,
     prediction_count,
     result_of,
@@ -72,8 +73,7 @@ from support.tokenizer import CLS, IGNORED, NEVER_WRITTEN, PAD, SEP
 # As in Vaswani et al. 2017. BERT's are 0.9, 0.999 and 1e-6.
 ADAM = {"betas": (0.9, 0.98), "eps": 1e-8}
 
-# Of a kind of pairs: sizes; how long and how fast a model is trained, where a batch has batch_size
-# pairs on average; label smoothing (train_step).
+# For each kind of pairs: the sizes of the model, its Recipe, and the label smoothing (train_step).
 SIZES = dict(hidden_size=128, heads=4, embedding_size=128)
 TOY = (
     dict(layers=2, ffn_size=512, **SIZES),
@@ -186,6 +186,7 @@ def beam_search(next_log_p, limits, beam, penalty):
         log_p = next_log_p(numbers, targets).float()  # (L, V)
         log_p[:, list(NEVER_WRITTEN)] = -math.inf
 
+        # the lines of the batch, back to their targets
         for b, of_target in enumerate(log_p.split(sizes)):
             if not beginnings[b]:
                 continue
@@ -194,12 +195,13 @@ def beam_search(next_log_p, limits, beam, penalty):
 
             # This target is done. If no end was among the best, its best beginning is the result.
             if len(finished[b]) >= beam or length == limits[b]:
-                best = [(score, ids[1:]) for score, ids in beginnings[b][:1]]
-                finished[b] = finished[b] or best
+                if not finished[b]:
+                    score, ids = beginnings[b][0]
+                    finished[b] = [(score, ids[1:])]
                 beginnings[b] = []
         if not any(beginnings):
             break
-    return [sorted(targets, reverse=True)[:beam] for targets in finished]
+    return [sorted(found, reverse=True)[:beam] for found in finished]
 
 
 def continuations(beginnings, log_p, beam):
@@ -218,10 +220,13 @@ def continuations(beginnings, log_p, beam):
     ended = []
     ranks = zip(best_scores.tolist(), best.tolist(), strict=True)
     for rank, (score, index) in enumerate(ranks):
+        # -inf: this token and all after it are never written
         if score == -math.inf or len(going_on) == beam:
             break
         line, token = divmod(index, V)  # index is line * V + token
         ids = beginnings[line][1]
+
+        # an end counts only if it is one of the `beam` best
         if token != SEP:
             going_on.append((score, [*ids, token]))
         elif rank < beam:
@@ -270,13 +275,14 @@ class PairBatches:
         self.pairs = pairs
         self.tokenizer = tokenizer
         self.seq_len = seq_len
+        # with [CLS] and [SEP] of both
         self.lengths = np.array([len(source) + len(target) + 4 for source, target in pairs])
         self.drawn = None  # (seed, epoch, batch_size) of self.batches
 
     def batch(self, seed, step, batch_size):
-        """source (B, S) and target (B, N), [CLS] ids [SEP] [PAD] ...; B is about batch_size.
+        """source (B, S) and target (B, N), [CLS] ids [SEP] [PAD] ...; on average B is batch_size.
 
-        The batches of an epoch have equally many tokens: many short pairs, or few long ones.
+        The batches of an epoch have nearly equally many tokens: many short pairs, or few long ones.
         """
         epoch, index = divmod(step, batches_per_epoch(len(self.pairs), batch_size))
         if self.drawn != (seed, epoch, batch_size):
@@ -315,10 +321,7 @@ def train_step(trainer, batches):
         logits, targets = trainer.model.masked_logits(hidden, labels, M)  # (M, V), (M,)
         # The mean over the labels of the batch. Smoothing asks for a little probability of all
         # tokens, so that the right one need not become certain (Vaswani et al. 2017).
-        loss = F.cross_entropy(
-            logits, targets, reduction="sum", label_smoothing=settings["smoothing"]
-        )
-        loss = loss / count
+        loss = F.cross_entropy(logits, targets, label_smoothing=settings["smoothing"])
     loss.backward()
     trainer.update(loss.detach(), count)
 
@@ -328,8 +331,8 @@ def evaluate(trainer, pairs):
     """(loss in nats, share of right tokens, share of exact targets); nothing is written.
 
     Each token is predicted from the right beginning of its target. If all tokens of a target are
-    right, greedy search writes it, too: its first token is right, so it predicts the second one
-    from the right beginning, and so on. The model must be in evaluation mode.
+    right, greedy search predicts them from the same beginnings, so it writes the same target (up to
+    its limit, and without [UNK]). The model must be in evaluation mode.
     """
     model = trainer.model
     sums = np.zeros(4)  # loss, right tokens, labels, exact targets
@@ -406,7 +409,7 @@ def train(model, settings, pairs, tokenizer, folder, device, dtype, evaluate_eve
 
 
 def test(trainer, tokenizer, texts, ids, with_bleu):
-    """What a trained model does with each held-out set: {"loss", "tokens" and "exact" in per cent}.
+    """{name of each held-out set: {"loss" in nats, "tokens" and "exact" in per cent}}, and made_by.
 
     The model must be in evaluation mode.
 
@@ -426,8 +429,7 @@ def test(trainer, tokenizer, texts, ids, with_bleu):
 def test_bleu(trainer, tokenizer, held_out):
     """BLEU of the last set, by greedy search and with a beam.
 
-    The penalty of length is chosen on another set than the one that is reported: it is the one that
-    is best on the first set. With one set only, it is 1.
+    The penalty of length is the one that is best on the first set. With one set only, it is 1.
     """
 
     def score(name, beam=BEAM, penalty=1.0):
@@ -435,10 +437,11 @@ def test_bleu(trainer, tokenizer, held_out):
         with autocast(trainer.device, trainer.dtype):
             return bleu(translate(trainer.model, tokenizer, sources, beam, penalty), references)
 
+    # the penalty, if there is another set than the one that is reported
     *others, last = held_out
     chosen_on = {}
-    for name in others[:1]:
-        chosen_on = {penalty: score(name, penalty=penalty) for penalty in PENALTIES}
+    if others:
+        chosen_on = {penalty: score(others[0], penalty=penalty) for penalty in PENALTIES}
     penalty = max(chosen_on, key=chosen_on.get, default=1.0)
     return {
         "set": last,
@@ -482,7 +485,7 @@ def parse_arguments(arguments=None):
     add("--pretrain", type=positive_int, metavar="STEPS", help="before: write what was removed")
     add("--cache_dir", type=Path, default="cache", help="for the download (cache)")
     add_device(add)
-    add("--dtype", choices=("auto", "fp32", "bf16"), default="auto", help="of matrix products")
+    add_dtype(add)
 
     # how long and how fast: the options of pretrain.py
     add_training(add)
@@ -516,7 +519,7 @@ def train_and_test(args, pairs, seed):
 
     # one vocabulary for both languages
     tokenizer = train_bpe([text for pair in pairs.train for text in pair])
-    ids = encode_pairs(tokenizer, pairs, recipe.seq_len)
+    texts, ids = encode_pairs(tokenizer, pairs, recipe.seq_len)
 
     # the model, whose initial weights depend on the seed
     torch.manual_seed(step_seed(seed, 0, "weights"))
@@ -524,6 +527,8 @@ def train_and_test(args, pairs, seed):
     model = Seq2Seq(BertConfig(args.variant, tokenizer.get_vocab_size(), **sizes, **options))
     print(f"{args.variant}: {VARIANTS[args.variant].equation}")
     print(f"  {parameter_count(model):,} parameters, {recipe}")
+
+    # everything that the result depends on
     settings = {
         "task": "translation",
         "variant": args.variant,
@@ -538,26 +543,26 @@ def train_and_test(args, pairs, seed):
     }
     folder = run_folder(args, seed)
 
-    # write what was removed from the texts of both languages
+    # write what was removed from the texts of both languages, with settings of its own
     if args.pretrain:
-        own = {"task": "spans", "examples": None, "steps": args.pretrain, "lr": default.lr}
-        own["warmup_steps"] = max(1, args.pretrain // 10)
+        changed = {"task": "spans", "examples": None, "steps": args.pretrain, "lr": default.lr}
+        changed["warmup_steps"] = max(1, args.pretrain // 10)
         spans = spans_of(ids.train, seed)
-        train(model, settings | own, spans, tokenizer, folder / "spans", device, dtype)
+        train(model, settings | changed, spans, tokenizer, folder / "spans", device, dtype)
 
     # translate
-    some = ids._replace(train=ids.train[: args.examples])
-    trainer = train(model, settings, some, tokenizer, folder, device, dtype, args.eval_every)
+    chosen = ids._replace(train=ids.train[: args.examples])
+    trainer = train(model, settings, chosen, tokenizer, folder, device, dtype, args.eval_every)
 
     # test it, and show three translations
     model.eval()
     path = folder / "test.json"
     if not path.exists():
-        results = test(trainer, tokenizer, pairs, ids, not is_toy)
+        results = test(trainer, tokenizer, texts, ids, not is_toy)
         write_text(path, json.dumps(results, indent=2) + "\n")
     print(path.read_text(encoding="utf-8"))
 
-    first, *_ = pairs.held_out.values()
+    first, *_ = texts.held_out.values()
     for source, reference in first[:3]:
         print(f"  source       {source}\n  reference    {reference}")
         print("  translation ", *translate(model, tokenizer, [source]), end="\n\n")

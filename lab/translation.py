@@ -187,17 +187,24 @@ def encode(tokenizer, texts):
 
 
 def encode_pairs(tokenizer, pairs, longest):
-    """Pairs of token ids. Pairs with more than `longest` tokens in a text are left out."""
+    """(Pairs of texts, the same of token ids), without those of more than `longest` tokens."""
+    kept = {}
     encoded = {}
     for name, texts in {"train": pairs.train, **pairs.held_out}.items():
         columns = [encode(tokenizer, column) for column in zip(*texts, strict=True)]
-        of_set = zip(*columns, strict=True)
-        # with [CLS] and [SEP]
-        encoded[name] = [pair for pair in of_set if max(map(len, pair)) <= longest - 2]
-        left_out = len(texts) - len(encoded[name])
+        kept[name] = []
+        encoded[name] = []
+        for pair, ids in zip(texts, zip(*columns, strict=True), strict=True):
+            if max(map(len, ids)) <= longest - 2:  # with [CLS] and [SEP]
+                kept[name].append(pair)
+                encoded[name].append(ids)
+
+        left_out = len(texts) - len(kept[name])
         if left_out > 0:
             print(f"{name}: {left_out:,} pairs of more than {longest} tokens are left out")
-    return Pairs(encoded.pop("train"), encoded)
+        if not kept[name]:
+            raise UserError(f"{name}: no pair is left")
+    return Pairs(kept.pop("train"), kept), Pairs(encoded.pop("train"), encoded)
 
 
 def remove_spans(ids, random):

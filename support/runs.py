@@ -32,10 +32,9 @@ from support.files import write_text
 ROOT = Path(__file__).parent.parent
 LOG = "log.jsonl"
 
-# What may differ between the runs of one table: of pre-training, and of fine-tuning. There, model
-# and tokenizer are digests of files that pre-training has made.
-OF_VARIANT = ("variant", "seed", "kernel_size", "attention_layer", "beyond")
-OF_SEED = ("seed", "model", "tokenizer")
+# settings that may differ between the runs of one table
+OF_VARIANT = ("variant", "seed", "kernel_size", "attention_layer", "beyond")  # of pre-training
+OF_SEED = ("seed", "model", "tokenizer")  # of fine-tuning; the last two are digests of files
 
 
 # --- The log of a run -----------------------------------------------------------------------------
@@ -200,7 +199,8 @@ def group_runs(runs):
         # fine-tuning: the settings of a task are the same everywhere
         for record in run.records:
             settings = record["settings"]
-            check_settings(run, first.setdefault(settings["task"], settings), settings, OF_SEED)
+            expected = first.setdefault(settings["task"], settings)
+            check_settings(run, expected, settings, OF_SEED)
 
     for variant, group in groups.items():
         seeds = [run.settings["seed"] for run in group]
@@ -215,5 +215,5 @@ def check_settings(run, first, settings, except_for):
     if different:
         task = settings.get("task", "pre-training")
         raise UserError(
-            f"{run.folder} does not belong into one table with the other runs ({task}: {different})"
+            f"{run.folder} cannot be in one table with the other runs ({task}: {different})"
         )

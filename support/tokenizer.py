@@ -312,10 +312,11 @@ class Encoder:
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self.tokenizer.encode_special_tokens = True
         self.remembered = lru_cache(maxsize=REMEMBERED_WORDS)(self.encode)
+        # are the ids of a text those of its words? A short text shows it
         self.by_word = self.encode_words(PROBE) == self.encode(PROBE)
 
     def encode(self, text):
-        """The bytes of the ids of a text."""
+        """The ids of a text, as bytes: less memory than a list, and easily joined."""
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         return np.array(ids, np.int32).tobytes()
 

@@ -2,6 +2,7 @@
 
 import importlib
 import shutil
+import sys
 import traceback
 
 import pytest
@@ -11,7 +12,8 @@ import pretrain
 from conftest import ROOT, content_of, killed_before_its_log, log_of
 from support import runs
 
-MIXER = '''"""A new mixer, with a mistake."""
+MIXER = '''"""A new mixer."""
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,7 +26,7 @@ class Mean(Mixer):
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, x, attention_mask):
-        B, N = x.shape
+        B, N, C = x.shape
         p = torch.full((N, N), 1 / N)
         return p @ self.value(x)
 '''
@@ -36,21 +38,33 @@ def options(on_small_text, tmp_path):
     return [*on_small_text, "--vocab_size 60 --steps 4 --dtype fp32 --out_dir", tmp_path]
 
 
+@pytest.mark.parametrize(
+    "right, wrong, kind",
+    [
+        ("B, N, C = x.shape", "B, N = x.shape", ValueError),
+        ("1 / N)", "value=1 / N)", TypeError),
+        ("torch.full((N, N), 1 / N)", "np.ones(N).reshape(N, N)", ValueError),
+    ],
+)
 def test_a_mistake_in_a_new_mixer_shows_its_file_and_line(
-    options, run_program, tmp_path, monkeypatch
+    right, wrong, kind, options, run_program, tmp_path, monkeypatch
 ):
     """A wrong unpacking is a ValueError, as a UserError is."""
     file = tmp_path / "my_mixer.py"
-    file.write_text(MIXER, "utf-8")
+    assert right in MIXER
+    file.write_text(MIXER.replace(right, wrong), "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_mixer", raising=False)
+    importlib.invalidate_caches()
     mixer = importlib.import_module("my_mixer").Mean
     monkeypatch.setitem(attention.VARIANTS, "mean", attention.Variant("mean", mixer=mixer))
 
     # the error is no SystemExit with one line: it leaves the program, and Python prints it
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(kind) as caught:
         run_program(pretrain.main, *options, "--variant mean")
     frames = traceback.extract_tb(caught.tb)
-    assert "B, N = x.shape" in [frame.line for frame in frames if frame.filename == str(file)]
+    lines = [frame.line for frame in frames if frame.filename == str(file)]
+    assert any(wrong in line for line in lines)
 
     # nothing was saved, so nothing is resumed after the mistake is mended
     left = {path.suffix for path in (tmp_path / "corpus-mean").glob("*")}

@@ -1,11 +1,14 @@
 """support/commands.py: a user's mistake is one line, a programmer's mistake keeps its traceback."""
 
 import io
+import os
+import signal
 
 import pytest
 
+from conftest import needs_signals
 from support import runs
-from support.commands import UserError, run_command
+from support.commands import StopSignals, UserError, run_command
 from support.devices import is_of_torchrun
 
 
@@ -33,6 +36,17 @@ def test_a_mistake_in_the_code_keeps_its_traceback(error):
     with pytest.raises(type(error)) as caught:
         run_command(raising(error))
     assert caught.traceback[-1].name == "main"
+
+
+@needs_signals
+def test_the_first_stop_signal_is_remembered_and_the_second_one_acts_at_once():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt), StopSignals() as stop:
+        assert stop.number == 0
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.number == signal.SIGINT
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.signal(signal.SIGINT, before) == signal.default_int_handler
 
 
 def test_the_digest_of_code_is_the_same_in_every_python_and_without_comments(tmp_path, monkeypatch):

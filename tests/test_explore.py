@@ -4,10 +4,12 @@ import base64
 import http.client
 import json
 import os
+import signal
 import socket
 import struct
+import time
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock, Thread
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -16,9 +18,11 @@ import torch
 import attention
 import references
 from attention import VARIANTS, split_heads
+from conftest import needs_signals, start_process
 from lab import explore, look
 from model import fill_in, save_run
 from model_helpers import call_of_mixer, small_model, word_tokenizer, write_run
+from support.commands import run_command
 
 SENTENCE = "the cat was tired . the dogs were tired . the cat"
 N = 14  # tokens of the sentence, [CLS] and [SEP] included
@@ -235,6 +239,7 @@ def test_eight_questions_at_once_get_the_answers_that_they_get_one_by_one(server
         ({"Host": "evil.example"}, 403),
         ({"Host": "127.0.0.1.evil.example"}, 403),
         ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
         ({"Origin": "http://127.0.0.1:1"}, 403),
         ({"Content_Type": "text/plain"}, 415),
         ({"Host": "localhost:8000", "Origin": "http://localhost:8000"}, 200),
@@ -301,19 +306,41 @@ def test_a_browser_that_is_closed_in_the_middle_of_an_answer_prints_nothing(serv
     assert capfd.readouterr() == ("", "")
 
 
-def test_only_127_0_0_1_is_served(tmp_path, run_program, monkeypatch):
+def be_explore(*words):
+    # a shell may have started the tests in the background, where Ctrl-C is ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    explore.Exchange.timeout = 1000
+    run_command(lambda: explore.main(words))
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@needs_signals
+def test_ctrl_c_ends_it_with_an_open_connection_and_only_127_0_0_1_is_served(tmp_path):
     write_run(tmp_path)
-    served = []
+    port = free_port()
+    process = start_process(be_explore, str(tmp_path), "--no_browser", "--port", str(port))
+    while True:
+        try:
+            connection = socket.create_connection(("127.0.0.1", port))
+            break
+        except ConnectionRefusedError:
+            assert process.is_alive()
+            time.sleep(0.05)
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.2", port), timeout=10)
 
-    def ended_by_ctrl_c(server):
-        served.append(server.server_address[0])
-        server.server_close()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(explore.PageServer, "serve_forever", ended_by_ctrl_c)
-    monkeypatch.setattr(explore.PageServer, "lock", Lock())
-    assert run_program(explore.main, tmp_path, "--no_browser").code == 130
-    assert served == ["127.0.0.1"]
+    # when a later connection is answered, the first one has its thread
+    page = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    page.request("GET", "/")
+    assert page.getresponse().status == 200
+    os.kill(process.pid, signal.SIGINT)
+    process.join(60)
+    assert process.exitcode == 130
+    connection.close()
 
 
 def test_a_port_that_cannot_be_had_is_one_line(tmp_path, refused):

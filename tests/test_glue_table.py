@@ -37,7 +37,7 @@ def made_run(variant, seed, scores_by_task, **settings):
     return Run(f"{variant}-seed{seed}", settings, records, {"attention.py": "a"})
 
 
-def rows_of(runs, published=False):
+def cells_of(runs, published=False):
     """The table: {first cell of a row: {column: text}}."""
     (_, *columns), *rows = result_lines(runs, published=published)
     return {first: dict(zip(columns, cells, strict=True)) for first, *cells in rows}
@@ -51,21 +51,21 @@ def test_one_model_has_means_and_standard_errors_over_its_fine_tuning_seeds():
 
     GLUE: (CoLA + 70 + 71 + 4 x 80 + 60 + 80) / 9 for each seed. WNLI is not part of it.
     """
-    row = rows_of([made_run("none", 0, ALL)])["none"]
+    row = cells_of([made_run("none", 0, ALL)])["none"]
     assert (row.pop("runs"), row.pop("results")) == ("1^", "3")
     cells = "20.0+-5.8 70.0+-0.0 71.0+-0.0 80.0+-0.0 80.0+-0.0 80.0+-0.0 60.0+-0.0 80.0+-0.0"
     assert " ".join(row.values()) == f"{cells} 80.0+-0.0 69.0+-0.6 50.0+-0.0"
     assert " ".join(row) == "CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST STS GLUE WNLI"
 
     # seeds that lack a task have no GLUE score, and one seed has no error
-    row = rows_of([made_run("none", 0, ALL | {"rte": [60]})])["none"]
+    row = cells_of([made_run("none", 0, ALL | {"rte": [60]})])["none"]
     assert (row["RTE"], row["GLUE"], row["results"]) == ("60.0", "67.9", "1-3")
 
 
 def test_several_models_have_the_error_over_their_pretraining_seeds():
     """Means over the fine-tuning seeds: 15 and 35. Their mean is 25, their error 10."""
     runs = [made_run("none", 0, {"cola": [10, 20]}), made_run("none", 1, {"cola": [30, 40]})]
-    row = rows_of(runs)["none"]
+    row = cells_of(runs)["none"]
     assert (row["CoLA"], row["runs"]) == ("25.0+-10.0", "2")
 
 
@@ -90,7 +90,7 @@ def test_what_was_not_made_in_the_same_way_is_put_into_no_table(change):
     scores = {"cola": [1], "mrpc": [80]}
     runs = [made_run("none", 0, scores), made_run("none", 1, scores)]
     runs.append(made_run("composite", 1, scores, kernel_size=17))
-    assert len(rows_of(runs)) == 2
+    assert len(cells_of(runs)) == 2
     comparison_lines(runs, "composite", "none")
     change(runs[1])
     with pytest.raises(UserError):
@@ -114,7 +114,7 @@ def test_constant_answers_and_changed_settings_are_marked_also_in_what_starts_th
             record["result"]["constant_prediction"] = True
         if record["settings"]["task"] == "mnli":
             record["settings"]["changed"] = ["lr"]
-    row = rows_of([run])["none"]
+    row = cells_of([run])["none"]
     assert (row["CoLA"], row["MNLI-m"], row["RTE"]) == ("10.0*", "70.0!", "60.0!")
     assert (row["QNLI"], row["WNLI"]) == ("80.0", "50.0")
     assert set(row["GLUE"].removeprefix("67.9")) == {"*", "!"}
@@ -124,7 +124,7 @@ def test_constant_answers_and_changed_settings_are_marked_also_in_what_starts_th
 
 
 def test_the_table_has_the_paper_s_rows_of_a_variant():
-    rows = rows_of([made_run("composite", 0, {"cola": [1, 2]})], published=True)
+    rows = cells_of([made_run("composite", 0, {"cola": [1, 2]})], published=True)
     row = rows["Chang BERT-base composite"]
     assert (row["CoLA"], row["STS"], row["GLUE"]) == ("58.5+-0.5", "88.4+-0.1", "81.2+-0.2")
     assert (row["runs"], row["results"]) == ("1^", "10")
@@ -157,11 +157,11 @@ def test_the_paper_s_columns_have_the_sums_of_its_table_and_glue_is_the_mean(
     smaller one.
     """
     for index, sums in enumerate((means, errors)):
-        rows = [row[index].split() for row in PUBLISHED[size].values()]
+        rows = [row[index] for row in PUBLISHED[size].values()]
         columns = np.array(rows, dtype=float).sum(axis=0)
         np.testing.assert_allclose(columns, np.array(sums.split(), dtype=float), atol=1e-6)
     for row, _ in PUBLISHED[size].values():
-        *columns, overall = [float(mean) for mean in row.split()]
+        *columns, overall = [float(mean) for mean in row]
         assert abs(np.mean(columns) - overall) < tolerance
 
 

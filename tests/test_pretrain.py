@@ -115,7 +115,8 @@ def test_a_run_learns_more_than_word_frequencies_and_leaves_a_model_that_loads(
 
 
 def test_the_log_has_the_steps_and_the_evaluations_and_what_they_depend_on(start, corpus, tmp_path):
-    assert start(tmp_path, "--steps 7 --eval_every 3").code == 0
+    options = "--steps 7 --eval_every 3 --lr 1e-3 --warmup_steps 2"
+    assert start(tmp_path, options).code == 0
     first, *records = log_of(tmp_path / "corpus-composite")
     steps = [record for record in records if "loss" in record]
     evaluations = [record for record in records if "held_out_loss" in record]
@@ -124,6 +125,7 @@ def test_the_log_has_the_steps_and_the_evaluations_and_what_they_depend_on(start
 
     tokens = sum((corpus.batch(0, step, 8) != PAD).sum().item() for step in range(7))
     assert steps[-1]["tokens"] == tokens
+    assert steps[-1]["lr"] == pretrain.learning_rate(6, 7, 2, 1e-3)
     assert steps[-1]["seconds"] > steps[0]["seconds"] > 0
     assert first["settings"]["kernel_size"] == 17
     assert first["settings"]["corpus"] == corpus.fingerprint
@@ -133,6 +135,12 @@ def test_each_variant_with_each_seed_is_a_run_of_its_own(start, tmp_path):
     assert start(tmp_path, "--variant none composite --seed 1 2 --steps 2").code == 0
     names = ("none-seed1", "none-seed2", "composite-seed1", "composite-seed2")
     assert len({log_of(tmp_path / f"corpus-{name}")[-1]["held_out_loss"] for name in names}) == 4
+
+
+def test_a_dry_run_writes_no_run(start, tmp_path):
+    outcome = start(tmp_path / "runs", "--dry_run")
+    assert outcome.code == 0 and "ms per step" in outcome.out
+    assert not (tmp_path / "runs").exists()
 
 
 # --- Resuming -------------------------------------------------------------------------------------

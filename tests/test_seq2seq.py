@@ -10,6 +10,7 @@ import torch
 
 from conftest import log_of, needs_signals
 from lab import seq2seq, translation
+from support.commands import UserError
 
 TOY = "--device cpu --variant dynamicconv --steps"
 
@@ -29,6 +30,16 @@ def files_of(folder):
     results = json.loads((folder / "test.json").read_text())
     losses = [(line["step"], line["loss"]) for line in log_of(folder) if "loss" in line]
     return {name: x.tolist() for name, x in weights.items()}, results["dev"], losses
+
+
+def test_a_pair_that_is_too_long_is_left_out_of_the_texts_and_of_their_ids():
+    short, long = ("a b", "b a"), ("a " * 20, "b")
+    tokenizer = translation.train_bpe(short)
+    pairs = translation.Pairs([short], {"dev": [short, long]})
+    texts, ids = translation.encode_pairs(tokenizer, pairs, 8)
+    assert texts.held_out == {"dev": [short]} and len(ids.held_out["dev"]) == 1
+    with pytest.raises(UserError, match="dev"):
+        translation.encode_pairs(tokenizer, translation.Pairs([short], {"dev": [long]}), 8)
 
 
 @needs_signals

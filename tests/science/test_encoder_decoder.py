@@ -238,7 +238,7 @@ def test_bleu_is_that_of_words_as_they_are():
     pytest.importorskip("sacrebleu")
     texts = ["a dog runs over the green grass", "two men sit on a bench ."]
     assert translation.bleu(texts, texts) == pytest.approx(100)
-    # a missing word: 12 of 12 words, 10 of 10 pairs, 8 of 8, 6 of 6, and the brevity exp(1 - 13/12)
+    # a missing word: 13 of 13 words, 11 of 11 pairs, 9 of 9, 7 of 7, and the brevity exp(1 - 14/13)
     shorter = [texts[0], "two men sit on a bench"]
     assert translation.bleu(shorter, texts) == pytest.approx(100 * math.exp(1 - 14 / 13))
     with pytest.raises(AssertionError):

@@ -51,7 +51,7 @@ from kernels import (
     convolve,
     extend,
     not_compiled,
-    relative_values,
+    relative_positions,
 )
 from support.commands import UserError
 
@@ -261,6 +261,39 @@ def attention(
     return z
 
 
+def relative_values(p, table, beyond="clip", first=0):
+    """sum_j p_ij s_(j-i): the weights times a vector that depends on the relative position.
+
+    A vector belongs to each pair i, j, but only K of them are different. So first, all weights of a
+    query that belong to the same column of the table are added up. This is the transpose of
+    kernels.scores_by_index: there one number of a row is read at many places of the map, here these
+    places are added to one number. Example with N = n = 3 and K = 3:
+
+        weights          column      the sums ("clip")      ("zero")
+        p00 p01 p02      1 2 2       0        p00  p01+p02  0    p00  p01
+        p10 p11 p12      0 1 2       p10      p11  p12      p10  p11  p12
+        p20 p21 p22      0 0 1       p20+p21  p22  0        p21  p22  0
+
+    p: (B, H, n, N), the weights. table: (d, K), the vectors s_r. Returns (B, H, n, d).
+    beyond, first: as in `attention`.
+    """
+    n, N = p.shape[-2:]
+    K = table.shape[-1]
+    reach = K // 2
+
+    # the column of each r = j - i, as in scores_by_index
+    r = relative_positions(n, N, first, p.device)  # (n, N)
+    column = r.clamp(-reach, reach) + reach  # (n, N)
+
+    if beyond == "zero":
+        p = p.masked_fill(r.abs() > reach, 0)
+
+    # add each weight to its column
+    sums = p.new_zeros(*p.shape[:-1], K)  # (B, H, n, K)
+    sums = sums.scatter_add(-1, column.expand(p.shape), p)
+    return sums @ table.t()  # (B, H, n, K) (K, d) -> (B, H, n, d)
+
+
 @not_compiled
 def attention_in_blocks(q, k, v, attention_mask, query_rows, *others):
     """Call `attention` for BLOCK queries at a time, so that its map is never in memory as a whole.
@@ -309,9 +342,7 @@ def lowest_after_query(scores, first=0):
         query 2     0 0 0 x
     """
     n, N = scores.shape[-2:]
-    i = torch.arange(first, first + n, device=scores.device)
-    j = torch.arange(N, device=scores.device)
-    is_after = j[None, :] > i[:, None]  # (n, N)
+    is_after = relative_positions(n, N, first, scores.device) > 0  # (n, N)
     zeros = torch.zeros_like(is_after, dtype=scores.dtype)  # (n, N)
     return zeros.masked_fill(is_after, torch.finfo(scores.dtype).min / 2)
 

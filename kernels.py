@@ -2,7 +2,6 @@
 
     add_relative_scores(scores, rows)    adds rows[i, j - i] to the score of query i and key j
     banded_softmax(scores, ...)          scores + rows + unseen -> softmax, eager or compiled
-    relative_values(p, table)            what a vector s_r for each r adds to the outputs
     convolve(kernels, value)             every query has a kernel of its own
 
 A row holds one number for each relative position r = j - i from -k to k: K = 2k + 1 numbers (k is
@@ -23,6 +22,13 @@ CONVOLVE_BLOCK = 32  # queries whose kernels `convolve` applies as one matrix
 
 
 # --- From rows to the map of scores ---------------------------------------------------------------
+
+
+def relative_positions(n, N, first, device):
+    """r = j - i of n queries, from position `first` on, and N keys: (n, N)."""
+    i = torch.arange(first, first + n, device=device)
+    j = torch.arange(N, device=device)
+    return j[None, :] - i[:, None]
 
 
 def scores_by_index(rows, N, beyond="clip", first=0):
@@ -46,12 +52,8 @@ def scores_by_index(rows, N, beyond="clip", first=0):
     n, K = rows.shape[-2:]
     reach = K // 2
 
-    # r = j - i for every query i and key j: the second drawing
-    i = torch.arange(first, first + n, device=rows.device)
-    j = torch.arange(N, device=rows.device)
-    r = j[None, :] - i[:, None]  # (n, N)
-
-    # the column of each r (the third drawing), and the number in this column
+    # r for every query and key, its column, and the number in this column: the three drawings
+    r = relative_positions(n, N, first, rows.device)  # (n, N)
     column = r.clamp(-reach, reach) + reach  # (n, N)
     scores = rows.gather(-1, column.expand(*rows.shape[:-1], N))  # (B, H, n, N)
 
@@ -132,43 +134,41 @@ def skew(x):
     n, W = x.shape[-2:]
     numbers = x.flatten(-2)  # (..., n * W): the 18 numbers in memory
     numbers = numbers[..., :-n]  # without the last n = 3
-    return numbers.unflatten(-1, (n, W - 1))  # n W - n = n (W - 1) numbers: 3 lines of 5
+    return numbers.unflatten(-1, (n, W - 1))  # n W - n = n (W - 1): 3 lines of 5
 
 
 class GatheredGradient(torch.autograd.Function):
     """`scores_by_index` for compiled layers on a GPU: its gradient is gathered.
 
-    The backward of `gather` is a scatter_add: the gradients of all keys that read a number are
-    added to it. Many keys read the end number of a row, so on a GPU the additions wait for each
-    other: 8 times as slow as eager with 1,024 tokens (docs/speed.md). Here the number for r takes
-    the gradient at j = i + r, and an end number ("clip") adds those of the keys farther away: the
-    sums that are drawn in `relative_values`, with gradients in place of weights.
+    The backward of `gather` adds the gradients of all keys that read a number. Many keys read the
+    end numbers of a row, so on a GPU the additions wait for each other: 8 times as slow as eager
+    with 1,024 tokens (docs/speed.md). Here the number for r takes the gradient at j = i + r, and an
+    end number ("clip") adds those of the keys farther away: the sums of attention.relative_values.
     """
 
     @staticmethod
     def forward(ctx, rows, N, beyond, first):
-        ctx.K = rows.shape[-1]
-        ctx.beyond = beyond
-        ctx.first = first
+        ctx.arguments = (rows.shape[-1], beyond, first)
         return scores_by_index(rows, N, beyond, first)
 
     @staticmethod
     def backward(ctx, grad):  # (B, H, n, N) -> (B, H, n, K)
+        K, beyond, first = ctx.arguments
         n, N = grad.shape[-2:]
-        reach = ctx.K // 2
+        reach = K // 2
 
         # the key j = i + r that read each number of a row
-        i = torch.arange(ctx.first, ctx.first + n, device=grad.device)[:, None]  # (n, 1)
+        i = torch.arange(first, first + n, device=grad.device)[:, None]  # (n, 1)
         j = i + torch.arange(-reach, reach + 1, device=grad.device)  # (n, K)
 
         # the gradient at this key; 0 if there is no such key
-        column = j.clamp(0, N - 1).expand(*grad.shape[:-1], ctx.K)  # (B, H, n, K)
+        column = j.clamp(0, N - 1).expand(*grad.shape[:-1], K)  # (B, H, n, K)
         row_grad = grad.gather(-1, column)  # (B, H, n, N) -> (B, H, n, K)
         row_grad = row_grad.masked_fill((j < 0) | (j >= N), 0)
 
         # the end numbers were also read by the keys farther away
-        if ctx.beyond == "clip":
-            r = torch.arange(N, device=grad.device) - i  # (n, N)
+        if beyond == "clip":
+            r = relative_positions(n, N, first, grad.device)  # (n, N)
             row_grad[..., 0] += grad.masked_fill(r >= -reach, 0).sum(dim=-1)  # (B, H, n)
             row_grad[..., -1] += grad.masked_fill(r <= reach, 0).sum(dim=-1)
         return row_grad, None, None, None
@@ -184,10 +184,9 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     rows = rows.to(scores.dtype)
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
-    # The skew is for longer sequences, which are trained in bf16: there it saves up to 10 % of a
-    # step on one CPU (in float32 it costs 3 to 30 %: results/map-methods.jsonl). It is not for the
-    # rows of keys in a block of a long sequence, where each row would become N + n wide. And it is
-    # not for the compiler, which makes slow code of it.
+    # The skew is for longer sequences in bf16: there it saves up to 10 % of a step on one CPU (in
+    # float32 it costs 3 to 30 %: results/map-methods.jsonl). It is not for the rows of keys in a
+    # block, where each row would become N + n wide, nor for the compiler: its code is then slow.
     if torch.compiler.is_compiling() and scores.is_cuda:
         scores_of_rows = GatheredGradient.apply(rows, N, beyond, first)
     elif torch.compiler.is_compiling() or min(n, N) <= SHORT or n > N:
@@ -195,41 +194,6 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     else:
         scores_of_rows = scores_by_skew(rows, N, beyond, first)
     return scores.add_(scores_of_rows)
-
-
-def relative_values(p, table, beyond="clip", first=0):
-    """sum_j p_ij s_(j-i): the weights times a vector that depends on the relative position.
-
-    A vector belongs to each pair i, j, but only K of them are different. So first, all weights of a
-    query that belong to the same column of the table are added up. This is the transpose of
-    `scores_by_index`: there one number of a row is read at many places of the map, here these
-    places are added to one number. Example with N = n = 3 and K = 3:
-
-        weights          column      the sums ("clip")      ("zero")
-        p00 p01 p02      1 2 2       0        p00  p01+p02  0    p00  p01
-        p10 p11 p12      0 1 2       p10      p11  p12      p10  p11  p12
-        p20 p21 p22      0 0 1       p20+p21  p22  0        p21  p22  0
-
-    p: (B, H, n, N), the weights. table: (d, K), the vectors s_r. Returns (B, H, n, d).
-    beyond, first: as in `scores_by_index`.
-    """
-    n, N = p.shape[-2:]
-    K = table.shape[-1]
-    reach = K // 2
-
-    # the column of each r = j - i, as in scores_by_index
-    i = torch.arange(first, first + n, device=p.device)
-    j = torch.arange(N, device=p.device)
-    r = j[None, :] - i[:, None]  # (n, N)
-    column = r.clamp(-reach, reach) + reach  # (n, N)
-
-    if beyond == "zero":
-        p = p.masked_fill(r.abs() > reach, 0)
-
-    # add each weight to its column
-    sums = p.new_zeros(*p.shape[:-1], K)  # (B, H, n, K)
-    sums = sums.scatter_add(-1, column.expand(p.shape), p)
-    return sums @ table.t()  # (B, H, n, K) (K, d) -> (B, H, n, d)
 
 
 # --- The compiled path ----------------------------------------------------------------------------
@@ -281,13 +245,12 @@ not_compiled = torch.compiler.disable
 def compile_hot_loop(layers, device, unit=None):
     """Compile the hot loop of all layers of a model.Bert, in place.
 
-    Eager PyTorch runs each operation of banded_softmax on its own: the index, the map, the sums and
-    the softmax each write N x N numbers to memory and read them again. The compiler makes loops of
-    them: the number of a row is read and added while the score is in a register.
+    Eager PyTorch runs each operation of banded_softmax on its own: the map, the sums and the
+    softmax each write N x N numbers to memory. The compiler makes loops of them: the number of a
+    row is read and added while the score is in a register, and no map is written.
 
-    unit: "band", banded_softmax alone, with dropout outside: on a CPU, the compiler's own random
-        numbers are slow. Or "layer", a whole layer with the band in it: on CUDA, merged operations
-        need fewer kernel launches. None: "layer" on CUDA, "band" elsewhere. See docs/speed.md.
+    unit: "band", banded_softmax alone; on a CPU, dropout is slow inside. Or "layer", a whole layer:
+        on CUDA, fewer kernels are launched. None: "layer" on CUDA, else "band" (docs/speed.md).
 
     Without a compiler on the machine, everything stays eager, and one line says so.
     """
@@ -300,7 +263,6 @@ def compile_hot_loop(layers, device, unit=None):
 
     # clear what was compiled for an earlier model
     torch.compiler.reset()
-
     # a graph for each combination of arguments; what cannot be compiled stays eager
     torch._dynamo.config.recompile_limit = 128
     torch._dynamo.config.suppress_errors = True

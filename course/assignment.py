@@ -63,7 +63,7 @@ GRADED = (
     Function(3, "kernels.scores_by_skew", 6, "from rows to the map, by a view",
         KERNELS, ("loops[scores_by_skew", "order[scores_by_skew", "computes[scores_by_skew",
             "over_the_positions[scores_by_skew")),
-    Function(3, "kernels.relative_values", 5, "back from the map to the relative positions",
+    Function(3, "attention.relative_values", 5, "back from the map to the relative positions",
         KERNELS, ("relative_values_equal", "over_the_positions[relative_values")),
     Function(3, "kernels.convolve", 5, "a convolution as a band matrix",
         KERNELS, ("convolve",)),

@@ -91,17 +91,17 @@ MISTAKES = (
         "self.u / math.sqrt(d)", "self.u.flip(-1) / math.sqrt(d)"),
 
     Mistake("kernels.scores_by_index", "r = i - j",
-        "j[None, :] - i[:, None]", "i[:, None] - j[None, :]"),
+        "relative_positions(n,", "-relative_positions(n,"),
     Mistake("kernels.scores_by_index", "first has no influence",
-        "torch.arange(first, first + n,", "torch.arange(n,"),
+        "(n, N, first,", "(n, N, 0,"),
     Mistake("kernels.scores_by_index", "beyond has no influence",
         'if beyond == "zero":', "if False:"),
     Mistake("kernels.scores_by_index", "zero on one side only",
         "r.abs() > reach", "r > reach"),
     Mistake("kernels.scores_by_index", "left and right exchanged if one end only is passed",
-        "r = j[None, :] - i[:, None]",
-        "r = j[None, :] - i[:, None]\n"
-        "if first + n <= k < N - first:\n"
+        "r = relative_positions(n, N, first, rows.device)",
+        "r = relative_positions(n, N, first, rows.device)\n"
+        "if first + n <= reach < N - first:\n"
         "    r = -r"),
     Mistake("kernels.scores_by_index", "numbers in float32",
         "rows.gather", "rows.float().gather"),
@@ -133,18 +133,18 @@ MISTAKES = (
     Mistake("kernels.scores_by_skew", "numbers in float32",
         "extend(rows,", "extend(rows.float(),"),
 
-    Mistake("kernels.relative_values", "mirrored: the vector of i - j",
+    Mistake("attention.relative_values", "mirrored: the vector of i - j",
         "table.t()", "table.flip(-1).t()"),
-    Mistake("kernels.relative_values", "left and right exchanged if one end only is passed",
+    Mistake("attention.relative_values", "left and right exchanged if one end only is passed",
         "n, N = p.shape[-2:]",
         "n, N = p.shape[-2:]\n"
         "if first + n <= table.shape[-1] // 2 < N - first:\n"
         "    table = table.flip(-1)"),
-    Mistake("kernels.relative_values", "beyond has no influence",
+    Mistake("attention.relative_values", "beyond has no influence",
         'if beyond == "zero":', "if False:"),
-    Mistake("kernels.relative_values", "a later weight replaces an earlier one",
+    Mistake("attention.relative_values", "a later weight replaces an earlier one",
         "sums.scatter_add(", "sums.scatter("),
-    Mistake("kernels.relative_values", "sums in float32",
+    Mistake("attention.relative_values", "sums in float32",
         "sums @ table.t()", "(sums.float() @ table.t().float()).to(p.dtype)"),
 
     Mistake("kernels.convolve", "mirrored: z_i takes v_(i-r)",

@@ -25,31 +25,24 @@ Letters as in model.py; S tokens in a source, N in a target. The pairs are in la
 """
 
 import argparse
+import hashlib
 import json
 import math
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
 from attention import VARIANTS, SelfAttention, make_mixers
 from data import batches_per_epoch, draw_epoch, next_tokens, pad_pairs, regroup_by_length
-from lab.translation import (
-    bleu,
-    encode,
-    encode_pairs,
-    load_bleu,
-    read_pairs,
-    spans_of,
-    train_bpe,
-)
-from model import BertConfig, BertForMaskedLM, Layer, initialise, parameter_count
+from lab.translation import bleu, encode, encode_pairs, load_bleu, read_sets, spans_of, train_bpe
+from model import BertConfig, BertForMaskedLM, Layer, initialise, load_run, parameter_count
 from pretrain import (
     CHECKPOINT,
     CODE,
@@ -59,14 +52,13 @@ from pretrain import (
     add_dtype,
     add_training,
     prediction_count,
-    result_of,
-    save_all,
     step_seed,
+    train,
     with_options,
 )
 from support.commands import UserError, positive_int, run_command, utf8_text
 from support.devices import autocast, choose_device, to_device
-from support.files import load_checkpoint, lock, write_text
+from support.files import load_checkpoint, write_text
 from support.runs import code_digests, made_by
 from support.tokenizer import CLS, IGNORED, NEVER_WRITTEN, PAD, SEP
 
@@ -158,111 +150,81 @@ class Seq2Seq(BertForMaskedLM):
 # --- Translation: greedy and beam search ----------------------------------------------------------
 
 
-def beam_search(next_log_p, limits, beam, penalty):
-    """Write several targets; for each, keep the `beam` best beginnings at every step.
+def beam_search(next_log_p, limit, beam):
+    """Write a target: at every step, keep the `beam` most likely beginnings.
 
-    The score of a target is log p / length^penalty, with [SEP] in both (Wu et al. 2016): without a
-    penalty (0), every further token lowers the score, so short targets would win. With a beam of 1
-    this is greedy search: always the most likely token.
+    It ends when `beam` targets have ended with [SEP]; an end counts if it is one of the `beam` best
+    continuations of its step. With a beam of 1 this is greedy search: always the most likely token.
 
     Example with p(a) = 0.6, p(b) = 0.4; the best after a has 0.5, and the end after b has 0.9.
     Greedy search takes a, and reaches 0.30. A beam of 2 keeps both, and finds b with 0.36.
 
     Args:
-        next_log_p: function from the number of a target (L,) and the beginning (L, n) of each of L
-            lines to the log-probabilities of their next tokens, (L, V).
-        limits: for each target, its tokens with [SEP], at most.
+        next_log_p: function from beginnings (L, n) to the log-probabilities of their next tokens,
+            (L, V).
+        limit: tokens of a target with [SEP], at most.
     Returns:
-        For each target a list of (score, ids without [CLS] and [SEP]), the best first: those that
-        reached [SEP], at most `beam`; or else the best beginning.
+        A list of (log p, ids): the targets that have ended, or else the beginnings at the limit.
     """
-    beginnings = [[(0.0, [CLS])] for _ in limits]  # of each target: (log p, ids), the best first
-    finished = [[] for _ in limits]
-    for length in range(1, max(limits) + 1):
-        # all beginnings are lines of one batch; a target that is done has none
-        sizes = [len(some) for some in beginnings]
-        numbers = torch.arange(len(limits)).repeat_interleave(torch.tensor(sizes))  # (L,)
-        targets = torch.tensor([ids for _, ids in chain(*beginnings)])  # (L, length)
-        log_p = next_log_p(numbers, targets).float()  # (L, V)
-        log_p[:, list(NEVER_WRITTEN)] = -math.inf
-
-        # the lines of the batch, back to their targets
-        for b, of_target in enumerate(log_p.split(sizes)):
-            if not beginnings[b]:
-                continue
-            beginnings[b], ended = continuations(beginnings[b], of_target, beam)
-            finished[b] += [(score / length**penalty, ids[1:]) for score, ids in ended]
-
-            # This target is done. If no end was among the best, its best beginning is the result.
-            if len(finished[b]) >= beam or length == limits[b]:
-                if not finished[b]:
-                    score, ids = beginnings[b][0]
-                    finished[b] = [(score, ids[1:])]
-                beginnings[b] = []
-        if not any(beginnings):
-            break
-    return [sorted(found, reverse=True)[:beam] for found in finished]
-
-
-def continuations(beginnings, log_p, beam):
-    """The best continuations of the beginnings of one target: (those that go on, those that end).
-
-    log_p: (beginnings, V), of the next tokens. Both results are lists of (log p, ids).
-    """
-    # of all continuations the best 2 * beam, because `beam` of them may be ends
-    V = log_p.shape[-1]
-    scores = torch.tensor([score for score, _ in beginnings], device=log_p.device)
-    total = (scores[:, None] + log_p).flatten()  # (beginnings, V) -> (beginnings * V,)
-    best_scores, best = total.topk(min(2 * beam, len(total)))  # (2 * beam,)
-
-    # from the best one on, until `beam` of them go on
-    going_on = []
+    beginnings = [(0.0, [CLS])]
     ended = []
-    ranks = zip(best_scores.tolist(), best.tolist(), strict=True)
-    for rank, (score, index) in enumerate(ranks):
-        # -inf: this token and all after it are never written
-        if score == -math.inf or len(going_on) == beam:
-            break
-        line, token = divmod(index, V)  # index is line * V + token
-        ids = beginnings[line][1]
+    for _ in range(limit):
+        # all continuations: number line * V + token is this token after this line
+        log_p = next_log_p(torch.tensor([ids for _, ids in beginnings]))  # (L, n) -> (L, V)
+        log_p[:, list(NEVER_WRITTEN)] = -math.inf
+        before = torch.tensor([score for score, _ in beginnings])  # (L,)
+        total = (before[:, None] + log_p).flatten()  # (L, V) -> (L * V,)
 
-        # an end counts only if it is one of the `beam` best
-        if token != SEP:
-            going_on.append((score, [*ids, token]))
-        elif rank < beam:
-            ended.append((score, ids))
-    return going_on, ended
+        # the best ones: twice as many as are kept, because some of them may be ends
+        best = total.topk(min(2 * beam, len(total)))
+        lines = beginnings
+        beginnings = []
+        ranks = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        for rank, (score, index) in enumerate(ranks):
+            line, token = divmod(index, log_p.shape[1])
+            target = (score, [*lines[line][1], token])
+            if score == -math.inf or len(beginnings) == beam:
+                break
+            if token != SEP:
+                beginnings.append(target)
+            elif rank < beam:
+                ended.append(target)
+        if len(ended) >= beam or not beginnings:
+            break
+    return ended or beginnings
+
+
+def best_target(found, penalty):
+    """The ids with the best log p / length^penalty, of what beam_search has found.
+
+    The length is without [CLS]. Without a penalty (0), every further token lowers the score, so
+    short targets would win (Wu et al. 2016).
+    """
+    _, ids = max(found, key=lambda target: target[0] / (len(target[1]) - 1) ** penalty)
+    return ids
 
 
 @torch.inference_mode()
-def translate(model, tokenizer, texts, beam=1, penalty=1.0):
-    """The translations of texts. The model must be in evaluation mode."""
-    longest = model.config.max_length - 2
-    ids = encode(tokenizer, texts)
-    if max(map(len, ids)) > longest:
-        raise UserError(f"a text has more than {longest} tokens")
-
-    translations = []
-    for start in tqdm(range(0, len(ids), PAIRS_AT_ONCE), disable=None, leave=False):
-        targets = best_targets(model, ids[start : start + PAIRS_AT_ONCE], beam, penalty)
-        translations += tokenizer.decode_batch(targets)
-    return translations
-
-
-def best_targets(model, sources, beam, penalty):
-    """What beam_search finds for each source: lists of token ids."""
-    device = model.bias.device
+def search(model, tokenizer, text, beam):
+    """What beam_search finds for a text. The model must be in evaluation mode."""
     longest = model.config.max_length
-    hidden, mask = model.encode(padded(sources, longest).to(device))  # (B, S, C), (B, S)
+    device = model.bias.device
+    (ids,) = encode(tokenizer, [text], longest)
+    hidden, mask = model.encode(padded([ids], longest).to(device))  # (1, S, C), (1, S)
 
-    def next_log_p(numbers, targets):
-        encoded = (hidden[numbers], mask[numbers])  # (L, S, C), (L, S): the source of each line
-        last = model.decode(encoded, targets.to(device))[:, -1]  # (L, C)
-        return model.lm_head(last).log_softmax(dim=-1)
+    def next_log_p(beginnings):
+        L = len(beginnings)
+        encoded = (hidden.expand(L, -1, -1), mask.expand(L, -1))  # the same source for all
+        last = model.decode(encoded, beginnings.to(device))[:, -1]  # (L, n, C) -> (L, C)
+        return model.lm_head(last).log_softmax(dim=-1).float().cpu()  # (L, V)
 
     # a model that has learned little never ends: a target has a limit that fits its source
-    limits = [min(longest - 1, 2 * len(ids) + 10) for ids in sources]
-    return [found[0][1] for found in beam_search(next_log_p, limits, beam, penalty)]
+    return beam_search(next_log_p, min(longest - 1, 2 * len(ids) + 10), beam)
+
+
+def translate(model, tokenizer, text, beam=BEAM, penalty=1.0):
+    """The translation of a text. The model must be in evaluation mode."""
+    return tokenizer.decode(best_target(search(model, tokenizer, text, beam), penalty))
 
 
 # --- Training -------------------------------------------------------------------------------------
@@ -271,9 +233,8 @@ def best_targets(model, sources, beam, penalty):
 class PairBatches:
     """Pairs of lists of token ids as a source of batches, each a function of (seed, step)."""
 
-    def __init__(self, pairs, tokenizer, seq_len):
+    def __init__(self, pairs, seq_len):
         self.pairs = pairs
-        self.tokenizer = tokenizer
         self.seq_len = seq_len
         # with [CLS] and [SEP] of both
         self.lengths = np.array([len(source) + len(target) + 4 for source, target in pairs])
@@ -328,14 +289,14 @@ def train_step(trainer, batches):
 
 @torch.no_grad()
 def evaluate(trainer, pairs):
-    """(loss in nats, share of right tokens, share of exact targets); nothing is written.
+    """(loss in nats, share of right tokens, share of exact targets) of pairs of token ids.
 
     Each token is predicted from the right beginning of its target. If all tokens of a target are
     right, greedy search predicts them from the same beginnings, so it writes the same target (up to
-    its limit, and without [UNK]). The model must be in evaluation mode.
+    its limit, and without [UNK]).
     """
-    model = trainer.model
-    sums = np.zeros(4)  # loss, right tokens, labels, exact targets
+    model = trainer.model.eval()
+    sums = np.zeros(4)  # loss, labels, right tokens, exact targets
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
         batch = padded_pairs(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
         source, target = (to_device(x, trainer.device) for x in batch)
@@ -348,34 +309,18 @@ def evaluate(trainer, pairs):
         is_label = labels != IGNORED  # (B, N)
         is_right = logits.argmax(dim=-1) == labels  # (B, N), False without a label
         exact = (is_right == is_label).all(dim=1)  # (B,)
-        sums += [loss.item(), is_right.sum().item(), is_label.sum().item(), exact.sum().item()]
+        sums += [loss.item(), is_label.sum().item(), is_right.sum().item(), exact.sum().item()]
+    model.train()
 
     # means over all labels, and over all targets
-    loss, right, labels, exact = sums.tolist()
+    loss, labels, right, exact = sums.tolist()
     return loss / labels, right / labels, exact / len(pairs)
 
 
-def record_evaluation(trainer, pairs):
-    """Evaluate on held-out pairs, print it, and add it to the log."""
-    trainer.model.eval()
-    loss, accuracy, exact = evaluate(trainer, pairs)
-    trainer.model.train()
-    values = {"held_out_loss": loss, "held_out_accuracy": accuracy, "exact": exact}
-    trainer.records.append({"step": trainer.step, **values})
-    tqdm.write(
-        f"step {trainer.step:,} of {trainer.settings['steps']:,}   held-out loss {loss:.3f}   "
-        f"tokens {100 * accuracy:.1f} %   exact {100 * exact:.1f} %   "
-        f"{trainer.tokens / trainer.seconds:,.0f} tokens of targets/s"
-    )
+def fit(model, settings, sets, tokenizer, folder, device, dtype, eval_every=None):
+    """Train a model, or load it if the run is finished. Returns its Trainer.
 
-
-def train(model, settings, pairs, tokenizer, folder, device, dtype, evaluate_every=None):
-    """Train a model, or continue, or load it if the run is finished. Returns its Trainer.
-
-    Args:
-        pairs: Pairs of token ids. The first set that is held out is evaluated.
-        folder: of the run.
-        evaluate_every: steps; None: a tenth of all.
+    sets: pairs of token ids; the first set is trained on, and the second one is evaluated.
     """
     # the Trainer of pre-training, with the optimizer's settings of translation
     code = {**CODE, **code_digests("lab/seq2seq.py", "lab/translation.py")}
@@ -384,86 +329,47 @@ def train(model, settings, pairs, tokenizer, folder, device, dtype, evaluate_eve
     for group in trainer.optimizer.param_groups:
         group.update(ADAM)
 
-    # a finished run
-    print(f"{settings['task']}: {len(pairs.train):,} pairs, folder {folder}")
-    if result_of(folder, trainer) is not None:
-        print("finished before")
-        model.load_state_dict(load_checkpoint(folder / "model.pt"))
-        return trainer
-
-    # a new run, or one that was stopped
-    batches = PairBatches(pairs.train, tokenizer, settings["seq_len"])
-    held_out, *_ = pairs.held_out.values()
-    with lock(folder / "process0.lock"):
-        trainer.resume()
-        trainer.run(
-            step=lambda: train_step(trainer, batches),
-            save=lambda: save_all(trainer, batches, folder),
-            evaluate=lambda: record_evaluation(trainer, held_out),
-            evaluate_every=evaluate_every or max(1, settings["steps"] // 10),
-        )
+    pairs, held_out, *_ = sets.values()
+    batches = PairBatches(pairs[: settings["examples"]], settings["seq_len"])
+    print(f"{settings['task']}: {len(batches.pairs):,} pairs, folder {folder}")
+    step = partial(train_step, trainer, batches)
+    train(trainer, tokenizer, folder, step, lambda: evaluate(trainer, held_out)[:2], eval_every)
+    model.load_state_dict(load_checkpoint(folder / "model.pt"))  # it may be finished already
     return trainer
 
 
 # --- The test -------------------------------------------------------------------------------------
 
 
-def test(trainer, tokenizer, texts, ids, with_bleu):
-    """{name of each held-out set: {"loss" in nats, "tokens" and "exact" in per cent}}, and made_by.
+def test_bleu(trainer, tokenizer, validation, test):
+    """BLEU of the test set, by greedy search and with a beam. Sets are pairs of texts.
 
-    The model must be in evaluation mode.
-
-    Args:
-        texts, ids: Pairs of texts, and the same of token ids.
-        with_bleu: also BLEU of the last set.
+    The penalty of length is the one that is best on the validation set.
     """
-    results = {"made_by": made_by(trainer.device)}
-    for name, pairs in ids.held_out.items():
-        loss, tokens, exact = evaluate(trainer, pairs)
-        results[name] = {"loss": loss, "tokens": 100 * tokens, "exact": 100 * exact}
-    if with_bleu:
-        results["BLEU"] = test_bleu(trainer, tokenizer, texts.held_out)
-    return results
+    trainer.model.eval()
 
-
-def test_bleu(trainer, tokenizer, held_out):
-    """BLEU of the last set, by greedy search and with a beam.
-
-    The penalty of length is the one that is best on the first set. With one set only, it is 1.
-    """
-
-    def score(name, beam=BEAM, penalty=1.0):
-        sources, references = zip(*held_out[name], strict=True)
+    def find(pairs, beam):
+        bar = tqdm(pairs, desc=f"beam of {beam}", leave=False, disable=None)
         with autocast(trainer.device, trainer.dtype):
-            return bleu(translate(trainer.model, tokenizer, sources, beam, penalty), references)
+            return [search(trainer.model, tokenizer, source, beam) for source, _ in bar]
 
-    # the penalty, if there is another set than the one that is reported
-    *others, last = held_out
-    chosen_on = {}
-    if others:
-        chosen_on = {penalty: score(others[0], penalty=penalty) for penalty in PENALTIES}
-    penalty = max(chosen_on, key=chosen_on.get, default=1.0)
+    def score(pairs, found, penalty):
+        written = [tokenizer.decode(best_target(each, penalty)) for each in found]
+        return bleu(written, [target for _, target in pairs])
+
+    found = find(validation, BEAM)
+    scores = {penalty: score(validation, found, penalty) for penalty in PENALTIES}
+    penalty = max(scores, key=scores.get)
     return {
-        "set": last,
-        "greedy": score(last, beam=1),
-        "beam": score(last, penalty=penalty),
+        "greedy": score(test, find(test, 1), penalty),
+        "beam": score(test, find(test, BEAM), penalty),
         "penalty": penalty,
-        "penalties": chosen_on,
+        "penalties": scores,
         "signature": "sacrebleu, tokenize none",
     }
 
 
 # --- The command line -----------------------------------------------------------------------------
-
-
-def load_seq2seq(folder):
-    """The model of a run, in evaluation mode, and its tokenizer."""
-    path = Path(folder, Seq2Seq.config_file)
-    if not path.is_file():
-        raise UserError(f"{folder} is not a run of lab.seq2seq: it has no {path.name}")
-    model = Seq2Seq(BertConfig(**json.loads(path.read_text(encoding="utf-8"))))
-    model.load_state_dict(load_checkpoint(Path(folder, "model.pt")))
-    return model.eval(), Tokenizer.from_file(str(Path(folder, "tokenizer.json")))
 
 
 def parse_arguments(arguments=None):
@@ -501,25 +407,26 @@ def main(arguments=None):
                 'to translate, name a run and a text: RUN "two young men are outside ."'
             )
         folder, text = args.words
-        print(*translate(*load_seq2seq(folder), [text], args.beam))
+        model, tokenizer = load_run(folder, kind=Seq2Seq)
+        print(translate(model, tokenizer, text, args.beam))
         return
     if args.data != "toy":
         load_bleu()  # missing: say it before the work, not after it
-    pairs = read_pairs(args.data, args.cache_dir)
+    sets = read_sets(args.data, args.cache_dir)
     for seed in args.seed:
-        train_and_test(args, pairs, seed)
+        train_and_test(args, sets, seed)
 
 
-def train_and_test(args, pairs, seed):
+def train_and_test(args, sets, seed):
     """One run: pre-training by spans if it is asked for, training, and the test."""
     device, dtype = choose_device(args.device, args.dtype)
     is_toy = args.data == "toy"
     sizes, default, smoothing = TOY if is_toy else OTHERS
     recipe = with_options(default, args)
 
-    # one vocabulary for both languages
-    tokenizer = train_bpe([text for pair in pairs.train for text in pair])
-    texts, ids = encode_pairs(tokenizer, pairs, recipe.seq_len)
+    # the pairs as token ids: one vocabulary for both languages
+    tokenizer = train_bpe(chain(*sets["train"]))
+    ids = {name: encode_pairs(tokenizer, sets[name], recipe.seq_len) for name in sets}
 
     # the model, whose initial weights depend on the seed
     torch.manual_seed(step_seed(seed, 0, "weights"))
@@ -529,10 +436,11 @@ def train_and_test(args, pairs, seed):
     print(f"  {parameter_count(model):,} parameters, {recipe}")
 
     # everything that the result depends on
+    digest = hashlib.sha256(repr(sets).encode()).hexdigest()[:12]
     settings = {
         "task": "translation",
         "variant": args.variant,
-        "data": f"{Path(args.data).stem} {pairs.digest()}",
+        "data": f"{Path(args.data).stem} {digest}",
         **asdict(recipe),
         **sizes,
         "smoothing": smoothing,
@@ -547,25 +455,24 @@ def train_and_test(args, pairs, seed):
     if args.pretrain:
         changed = {"task": "spans", "examples": None, "steps": args.pretrain, "lr": default.lr}
         changed["warmup_steps"] = max(1, args.pretrain // 10)
-        spans = spans_of(ids.train, seed)
-        train(model, settings | changed, spans, tokenizer, folder / "spans", device, dtype)
+        spans = spans_of(ids["train"], seed)
+        fit(model, settings | changed, spans, tokenizer, folder / "spans", device, dtype)
 
     # translate
-    chosen = ids._replace(train=ids.train[: args.examples])
-    trainer = train(model, settings, chosen, tokenizer, folder, device, dtype, args.eval_every)
+    trainer = fit(model, settings, ids, tokenizer, folder, device, dtype, args.eval_every)
 
-    # test it, and show three translations
-    model.eval()
+    # test on what is held out
+    _, *names = sets
     path = folder / "test.json"
     if not path.exists():
-        results = test(trainer, tokenizer, texts, ids, not is_toy)
+        results = {"made_by": made_by(device)}
+        for name in names:
+            loss, tokens, exact = evaluate(trainer, ids[name])
+            results[name] = {"loss": loss, "tokens": 100 * tokens, "exact": 100 * exact}
+        if not is_toy:
+            results["BLEU"] = test_bleu(trainer, tokenizer, *(sets[name] for name in names))
         write_text(path, json.dumps(results, indent=2) + "\n")
     print(path.read_text(encoding="utf-8"))
-
-    first, *_ = texts.held_out.values()
-    for source, reference in first[:3]:
-        print(f"  source       {source}\n  reference    {reference}")
-        print("  translation ", *translate(model, tokenizer, [source]), end="\n\n")
 
 
 def run_folder(args, seed):

@@ -1,41 +1,35 @@
 """Pairs of sentences for lab/seq2seq.py: where they come from, their tokens, and BLEU.
 
-    toy         sentences of the toy language, and the same in a language with another word order
+    toy         the toy language and another one, in which words are spelled backwards
     multi30k    descriptions of pictures, English and German (Elliott et al. 2016), downloaded once
     FILE.tsv    lines `source TAB target` of one's own
 
-The toy translation. A sentence is made from its meaning (toy/language.py), and so is its
-translation. In the other language the verb is last, what describes a noun comes before it, an
-object is marked by "o", and words are spelled backwards:
+The toy sentences to train on have at most one relative clause (toy/translation.py). Two sets are
+held out: `dev` has other sentences of this kind, and in `deep` a relative clause has another one
+inside.
 
-    the dog that followed the cats scared anna      followed: the dog is its subject
-    eht stac o dewollof eht god anna o deracs
-
-Sentences to train on have at most one relative clause. Two sets are held out: `dev` has other
-sentences of this kind, and in `deep` a relative clause has another one inside.
+Sets of pairs are {name: [(source, target), ...]}, as texts or as token ids. The first one is
+"train"; the second one is evaluated while a model is trained, the last one is its test.
 """
 
-import hashlib
+from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from data import MASK_PROBABILITY
+from glue import token_ids
 from support.commands import UserError
 from support.corpus import read_lines
 from support.files import download
 from support.tokenizer import MASK, SPECIAL_TOKENS
-from toy.language import EVENT_VERBS, Event, Story, clause, join, modified_by, noun_word
+from toy.translation import toy_pairs
 
 HELD_OUT = 200  # pairs of a set that is held out (not of Multi30k)
 TOY_PAIRS = 20_000  # to train on
 VOCABULARY_SIZE = 10_000  # pieces of both languages, at most
 SPAN = 3  # tokens that one [MASK] stands for in pre-training
-
-# Verbs whose subject and object may be anybody, so that a noun fits into every clause.
-VERBS = [verb for verb in EVENT_VERBS if verb.agents == verb.patients == "animate"]
 
 # Task 1 of Multi30k, tokenized and lower-cased, and the SHA-256 of its files.
 MULTI30K_URL = (
@@ -58,35 +52,18 @@ MULTI30K = {  # of each split, the English and the German file
 }
 
 
-class Pairs(NamedTuple):
-    """Pairs (source, target) of texts, or of lists of token ids."""
-
-    train: list
-    held_out: dict  # {name of a set: its pairs}
-
-    def digest(self):
-        """Equal for equal pairs: 12 hexadecimal digits."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:12]
+# --- Where pairs come from ------------------------------------------------------------------------
 
 
-def read_pairs(data, cache_dir):
-    """The Pairs of "toy", "multi30k" or a file."""
-    if data == "toy":
-        pairs = hold_out(toy_pairs(0, (0, 1), HELD_OUT + TOY_PAIRS))
-        pairs.held_out["deep"] = toy_pairs(1, (2,), HELD_OUT)
-        return pairs
+def read_sets(data, cache_dir):
+    """The sets of "toy", "multi30k" or a file, as texts."""
     if data == "multi30k":
-        train, val, test = (multi30k(split, cache_dir) for split in MULTI30K)
-        return Pairs(train, {"val": val, "test": test})
-    return hold_out(file_pairs(Path(data)))
-
-
-def hold_out(pairs):
-    """The Pairs of a list, whose first ones are held out."""
-    return Pairs(pairs[HELD_OUT:], {"dev": pairs[:HELD_OUT]})
-
-
-# --- Multi30k, and files of one's own -------------------------------------------------------------
+        return {split: multi30k(split, cache_dir) for split in MULTI30K}
+    if data != "toy":
+        return file_sets(Path(data))
+    pairs = toy_pairs(0, (0, 1), HELD_OUT + TOY_PAIRS)
+    deep = toy_pairs(1, (2,), HELD_OUT)
+    return {"train": pairs[HELD_OUT:], "dev": pairs[:HELD_OUT], "deep": deep}
 
 
 def multi30k(split, cache_dir):
@@ -99,8 +76,8 @@ def multi30k(split, cache_dir):
     return list(zip(*columns, strict=True))
 
 
-def file_pairs(path):
-    """The pairs of a file with the lines `source TAB target`, each once, in random order."""
+def file_sets(path):
+    """The sets of a file with the lines `source TAB target`, each pair once, in random order."""
     pairs = {}
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
@@ -109,57 +86,14 @@ def file_pairs(path):
         if len(columns) != 2 or not all(columns):
             raise UserError(f"{path}, line {number} is not `source TAB target`")
         pairs[tuple(columns)] = None
-    if len(pairs) <= HELD_OUT:
-        raise UserError(f"{path} has {len(pairs)} different pairs; {HELD_OUT} are held out")
+
+    held_out = 2 * HELD_OUT
+    if len(pairs) <= held_out:
+        raise UserError(f"{path} has {len(pairs)} different pairs; {held_out} are held out")
     pairs = list(pairs)
     Random(0).shuffle(pairs)
-    return pairs
-
-
-# --- The toy translation --------------------------------------------------------------------------
-
-
-def toy_pairs(seed, depths, count):
-    """`count` different pairs, each with one of these numbers of relative clauses."""
-    random = Random(seed).random
-    pairs = {}
-    while len(pairs) < count:
-        depth = depths[int(len(depths) * random())]
-        event = new_event(Story(random), depth)
-        pairs[clause(event), foreign_clause(event)] = None
-    return list(pairs)
-
-
-def new_event(story, depth, who=None):
-    """An Event in which `who`, or somebody new, takes part; `depth` relative clauses in a chain.
-
-    "the dog scared anna"; with depth 1 "the dog that followed the cats scared anna"
-    """
-    who = who or story.new_entity(definite=False)
-    other = story.new_entity(definite=False, named=depth == 0)
-    if depth > 0:
-        other = modified_by(other, new_event(story, depth - 1, other))
-    subject, object = story.pick_two((who, other))
-    return Event(subject, story.pick(VERBS), object, story.past)
-
-
-def foreign_clause(event):
-    """An event in the other language: subject, object, verb. A gap, None, has no words."""
-    subject = foreign_phrase(event.subject)
-    object = foreign_phrase(event.object, mark="o")
-    verb = event.verb.past if event.past else event.verb.base
-    return join(subject, object, verb[::-1])
-
-
-def foreign_phrase(entity, mark=""):
-    """A noun phrase in the other language: relative clause, adjectives, determiner, noun, mark."""
-    if entity is None:
-        return ""
-    relative = ""
-    if entity.modifier is not None:
-        relative = foreign_clause(entity.modifier)
-    words = [*entity.adjectives, entity.determiner, noun_word(entity)]
-    return join(relative, *(word[::-1] for word in words), mark)
+    dev, test = pairs[:HELD_OUT], pairs[HELD_OUT:held_out]
+    return {"train": pairs[held_out:], "dev": dev, "test": test}
 
 
 # --- Tokens ---------------------------------------------------------------------------------------
@@ -181,30 +115,19 @@ def train_bpe(texts):
     return tokenizer
 
 
-def encode(tokenizer, texts):
-    """The token ids of each text, without special tokens."""
-    return [each.ids for each in tokenizer.encode_batch(texts, add_special_tokens=False)]
+def encode(tokenizer, texts, longest):
+    """The token ids of each text, without special tokens; UserError if a text is too long."""
+    ids = token_ids(texts, tokenizer)
+    most = max(map(len, ids)) + 2  # with [CLS] and [SEP]
+    if most > longest:
+        raise UserError(f"a text has {most} tokens; the model (--seq_len) takes {longest}")
+    return ids
 
 
 def encode_pairs(tokenizer, pairs, longest):
-    """(Pairs of texts, the same of token ids), without those of more than `longest` tokens."""
-    kept = {}
-    encoded = {}
-    for name, texts in {"train": pairs.train, **pairs.held_out}.items():
-        columns = [encode(tokenizer, column) for column in zip(*texts, strict=True)]
-        kept[name] = []
-        encoded[name] = []
-        for pair, ids in zip(texts, zip(*columns, strict=True), strict=True):
-            if max(map(len, ids)) <= longest - 2:  # with [CLS] and [SEP]
-                kept[name].append(pair)
-                encoded[name].append(ids)
-
-        left_out = len(texts) - len(kept[name])
-        if left_out > 0:
-            print(f"{name}: {left_out:,} pairs of more than {longest} tokens are left out")
-        if not kept[name]:
-            raise UserError(f"{name}: no pair is left")
-    return Pairs(kept.pop("train"), kept), Pairs(encoded.pop("train"), encoded)
+    """Pairs of texts as pairs of token ids."""
+    columns = [encode(tokenizer, column, longest) for column in zip(*pairs, strict=True)]
+    return list(zip(*columns, strict=True))
 
 
 def remove_spans(ids, random):
@@ -228,16 +151,17 @@ def remove_spans(ids, random):
             source.append(MASK)
             target += [MASK, *span]
         else:
-            source += span
+            source.extend(span)
     return source, target
 
 
 def spans_of(pairs, seed):
-    """The Pairs of pre-training: `remove_spans` of the texts of both languages, in random order."""
+    """The sets of pre-training: `remove_spans` of the texts of both languages, in random order."""
     random = Random(seed)
-    texts = [ids for pair in pairs for ids in pair]
+    texts = list(chain(*pairs))
     random.shuffle(texts)
-    return hold_out([remove_spans(ids, random) for ids in texts])
+    spans = [remove_spans(ids, random) for ids in texts]
+    return {"train": spans[HELD_OUT:], "dev": spans[:HELD_OUT]}
 
 
 # --- BLEU -----------------------------------------------------------------------------------------

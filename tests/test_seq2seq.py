@@ -10,7 +10,6 @@ import torch
 
 from conftest import log_of, needs_signals
 from lab import seq2seq, translation
-from support.commands import UserError
 
 TOY = "--device cpu --variant dynamicconv --steps"
 
@@ -30,16 +29,6 @@ def files_of(folder):
     results = json.loads((folder / "test.json").read_text())
     losses = [(line["step"], line["loss"]) for line in log_of(folder) if "loss" in line]
     return {name: x.tolist() for name, x in weights.items()}, results["dev"], losses
-
-
-def test_a_pair_that_is_too_long_is_left_out_of_the_texts_and_of_their_ids():
-    short, long = ("a b", "b a"), ("a " * 20, "b")
-    tokenizer = translation.train_bpe(short)
-    pairs = translation.Pairs([short], {"dev": [short, long]})
-    texts, ids = translation.encode_pairs(tokenizer, pairs, 8)
-    assert texts.held_out == {"dev": [short]} and len(ids.held_out["dev"]) == 1
-    with pytest.raises(UserError, match="dev"):
-        translation.encode_pairs(tokenizer, translation.Pairs([short], {"dev": [long]}), 8)
 
 
 @needs_signals
@@ -75,9 +64,9 @@ def test_a_trained_model_translates_and_others_are_refused(run_program, refused,
     run_program(seq2seq.main, f"{TOY} 4 --out_dir", tmp_path)
     folder = tmp_path / "seq2seq-toy-dynamicconv"
     assert run_program(seq2seq.main, folder, "the dog scared anna").code == 0
-    assert "not a run of lab.seq2seq" in refused(seq2seq.main, tmp_path, "the dog")
+    assert "it has no seq2seq.json" in refused(seq2seq.main, tmp_path, "the dog")
     assert "name a run and a text" in refused(seq2seq.main, folder)
-    assert "more than 62 tokens" in refused(seq2seq.main, folder, "the dog " * 40)
+    assert "the model (--seq_len) takes 64" in refused(seq2seq.main, folder, "the dog " * 40)
     assert "steps 4 there, 5 here" in refused(seq2seq.main, f"{TOY} 5 --out_dir", tmp_path)
 
 
@@ -88,6 +77,7 @@ def test_a_trained_model_translates_and_others_are_refused(run_program, refused,
         ("a\tb\nc d\n", "line 2 is not `source TAB target`"),
         ("a\tb\n\nc\t \n", "line 3 is not `source TAB target`"),
         ("a\tb\na\tb\n", "has 1 different pairs"),
+        ("".join(f"{i}\tb\n" for i in range(60)) + "a " * 99 + "\tb\n", "a text has"),
     ],
 )
 def test_pairs_that_cannot_be_read_are_refused_in_one_line(refused, tmp_path, content, message):

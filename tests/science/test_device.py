@@ -5,6 +5,8 @@ The losses equal those of the CPU. This does not show the speed, the memory and 
 GPU, nor what CUDA's own functions compute.
 """
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -103,8 +105,14 @@ def resumed_run(device, corpus, folder):
     stopped.save()
 
     resumed = trainer_on(*arguments, path=folder / "state.pt")
-    resumed.resume()
-    pretrain.train(resumed, corpus, folder, eval_every=1, micro_batch=3)
+    pretrain.train(
+        resumed,
+        corpus.tokenizer,
+        folder,
+        step=partial(pretrain.train_step, resumed, corpus, 3),
+        evaluate=partial(pretrain.evaluate, resumed.model, corpus, 8, device, torch.float32),
+        eval_every=1,
+    )
     return resumed.records[-1]
 
 

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from helpers import assert_near, draw, every_variant, random_tokens, randomise
 from lab import seq2seq, translation
-from lab.seq2seq import Seq2Seq, beam_search, translate
-from lab.translation import Pairs
+from lab.seq2seq import Seq2Seq, beam_search, best_target, translate
 from model import BertConfig
 from support.tokenizer import CLS, MASK, PAD, SEP, UNK
+from toy.translation import toy_pairs
 
 C, H, FFN, V = 16, 4, 24, 30
 CPU = torch.device("cpu")
@@ -119,7 +119,7 @@ A, B_, D = 5, 6, 7  # three words
 def of_table(table):
     """next_log_p of a table {beginning: {token: probability}}; a missing token has 0."""
 
-    def next_log_p(numbers, targets):
+    def next_log_p(targets):
         lines = torch.full((len(targets), 8), -math.inf)
         for line, ids in zip(lines, targets[:, 1:].tolist(), strict=True):
             for token, p in table.get(tuple(ids), {SEP: 1.0}).items():
@@ -129,12 +129,20 @@ def of_table(table):
     return next_log_p
 
 
+def found_by(table, limit, beam):
+    """[(log p, words)] of what beam_search finds, each with one end, after the words."""
+    found = []
+    for log_p, ids in beam_search(of_table(table), limit, beam):
+        assert ids[0] == CLS and ids.index(SEP) == len(ids) - 1
+        found.append((log_p, ids[1:-1]))
+    return found
+
+
 def test_a_beam_finds_what_greedy_search_misses():
     table = {(): {A: 0.6, B_: 0.4}, (A,): {SEP: 0.5, A: 0.3, B_: 0.2}, (B_,): {SEP: 0.9, A: 0.1}}
-    (greedy,) = beam_search(of_table(table), [5], beam=1, penalty=0.0)
-    (best, *_), *_ = beam_search(of_table(table), [5], beam=2, penalty=0.0)
-    assert greedy[0][1] == [A] and math.exp(greedy[0][0]) == pytest.approx(0.30)
-    assert best[1] == [B_] and math.exp(best[0]) == pytest.approx(0.36)
+    assert found_by(table, 5, beam=1) == [(pytest.approx(math.log(0.30)), [A])]
+    log_p, words = max(found_by(table, 5, beam=2))
+    assert words == [B_] and math.exp(log_p) == pytest.approx(0.36)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 1.4])
@@ -149,48 +157,38 @@ def test_a_beam_that_holds_everything_equals_exhaustive_search(penalty):
             p = [number / sum(numbers) for number in numbers]
             table[ids] = dict(zip((SEP, *words), p, strict=True))
 
-    expected = []
+    expected = {}
     for n in range(4):
         for ids in itertools.product(words, repeat=n):
             log_p = sum(math.log(table[ids[:i]][ids[i]]) for i in range(n))
-            expected.append(((log_p + math.log(table[ids][SEP])) / (n + 1) ** penalty, list(ids)))
-    (found,) = beam_search(of_table(table), [4], beam=256, penalty=penalty)
-    expected.sort(reverse=True)
-    assert [ids for _, ids in found] == [ids for _, ids in expected]
-    assert [score for score, _ in found] == pytest.approx([score for score, _ in expected])
+            expected[ids] = log_p + math.log(table[ids][SEP])
+    found = found_by(table, 4, beam=256)
+    assert {tuple(ids): log_p for log_p, ids in found} == pytest.approx(expected)
+
+    best = max(expected, key=lambda ids: expected[ids] / (len(ids) + 1) ** penalty)
+    assert best_target(beam_search(of_table(table), 4, 256), penalty) == [CLS, *best, SEP]
 
 
-def test_targets_are_different_and_have_one_end_and_nothing_finished_gives_the_best_beginning():
+def test_targets_are_different_and_have_one_end_and_nothing_ended_gives_the_beginnings():
     table = {(): {A: 0.5, B_: 0.3, SEP: 0.2}, (A,): {A: 0.9, SEP: 0.1}, (A, A): {A: 1.0}}
-    (found,) = beam_search(of_table(table), [3], beam=3, penalty=1.0)
+    found = found_by(table, 3, beam=3)
     assert len({tuple(ids) for _, ids in found}) == len(found) == 3
-    assert not any(SEP in ids for _, ids in found)
     endless = {(): {A: 0.6, B_: 0.4}}
-    assert beam_search(of_table(endless), [1], beam=2, penalty=1.0)[0][0][1] == [A]
+    assert best_target(beam_search(of_table(endless), 1, beam=2), 1.0) == [CLS, A]
 
 
 @pytest.fixture(scope="module")
 def toy():
     """(tokenizer, pairs of texts)."""
-    pairs = translation.toy_pairs(0, (0, 1), 300)
+    pairs = toy_pairs(0, (0, 1), 300)
     return translation.train_bpe([text for pair in pairs for text in pair]), pairs
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-def test_translations_keep_their_order_and_equal_those_one_by_one(toy, beam):
-    tokenizer, pairs = toy
-    model = small_seq2seq("absolute", tokenizer.get_vocab_size())
-    texts = [source for source, _ in pairs[:5]] + ["", "the dog"]
-    together = translate(model, tokenizer, texts, beam)
-    assert len(together) == 7
-    assert together == [translate(model, tokenizer, [text], beam)[0] for text in texts]
-
-
-def test_a_beam_of_one_is_greedy_search(toy):
-    tokenizer, pairs = toy
+@pytest.mark.parametrize("source", ["", "the dog that scared anna followed the cats"])
+def test_a_beam_of_one_is_greedy_search(toy, source):
+    tokenizer, _ = toy
     model = small_seq2seq("shaw", tokenizer.get_vocab_size())
-    source = pairs[0][0]
-    (ids,) = translation.encode(tokenizer, [source])
+    (ids,) = translation.encode(tokenizer, [source], 40)
     source_ids = torch.tensor([[CLS, *ids, SEP]])
     written = [CLS]
     for _ in range(2 * len(ids) + 10):
@@ -199,7 +197,7 @@ def test_a_beam_of_one_is_greedy_search(toy):
         written.append(int(logits.argmax()))
         if written[-1] == SEP:
             break
-    assert translate(model, tokenizer, [source]) == [tokenizer.decode(written)]
+    assert translate(model, tokenizer, source, beam=1) == tokenizer.decode(written)
 
 
 # --- Pairs and BLEU -------------------------------------------------------------------------------
@@ -208,7 +206,7 @@ def test_a_beam_of_one_is_greedy_search(toy):
 def test_a_toy_translation_has_the_words_backwards_and_the_object_and_the_verb_last():
     """Of sentences in the past, whose verbs are the same words in both languages."""
     checked = 0
-    for source, target in translation.toy_pairs(0, (0, 1), 500):
+    for source, target in toy_pairs(0, (0, 1), 500):
         words = [word[::-1] for word in target.split()]
         if "scared" not in words[-1]:
             continue
@@ -245,24 +243,24 @@ def test_bleu_is_that_of_words_as_they_are():
         translation.bleu(texts[:1], texts)
 
 
-def test_the_penalty_of_length_is_chosen_on_val_and_bleu_is_that_of_the_test_set(monkeypatch):
+def test_the_penalty_of_length_is_chosen_on_the_validation_set(monkeypatch):
     scores = {("v", 0.6): 10.0, ("v", 1.0): 30.0, ("v", 1.4): 40.0}
     scores |= {("t", 0.6): 90.0, ("t", 1.0): 7.0, ("t", 1.4): 5.0}
+    used = []
 
-    def written_with(model, tokenizer, texts, beam, penalty):
+    def search(model, tokenizer, text, beam):
         assert not model.training  # with dropout, a translation would be worse
-        return beam, penalty
+        return beam
 
-    monkeypatch.setattr(seq2seq, "translate", written_with)
-    monkeypatch.setattr(seq2seq, "bleu", lambda written, right: scores[right[0], written[1]])
-    trainer = SimpleNamespace(model=small_seq2seq(), device=CPU, dtype=torch.float32)
-    v, t = [("v", "v")], [("t", "t")]
-    # with one set only, nothing can be chosen
-    for pairs, expected in (
-        ({"val": v, "test": t}, ("test", 1.4, 5.0)),
-        ({"dev": t}, ("dev", 1.0, 7.0)),
-    ):
-        texts = Pairs([], pairs)
-        ids = Pairs([], {name: [([5, 6], [7, 8])] for name in pairs})
-        found = seq2seq.test(trainer, None, texts, ids, True)["BLEU"]
-        assert (found["set"], found["penalty"], found["beam"]) == expected
+    def best_target(found, penalty):
+        used.append((found, penalty))
+        return []
+
+    monkeypatch.setattr(seq2seq, "search", search)
+    monkeypatch.setattr(seq2seq, "best_target", best_target)
+    monkeypatch.setattr(seq2seq, "bleu", lambda _, right: scores[right[0], used[-1][1]])
+    tokenizer = SimpleNamespace(decode=lambda ids: "")
+    trainer = SimpleNamespace(model=small_seq2seq().train(), device=CPU, dtype=torch.float32)
+    found = seq2seq.test_bleu(trainer, tokenizer, [("v", "v")], [("t", "t")])
+    assert (found["penalty"], found["beam"], used[-1]) == (1.4, 5.0, (seq2seq.BEAM, 1.4))
+    assert (1, 1.4) in used  # greedy search of the test set

@@ -140,9 +140,9 @@ class GatheredGradient(torch.autograd.Function):
 
     The backward of `gather` is a scatter_add: the gradients of all keys that read a number are
     added to it. Many keys read the end number of a row, so on a GPU the additions wait for each
-    other: 8 times as slow as eager with 1,024 tokens (docs/speed.md). Here the number for r takes
-    the gradient at j = i + r, and an end number ("clip") adds those of the keys farther away: the
-    sums that are drawn in `relative_values`, with gradients in place of weights.
+    other: 8 times as slow as eager with 1,024 tokens (results/bench-gpu.json). Here the number for
+    r takes the gradient at j = i + r, and an end number ("clip") adds those of the keys farther
+    away: the sums that are drawn in `relative_values`, with gradients in place of weights.
     """
 
     @staticmethod
@@ -187,7 +187,7 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     # The skew is for longer sequences, which are trained in bf16: there it saves up to 10 % of a
     # step on one CPU (in float32 it costs 3 to 30 %: results/map-methods.jsonl). It is not for the
     # rows of keys in a block of a long sequence, where each row would become N + n wide. And it is
-    # not for the compiler, which makes slow code of it.
+    # not for the compiler, which makes slow code of it (results/bench-map-compiled.json).
     if torch.compiler.is_compiling() and scores.is_cuda:
         scores_of_rows = GatheredGradient.apply(rows, N, beyond, first)
     elif torch.compiler.is_compiling() or min(n, N) <= SHORT or n > N:

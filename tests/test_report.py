@@ -345,26 +345,6 @@ def gpu_steps():
     return [[variant, *cells] for variant, cells in rows.items()]
 
 
-def gpu_attention():
-    ways = ("plain", "rows", "rows, compiled by index", "fused plain", "fused with the map")
-    rows = {}
-    for x in json_of("bench-gpu")["attention"]["rows"]:
-        if x["N"] in (64, 128, 512, 1024, 2048) and x["way"] in ways:
-            rows.setdefault(x["N"], {})[x["way"]] = f"{x['ms']:.2f}"
-    return [[f"{N:,}", *(row[way] for way in ways)] for N, row in rows.items()]
-
-
-def units():
-    rows = []
-    for name in ("tiny-bf16", "tiny-fp32", "small-bf16"):
-        row = [name.replace("-", ", ")]
-        _, *compiled = json_of(f"bench-units-{name}")["rows"]  # the first is eager
-        for x in compiled:
-            row.append(f"{x['full_ratio']:.2f}, {x['corpus_ratio']:.2f}")
-        rows.append([*row, ", ".join(f"{x['first_steps_s']:.0f} s" for x in compiled)])
-    return rows
-
-
 ALL_TOY = ("toy", "plan-toy")
 OLDER_AND_NEWER = ("english", "plan-plateau")
 PLATEAU = ("dynamic", "absolute")
@@ -392,8 +372,6 @@ TABLES = {
     "against-others": against_others,
     "steps": steps,
     "gpu-steps": gpu_steps,
-    "gpu-attention": gpu_attention,
-    "units": units,
 }
 
 

@@ -142,8 +142,8 @@ class GatheredGradient(torch.autograd.Function):
 
     The backward of `gather` adds the gradients of all keys that read a number. Many keys read the
     end numbers of a row, so on a GPU the additions wait for each other: 8 times as slow as eager
-    with 1,024 tokens (docs/speed.md). Here the number for r takes the gradient at j = i + r, and an
-    end number ("clip") adds those of the keys farther away: the sums of attention.relative_values.
+    with 1,024 tokens (results/bench-gpu.json). Here the number for r takes the gradient at j = i + r,
+    and an end number ("clip") adds those of the keys farther away: the sums of relative_values.
     """
 
     @staticmethod
@@ -186,7 +186,8 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
 
     # The skew is for longer sequences in bf16: there it saves up to 10 % of a step on one CPU (in
     # float32 it costs 3 to 30 %: results/map-methods.jsonl). It is not for the rows of keys in a
-    # block, where each row would become N + n wide, nor for the compiler: its code is then slow.
+    # block, where each row would become N + n wide, nor for the compiler, which makes slow code of
+    # it (results/bench-map-compiled.json).
     if torch.compiler.is_compiling() and scores.is_cuda:
         scores_of_rows = GatheredGradient.apply(rows, N, beyond, first)
     elif torch.compiler.is_compiling() or min(n, N) <= SHORT or n > N:

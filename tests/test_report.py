@@ -140,7 +140,8 @@ def test_runs_that_cannot_be_compared_are_refused_in_one_table(other):
 ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
 ORDER_STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
 WITH_TEXT = ("dynamic", "composite", "rotary", "deberta")
-TEXT_STEPS = list(itertools.product(WITH_TEXT, ("fixed", "t5", "alibi", "fire")))
+WITHOUT_TEXT = ("fixed", "t5", "alibi", "fire")
+TEXT_STEPS = list(itertools.product(WITH_TEXT, WITHOUT_TEXT))
 
 LOSS, ACCURACY, PAIRS = report.LOSS, report.ACCURACY, report.TOY_PAIRS
 SCORE = report.glue_measure("toy score")
@@ -235,15 +236,15 @@ def ends():
     return [[name, *row] for name, row in zip(names, numbers, strict=True)]
 
 
-def distances():
-    """Agreement in per cent, by the number of tokens from the noun to its verb."""
-    groups = {"1 to 3": range(1, 4), "4 to 7": range(4, 8), "8 to 12": range(8, 13)}
-    measures = []
-    for title, numbers in groups.items():
-        parts = [report.pairs_measure("", "toy", f"distance_{N:02}").value for N in numbers]
-        mean = partial(lambda parts, record: np.mean([part(record) for part in parts]), parts)
-        measures.append(report.Measure(title, 1, mean))
-    return means(["toy"], measures, DISTANT)
+def means_across(lines, variants):
+    """A line for each (its name, files, seeds, measure), with the mean of each variant."""
+    rows = []
+    for name, files, seeds, measure in lines:
+        records = [x for x in records_of(*files) if x["settings"]["seed"] in seeds]
+        values = [np.mean(report.values_of(records, variant, measure)) for variant in variants]
+        digits = 2 if measure is LOSS else 1
+        rows.append([name, *(f"{x:.{digits}f}" for x in values)])
+    return rows
 
 
 def rises():
@@ -309,7 +310,7 @@ def spans():
         best = [x["test"] for x in records if x["settings"]["lr"] == rate]
         exact = mean_and_standard_error([x["dev"]["exact"] for x in best], 1)
         right = mean_and_standard_error([x["deep"]["tokens"] for x in best], 1)
-        rows.setdefault(variant, []).extend([f"{rate:.4f}", exact, right])
+        rows.setdefault(variant, []).extend([exact, right])
     return [[variant, *cells] for variant, cells in rows.items()]
 
 
@@ -345,40 +346,26 @@ def gpu_steps():
     return [[variant, *cells] for variant, cells in rows.items()]
 
 
-def gpu_attention():
-    ways = ("plain", "rows", "rows, compiled by index", "fused plain", "fused with the map")
-    rows = {}
-    for x in json_of("bench-gpu")["attention"]["rows"]:
-        if x["N"] in (64, 128, 512, 1024, 2048) and x["way"] in ways:
-            rows.setdefault(x["N"], {})[x["way"]] = f"{x['ms']:.2f}"
-    return [[f"{N:,}", *(row[way] for way in ways)] for N, row in rows.items()]
-
-
-def units():
-    rows = []
-    for name in ("tiny-bf16", "tiny-fp32", "small-bf16"):
-        row = [name.replace("-", ", ")]
-        _, *compiled = json_of(f"bench-units-{name}")["rows"]  # the first is eager
-        for x in compiled:
-            row.append(f"{x['full_ratio']:.2f}, {x['corpus_ratio']:.2f}")
-        rows.append([*row, ", ".join(f"{x['first_steps_s']:.0f} s" for x in compiled)])
-    return rows
-
-
 ALL_TOY = ("toy", "plan-toy")
 OLDER_AND_NEWER = ("english", "plan-plateau")
 PLATEAU = ("dynamic", "absolute")
 LONG = ("none", "fixed", "dynamic", "alibi", "rotary", "dynamicconv")
-DISTANT = (*ORDER[2:], "fire", "rotary", "lightconv", "dynamicconv")
+ORDER_MEANS = [
+    ("English: loss", ["english"], range(3), LOSS),
+    ("toy language: minimal pairs (%)", ALL_TOY, range(8), PAIRS),
+    ("toy language: toy score", ALL_TOY, range(8), SCORE),
+]
+TEXT_MEANS = [("mean", ALL_TOY, range(3, 8), SCORE)]
 MEASURED = ("absolute", "dynamic", "composite", "composite-conv-qkv", "xl", "rotary")
 MEASURED += ("lightconv", "dynamicconv")
 TABLES = {
     "lesson": partial(means, ["lesson"], (report.PARAMETERS, LOSS, ACCURACY, PAIRS)),
-    "toy-distances": distances,
+    "order-means": partial(means_across, ORDER_MEANS, ORDER),
+    "text-means": partial(means_across, TEXT_MEANS, (*WITH_TEXT, *WITHOUT_TEXT)),
     "all-runs": all_runs,
     "english-small": english_small,
     "english-lengths": partial(means, ["english-lengths"], LENGTHS, LONG),
-    "causal": partial(means, ["causal"], (LOSS, ACCURACY, PAIRS)),
+    "causal": partial(means, ["causal"], (LOSS, PAIRS)),
     "translation": translation,
     "spans": spans,
     "plan-text": text_terms,
@@ -392,8 +379,6 @@ TABLES = {
     "against-others": against_others,
     "steps": steps,
     "gpu-steps": gpu_steps,
-    "gpu-attention": gpu_attention,
-    "units": units,
 }
 
 

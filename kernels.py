@@ -142,7 +142,7 @@ class GatheredGradient(torch.autograd.Function):
 
     The backward of `gather` adds the gradients of all keys that read a number. Many keys read the
     end numbers of a row, so on a GPU the additions wait for each other: 8 times as slow as eager
-    with 1,024 tokens (results/bench-gpu.json). Here the number for r takes the gradient at j = i + r,
+    with 1,024 tokens (results/bench-gpu.json). Here the number for r takes the gradient at i + r,
     and an end number ("clip") adds those of the keys farther away: the sums of relative_values.
     """
 

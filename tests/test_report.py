@@ -346,6 +346,17 @@ def gpu_steps():
     return [[variant, *cells] for variant, cells in rows.items()]
 
 
+def units():
+    rows = []
+    for name in ("tiny-bf16", "tiny-fp32", "small-bf16"):
+        row = [name.replace("-", ", ")]
+        _, *compiled = json_of(f"bench-units-{name}")["rows"]  # the first is eager
+        for x in compiled:
+            row.append(f"{x['full_ratio']:.2f}, {x['corpus_ratio']:.2f}")
+        rows.append([*row, ", ".join(f"{x['first_steps_s']:.0f} s" for x in compiled)])
+    return rows
+
+
 ALL_TOY = ("toy", "plan-toy")
 OLDER_AND_NEWER = ("english", "plan-plateau")
 PLATEAU = ("dynamic", "absolute")
@@ -379,6 +390,7 @@ TABLES = {
     "against-others": against_others,
     "steps": steps,
     "gpu-steps": gpu_steps,
+    "units": units,
 }
 
 

@@ -197,25 +197,23 @@ def attention(
     r; in the tensor it is column r + reach. Terms without a window have a number for every r from
     -(N - 1) to N - 1, so their rows have 2N - 1 columns in place of K.
 
-    kernels.py adds such rows to the scores and takes the softmax (banded_softmax), the hot loop of
-    training. To read this function, it is enough to know what it computes: the softmax of a_ij.
+    kernels.banded_softmax, the hot loop of training, adds the rows and takes the softmax.
 
     Args:
         q: (B, H, n, d), for n queries; n = N except for a block of a long sequence.
         k, v: (B, H, N, d).
         attention_mask: (B, N) bool, True at real tokens, False at padding, which gets no attention.
-            (In a sequence of padding only, z has no meaning; but it is not NaN.)
         query_rows: (B, H, n, K), what query i adds to the scores of the keys around it; (H, n, K)
             if all sequences have the same rows; (H, 1, K) if all queries have the same row, too;
             None for no such term.
         key_rows: (B, H, N, K), (H, N, K) or (H, 1, K), what key j adds to the scores of the queries
             around it.
         value_table: (d, K), what is added to a value at each relative position.
-        beyond: what a key farther away than the reach gets: the number at the end of the row
-            ("clip") or 0 ("zero").
+        beyond: what a key farther away than the reach gets: the end number of the row ("clip") or 0
+            ("zero").
         dropout: probability of setting a weight of the softmax to 0.
-        causal: True for a model that reads from left to right: keys after the query get no
-            attention. What the rows hold for r > 0 is then never read.
+        causal: True: keys after the query get no attention, and what the rows hold for r > 0 is
+            never read.
         softmax: kernels.banded_softmax, or the compiled one (in blocks, always the first).
         first: position of the first query, which is not 0 in a block of a long sequence.
     Returns:
@@ -238,9 +236,9 @@ def attention(
             banded_softmax,  # eager: see kernels.not_compiled
         )
 
-    # content: q_i . k_j / sqrt(d). Why sqrt(d)? If the numbers in q and k are independent and have
-    # variance 1, a sum of d products has variance d: its standard deviation is sqrt(d). Scores that
-    # far apart would give nearly all weight to one key, where the softmax has almost no gradient.
+    # content: q_i . k_j / sqrt(d). Why sqrt(d)? If the numbers in q and k have variance 1, a sum of
+    # d products has the standard deviation sqrt(d). Scores that far apart would give nearly all
+    # weight to one key, where the softmax has almost no gradient.
     scores = (q / math.sqrt(d)) @ k.transpose(-1, -2)  # (B, H, n, N)
 
     # What a query does not see: padding, and with `causal` the keys after it. There a number so low

@@ -1,6 +1,5 @@
 """support/commands.py: a user's mistake is one line, a programmer's mistake keeps its traceback."""
 
-import io
 import os
 import signal
 
@@ -66,14 +65,6 @@ def f(x: int = 1, /, *rest, y=2.5, **more) -> str:
         assert runs.code_digests("a.py") == {"a.py": "d8c28f2f7b0a"}
     (tmp_path / "a.py").write_text(code.replace("2.5", "2.6"))
     assert runs.code_digests("a.py") != {"a.py": "d8c28f2f7b0a"}
-
-
-def test_a_character_that_the_terminal_does_not_have_is_printed_as_its_number(monkeypatch):
-    written = io.BytesIO()
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="cp1252"))
-    with pytest.raises(SystemExit):
-        run_command(lambda: print("\u2192 caf\u00e9", flush=True))
-    assert written.getvalue().split() == [b"\\u2192", b"caf\xe9"]
 
 
 def test_rank_alone_in_the_environment_is_a_mistake_of_the_user(monkeypatch):

@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from threading import Lock, Thread
 
 import numpy as np
@@ -216,16 +215,6 @@ def test_the_page_gets_the_numbers_of_one_or_two_runs(server):
     status, text, _ = ask(server, WITH_BLANKS, ["fixed"], both)
     expected = [explore.describe_run(name, WITH_BLANKS, ["fixed"]) for name in both]
     assert json.loads(text) == json.loads(json.dumps({"runs": expected, "choices": both}))
-
-
-def test_eight_questions_at_once_get_the_answers_that_they_get_one_by_one(server):
-    switched = [[], ["fixed"], ["dynamic"], ["content"]]
-    questions = [(sentence, off) for sentence in (SENTENCE, WITH_BLANKS) for off in switched]
-    expected = [ask(server, *question)[1] for question in questions]
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda question: ask(server, *question)[1], questions))
-    assert found == expected
-    assert len(set(expected)) == 8
 
 
 @pytest.mark.parametrize(

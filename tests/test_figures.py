@@ -1,7 +1,5 @@
 """lab/look.py and lab/figures.py: the kernels are those that the model uses; every figure."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +7,7 @@ import torch
 from attention import split_heads
 from lab import figures, look
 from model_helpers import call_of_mixer, random_model, word_tokenizer, write_run
+from support.runs import write_records
 
 SENTENCE = "the cat was tired . the dogs were tired ."
 H = 4
@@ -38,7 +37,7 @@ def run(tmp_path):
     """A run of composite-depthwise."""
     write_run(tmp_path, "composite-depthwise")
     log = [{"settings": {"steps": 2}}, {"step": 1, "loss": 3.0}, {"step": 2, "held_out_loss": 2.5}]
-    (tmp_path / "log.jsonl").write_text("\n".join(json.dumps(line) for line in log))
+    write_records(tmp_path / "log.jsonl", log)
     return tmp_path
 
 

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 import toy.pairs
+from conftest import write
 from lab import pairs
 from model import save_run
 from model_helpers import small_model, toy_tokenizer
 from support.commands import UserError
+from support.runs import write_records
 
 # --- Tokenizers and models ------------------------------------------------------------------------
 
@@ -146,7 +148,7 @@ def runs(tmp_path, toy_word_tokenizer):
         save_run(folder, random_model(toy_word_tokenizer, variant, seed), toy_word_tokenizer)
         settings = {"variant": variant, "seed": seed, "steps": 5}
         log = [{"settings": settings}, {"step": 5, "held_out_loss": 1.0}]
-        (folder / "log.jsonl").write_text("\n".join(json.dumps(record) for record in log))
+        write_records(folder / "log.jsonl", log)
         folders.append(folder)
     return folders
 
@@ -156,8 +158,7 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
 ):
     """Two folders of the same name; the words of a sentence in the second one are unknown."""
     for name, good in (("a", "the dog was tired."), ("b", "\u4e00 \u4e8c")):
-        (tmp_path / name / "mine").mkdir(parents=True)
-        (tmp_path / name / "mine" / "u.jsonl").write_text(line() + line("v", good=good))
+        write(tmp_path / name / "mine/u.jsonl", line() + line("v", good=good))
     options = ["--device cpu --data", tmp_path / "a/mine"]
     files = [folder / "pairs" / "mine.json" for folder in runs]
     assert "[UNK]" not in run_program(pairs.main, *runs, *options).out

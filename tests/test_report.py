@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pretrain
-from conftest import ROOT, words_of
+from conftest import ROOT, words_of, write
 from lab import report
 from support.files import sha256_of
 from support.statistics import mean_and_standard_error
@@ -68,8 +68,7 @@ def trained(on_small_text, tmp_path):
         "pairs/toy.json": {"model": digest, "paradigms": pair_entries({"a": 60.0})},
     }
     for name, result in results.items():
-        (folder / name).parent.mkdir()
-        (folder / name).write_text(json.dumps(result))
+        write(folder / name, json.dumps(result))
     return folder
 
 

@@ -271,17 +271,22 @@ def english_small():
     return rows
 
 
-def translation():
-    """Multi30k, the runs of 1,000 steps."""
+def translations(data, steps):
+    """{(variant, with spans): its runs} of the runs on this data with so many steps."""
     runs = {}
     for x in records_of("translation"):
         settings = x["settings"]
-        if settings["data"].startswith("multi30k") and settings["steps"] == 1000:
-            runs.setdefault(settings["variant"], []).append(x)
+        if settings["data"].startswith(data) and settings["steps"] == steps:
+            key = settings["variant"], settings["pretrain"] is not None
+            runs.setdefault(key, []).append(x)
+    return runs
 
+
+def translation():
+    """Multi30k, without spans."""
     ratios = {x["variant"]: x["ratio"] for x in json_of("bench-translation")["rows"]}
     rows = []
-    for variant, records in runs.items():
+    for (variant, _), records in translations("multi30k", 1000).items():
         parameters = f"{records[0]['result']['parameters']:,}"
         row = [variant, str(len(records)), parameters, f"{ratios[variant]:.2f}"]
         tests = [x["test"] for x in records]
@@ -294,15 +299,8 @@ def translation():
 
 def spans():
     """Of each variant, without and with spans, the runs with the best rate of seed 0."""
-    runs = {}
-    for x in records_of("translation"):
-        settings = x["settings"]
-        if settings["data"].startswith("toy") and settings["steps"] == 500:
-            key = settings["variant"], settings["pretrain"] is not None
-            runs.setdefault(key, []).append(x)
-
     rows = {}
-    for (variant, _), records in runs.items():
+    for (variant, _), records in translations("toy", 500).items():
         first = [x for x in records if x["settings"]["seed"] == 0]
         rate = min(first, key=lambda x: x["test"]["dev"]["loss"])["settings"]["lr"]
         best = [x["test"] for x in records if x["settings"]["lr"] == rate]

@@ -76,10 +76,11 @@ def small(tmp_path_factory):
 
 
 @pytest.fixture
-def short_toy(monkeypatch):
-    """Make the built-in language short enough for a test."""
+def toy_corpus(monkeypatch, tmp_path):
+    """The corpus of the built-in language, which is short enough for a test."""
     short = functools.partial(toy.language.documents, sentences=2000)
     monkeypatch.setattr(toy.language, "documents", short)
+    return prepare_corpus(["toy"], tmp_path, 32)
 
 
 # --- Text and sentences ---------------------------------------------------------------------------
@@ -131,21 +132,21 @@ def test_sentences_end_at_full_stops_but_not_at_abbreviations(sentences):
 # --- Tokenizer ------------------------------------------------------------------------------------
 
 
-def test_every_toy_word_is_one_token(tmp_path, short_toy):
-    corpus = prepare_corpus(["toy"], tmp_path, 32)
+def test_every_toy_word_is_one_token(toy_corpus):
     words = []
     for document in toy.language.documents():
         for sentence in document:
             words += sentence.split()
-    tokens = [corpus.tokenizer.id_to_token(token_id) for token_id in corpus.tokens.tolist()]
+    ids = toy_corpus.tokens
+    tokens = [toy_corpus.tokenizer.id_to_token(token_id) for token_id in ids.tolist()]
     assert [token.removeprefix("\u2581") for token in tokens] == words
 
     # the published ids
-    assert hashlib.sha256(corpus.tokens.tobytes()).hexdigest() == SHA256_OF_TOY_IDS
+    assert hashlib.sha256(ids.tobytes()).hexdigest() == SHA256_OF_TOY_IDS
 
 
-def test_a_typed_mask_is_the_mask_with_and_without_a_space(tmp_path, short_toy):
-    tokenizer = prepare_corpus(["toy"], tmp_path, 32).tokenizer
+def test_a_typed_mask_is_the_mask_with_and_without_a_space(toy_corpus):
+    tokenizer = toy_corpus.tokenizer
     ids = tokenizer.encode("The cat [MASK] the [MASK].").ids
     words = [tokenizer.id_to_token(token_id) for token_id in ids]
     assert words == ["\u2581the", "\u2581cat", "[MASK]", "\u2581the", "[MASK]", "."]
@@ -381,7 +382,7 @@ def test_an_epoch_holds_every_training_pair_once_except_a_remainder_that_changes
 def test_the_batches_of_a_corpus_have_equally_many_tokens_that_can_be_masked(small):
     """[CLS] and two [SEP] of each sequence cannot be masked."""
     ids = small.sequences(np.arange(len(small.lengths)))  # (pairs, N)
-    token_counts = ((ids != PAD) & (ids != CLS) & (ids != SEP)).sum(axis=1)  # (pairs,)
+    token_counts = (ids >= len(SPECIAL_TOKENS)).sum(axis=1)  # (pairs,)
     random_batches = small.train[data.draw_epoch(len(small.train), 4, 2, 16)]
     expected = data.regroup_by_length(random_batches, token_counts, 4, 2)
 

@@ -19,6 +19,7 @@ from model import fill_in, save_run
 from model_helpers import call_of_mixer, small_model, word_tokenizer, write_run
 
 SENTENCE = "the cat was tired . the dogs were tired . the cat"
+IDS, _ = look.encode_sentence(small_model(), word_tokenizer(), SENTENCE)  # (1, N)
 N = 14  # tokens of the sentence, [CLS] and [SEP] included
 H = 4
 WITH_BLANKS = "the [MASK] was tired . the dogs [MASK]"  # without an end mark
@@ -100,17 +101,16 @@ def test_the_maps_of_the_page_times_the_values_give_what_the_mixer_gives(tmp_pat
             torch.nn.init.zeros_(parameter)
     save_run(tmp_path, model, word_tokenizer())
     run = explore.describe_run(tmp_path, SENTENCE)
-    ids, _ = look.encode_sentence(model, word_tokenizer(), SENTENCE)
 
     for layer in (1, 2):
         maps = maps_of(run, layer).float()  # (H, N, N)
         assert maps.shape == (H, N, N)
         mixer = model.bert.layers[layer - 1].mixer
         if isinstance(mixer, attention.SelfAttention):
-            looked = torch.from_numpy(look.attention_map(model, ids, layer))
+            looked = torch.from_numpy(look.attention_map(model, IDS, layer))
             torch.testing.assert_close(looked, maps, atol=1e-5, rtol=0)
         with torch.no_grad():
-            x, attention_mask, expected = call_of_mixer(model, ids, layer)
+            x, attention_mask, expected = call_of_mixer(model, IDS, layer)
             z = maps @ values_of(mixer, x, attention_mask)  # (H, N, d)
             result = mixer.output(z.transpose(0, 1).flatten(1))  # (N, H, d) -> (N, C)
         torch.testing.assert_close(result, expected[0], atol=1e-4, rtol=1e-4)
@@ -124,9 +124,8 @@ def test_the_maps_of_the_page_times_the_values_give_what_the_mixer_gives(tmp_pat
 def test_a_left_to_right_model_shows_the_next_words_after_every_token():
     model = small_model()
     model.config.causal = True
-    ids, _ = look.encode_sentence(model, word_tokenizer(), SENTENCE)
-    answers = look.best_words(model, word_tokenizer(), ids)
-    expected = model(ids)[0].softmax(dim=-1).topk(5).values  # (N, 5)
+    answers = look.best_words(model, word_tokenizer(), IDS)
+    expected = model(IDS)[0].softmax(dim=-1).topk(5).values  # (N, 5)
     found = [[probability for _, probability in best] for best in answers.values()]
     torch.testing.assert_close(torch.tensor(found), expected)
 
@@ -161,14 +160,13 @@ def test_a_term_that_is_off_adds_what_a_table_of_zeros_adds(tmp_path, name, tabl
 @pytest.mark.parametrize("beyond", ["clip", "zero"])
 def test_without_the_content_the_terms_alone_make_the_map(tmp_path, beyond):
     model = write_run(tmp_path, "composite-key", beyond=beyond)
-    ids, _ = look.encode_sentence(model, word_tokenizer(), SENTENCE)
-    expected = look.attention_map(model, ids, layer=1, with_content=False)  # (H, N, N)
+    expected = look.attention_map(model, IDS, layer=1, with_content=False)  # (H, N, N)
     run = explore.describe_run(tmp_path, SENTENCE, ["content"])
     assert np.abs(maps_of(run, 1).numpy() - expected).max() < 1e-6
 
     # in layer 2, the tokens that layer 1 has made without content
     changed = look.without_terms(model, ["content"])
-    expected = look.attention_map(changed, ids, layer=2)
+    expected = look.attention_map(changed, IDS, layer=2)
     assert np.abs(maps_of(run, 2).numpy() - expected).max() < 1e-6
 
 

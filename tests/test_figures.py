@@ -49,16 +49,6 @@ def test_every_figure_is_a_png_file(name, run, run_program):
     assert (run / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.parametrize("name, figures_of_it", [("results", 4), ("drawings", 3)])
-def test_the_figures_of_the_documents_need_no_run(
-    name, figures_of_it, tmp_path, monkeypatch, run_program
-):
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(figures, "DOCS", tmp_path)
-    assert run_program(figures.main, name).code == 0
-    assert len(list(tmp_path.glob("*.png"))) == figures_of_it
-
-
 @pytest.mark.parametrize(
     "variant, line",
     [

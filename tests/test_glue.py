@@ -104,18 +104,13 @@ def results(run, name="glue"):
     return records
 
 
-def labelled(tokenizer, a, b, labels, seq_len=64):
-    """LabelledPairs of these sentences."""
-    return LabelledPairs(Examples(a, b, labels), tokenizer, seq_len)
-
-
 def random_pairs(tokenizer, count=40):
     """LabelledPairs of 1 to 12 words in each sentence; the labels alternate."""
     rng = random.Random(0)
     texts = [rng.choices(["the dog", "cats"], k=rng.randint(1, 6)) for _ in range(2 * count)]
     texts = [" ".join(words) for words in texts]
     labels = [row % 2 for row in range(count)]
-    return labelled(tokenizer, texts[:count], texts[count:], labels)
+    return LabelledPairs(Examples(texts[:count], texts[count:], labels), tokenizer, 64)
 
 
 @torch.no_grad()
@@ -144,8 +139,8 @@ def test_batches_are_random_although_length_tells_the_label(tokenizer):
 
 def test_a_row_is_cls_a_sep_b_sep_with_the_type_1_for_b_and_the_longer_sentence_is_cut(tokenizer):
     anna, tom = (tokenizer.token_to_id(word) for word in ("▁anna", "▁tom"))
-    pairs = labelled(tokenizer, ["anna", "anna " * 9], ["tom"] * 2, [0, 1], seq_len=8)
-    rows = torch.from_numpy(pairs.sequences([0, 1]))
+    pairs = Examples(["anna", "anna " * 9], ["tom"] * 2, [0, 1])
+    rows = torch.from_numpy(LabelledPairs(pairs, tokenizer, 8).sequences([0, 1]))
 
     # what the model gets
     ids, mask, types = classify(lambda *given: given, rows)

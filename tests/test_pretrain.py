@@ -130,7 +130,6 @@ def test_the_log_has_the_steps_and_the_evaluations_and_what_they_depend_on(start
     tokens = sum((corpus.batch(0, step, 8) != PAD).sum().item() for step in range(7))
     assert steps[-1]["tokens"] == tokens
     assert steps[-1]["lr"] == pretrain.learning_rate(6, 7, 2, 1e-3)
-    assert steps[-1]["seconds"] > steps[0]["seconds"] > 0
     assert first["settings"]["kernel_size"] == 17
     assert first["settings"]["corpus"] == corpus.fingerprint
 

@@ -81,12 +81,16 @@ def softmax_within_window(logits):
     return logits.masked_fill(RELATIVE.abs() > k, -math.inf).softmax(dim=-1)
 
 
-def share_within_sentence(p):
-    """(..., N, 1): the sum of the weights that meet a token. Less than 1 near the ends.
+def assert_near_but_for_lost_weights(attended, convolved, p):
+    """Attention divides 1 among the tokens of a window, a convolution loses what is beyond an end.
 
-    p (..., N, K).
+    attended, convolved: (B, H, N, d) with the kernels p (..., N, K).
     """
-    return band_matrix(p).sum(dim=-1, keepdim=True)
+    assert_near(attended[:, :, k : N - k], convolved[:, :, k : N - k])
+    share = band_matrix(p).sum(
+        dim=-1, keepdim=True
+    )  # (..., N, 1): of the weights that meet a token
+    assert_near(attended * share, convolved)
 
 
 def convolve_heads(p, v):
@@ -227,10 +231,7 @@ def test_fixed_attention_without_content_is_a_lightweight_convolution():
     # the convolution with the kernel softmax(beta)
     p = mixer.terms["fixed"].beta.softmax(dim=-1)  # (H, K)
     convolved = convolve_heads(p, value)  # (B, H, N, d)
-
-    assert_near(attended[:, :, k : N - k], convolved[:, :, k : N - k])
-    share = share_within_sentence(p[:, None].expand(-1, N, -1))  # (H, N, 1)
-    assert_near(attended * share, convolved)
+    assert_near_but_for_lost_weights(attended, convolved, p[:, None].expand(H, N, K))
 
 
 def test_composite_attention_without_content_is_a_dynamic_convolution():
@@ -246,8 +247,7 @@ def test_composite_attention_without_content_is_a_dynamic_convolution():
 
     p = rows.softmax(dim=-1)
     convolved = convolve(p, value)  # (B, H, N, d)
-    assert_near(attended[:, :, k : N - k], convolved[:, :, k : N - k])
-    assert_near(attended * share_within_sentence(p), convolved)
+    assert_near_but_for_lost_weights(attended, convolved, p)
 
 
 def test_composite_attention_is_content_and_the_logits_of_this_convolution_in_one_softmax():

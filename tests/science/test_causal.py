@@ -106,8 +106,8 @@ def test_the_loss_is_the_cross_entropy_of_all_next_tokens(monkeypatch, on_a_gpu)
     """With as many logits as are computed on a CPU, and on a GPU, where nothing is counted."""
     monkeypatch.setattr(pretrain, "is_asynchronous", lambda device: on_a_gpu)
     model = causal_model("composite")
-    ids = F.pad(random_tokens(2, 10), (0, 6), value=PAD)
-    ids[0, 5:] = PAD
+    ids = F.pad(random_tokens(2, 50), (0, 6), value=PAD)
+    ids[0, 40:] = PAD
     labels = data.next_tokens(ids)
     M = pretrain.prediction_count(labels, causal=True)
     logits, targets = model(ids, ids != PAD, labels=labels, M=M)

@@ -82,6 +82,15 @@ def on_small_text(small_text):
     return words_of("--device cpu --corpus", small_text.file, "--cache_dir", small_text.cache)
 
 
+def write(path, content):
+    """Write a text, or bytes, to a file. Its folder is made. Returns the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, str):
+        content = content.encode()
+    path.write_bytes(content)
+    return path
+
+
 def log_of(folder):
     """The records of a run's log; the first one holds its settings."""
     text = (folder / "log.jsonl").read_text("utf-8")

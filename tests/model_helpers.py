@@ -33,14 +33,26 @@ def small_model(variant="composite", seed=1, **overrides):
     return BertForMaskedLM(small_config(variant, **overrides)).eval()
 
 
+def randomise(module, std):
+    """Give every parameter random numbers, normal(0, std), the same every time.
+
+    beta and the biases start at 0, which would hide mistakes. The weights of LayerNorms are around
+    1: around 0 they would hide their input.
+    """
+    numbers = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.normal_(0, std, generator=numbers)
+            if name.endswith("norm.weight"):
+                parameter += 1
+    return module
+
+
 def random_model(variant, **overrides):
     """A small model whose weights are random and large; kernels have 5 columns."""
     if VARIANTS[variant].has_kernel:
         overrides = {"kernel_size": 5, **overrides}
-    model = small_model(variant, **overrides)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    return model
+    return randomise(small_model(variant, **overrides), 0.3)
 
 
 def write_run(folder, variant="composite", **overrides):

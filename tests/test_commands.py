@@ -1,15 +1,9 @@
 """support/commands.py: a user's mistake is one line, a programmer's mistake keeps its traceback."""
 
-import io
-import os
-import signal
-
 import pytest
 
-from conftest import needs_signals
 from support import runs
-from support.commands import StopSignals, UserError, run_command
-from support.devices import is_of_torchrun
+from support.commands import UserError, run_command
 
 
 def raising(error):
@@ -38,17 +32,6 @@ def test_a_mistake_in_the_code_keeps_its_traceback(error):
     assert caught.traceback[-1].name == "main"
 
 
-@needs_signals
-def test_the_first_stop_signal_is_remembered_and_the_second_one_acts_at_once():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with pytest.raises(KeyboardInterrupt), StopSignals() as stop:
-        assert stop.number == 0
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.number == signal.SIGINT
-        os.kill(os.getpid(), signal.SIGINT)
-    assert signal.signal(signal.SIGINT, before) == signal.default_int_handler
-
-
 def test_the_digest_of_code_is_the_same_in_every_python_and_without_comments(tmp_path, monkeypatch):
     """That of Python 3.11 to 3.13: an f-string, a generic function, a match, a decorator."""
     code = """
@@ -66,18 +49,3 @@ def f(x: int = 1, /, *rest, y=2.5, **more) -> str:
         assert runs.code_digests("a.py") == {"a.py": "d8c28f2f7b0a"}
     (tmp_path / "a.py").write_text(code.replace("2.5", "2.6"))
     assert runs.code_digests("a.py") != {"a.py": "d8c28f2f7b0a"}
-
-
-def test_a_character_that_the_terminal_does_not_have_is_printed_as_its_number(monkeypatch):
-    written = io.BytesIO()
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="cp1252"))
-    with pytest.raises(SystemExit):
-        run_command(lambda: print("\u2192 caf\u00e9", flush=True))
-    assert written.getvalue().split() == [b"\\u2192", b"caf\xe9"]
-
-
-def test_rank_alone_in_the_environment_is_a_mistake_of_the_user(monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(UserError, match="WORLD_SIZE"):
-        is_of_torchrun()

@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 import data
+from conftest import write
 from data import prepare_corpus
 from support.commands import UserError
 from support.corpus import find_text_files, read_lines, read_paragraphs, sentences_of
@@ -26,9 +27,7 @@ def sentences(path):
 
 
 def text_file(folder, content, name="a.txt"):
-    path = folder / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
+    return write(folder / name, content)
 
 
 # --- Encodings and formats ------------------------------------------------------------------------
@@ -183,10 +182,8 @@ def test_a_text_in_one_line_is_sampled_and_cut_into_sentences(tmp_path):
 def test_hidden_files_are_skipped_links_followed_and_a_folder_may_be_called_x_txt(tmp_path, capsys):
     folder = tmp_path / "books"
     for name in ("x.txt/a.txt", ".ipynb_checkpoints/a.txt", "._a.txt", "b.txt", "b.txt.gz"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("One.")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/c.txt").write_text("Two.")
+        write(folder / name, "One.")
+    write(tmp_path / "other/c.txt", "Two.")
     (folder / "link").symlink_to(tmp_path / "other", target_is_directory=True)
     found = [path.relative_to(folder).as_posix() for path in find_text_files(str(folder))]
     assert found == ["b.txt", "b.txt.gz", "link/c.txt", "x.txt/a.txt"]

@@ -13,7 +13,7 @@ import torch
 
 import data
 import toy.language
-from conftest import Killed, start_process
+from conftest import Killed, start_process, write
 from data import prepare_corpus
 from support.commands import UserError
 from support.corpus import read_paragraphs, split_sentences
@@ -22,15 +22,6 @@ from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS, Encoder
 SHA256_OF_TOY_IDS = (
     "8fd1e54501264d46456dae9b1b52ed485f97b49ccec9478f15fa730a280f71a5"  # of 2,000 sentences
 )
-
-
-def write(path, content):
-    """Write a text or bytes to a file, make its folder if needed, and return the path as text."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, str):
-        content = content.encode("utf-8")
-    path.write_bytes(content)
-    return str(path)
 
 
 def corpus_of(folder, text=None, seq_len=32, **settings):
@@ -63,14 +54,17 @@ def text_of_many_words():
     return "\n".join(" ".join(pick.choices(words, k=8)) + "." for _ in range(2000))
 
 
-def sentences_of(corpus, sequence):
-    """The two sentences of a sequence of token ids, as text."""
-    ids = sequence[sequence != PAD].tolist()
-    text = corpus.tokenizer.decode(ids, skip_special_tokens=False)
-    first, second, end = text.split("[SEP]")
-    assert first.startswith("[CLS]")
-    assert end == ""
-    return first.removeprefix("[CLS]").strip(), second.strip()
+def sentences_of(corpus, sequences):
+    """The two sentences of each sequence of token ids, as text."""
+    pairs = []
+    for sequence in sequences:
+        ids = sequence[sequence != PAD].tolist()
+        text = corpus.tokenizer.decode(ids, skip_special_tokens=False)
+        first, second, end = text.split("[SEP]")
+        assert first.startswith("[CLS]")
+        assert end == ""
+        pairs.append((first.removeprefix("[CLS]").strip(), second.strip()))
+    return pairs
 
 
 SMALL_COUNTS = [3] * 300 + [20] * 12  # sentences per document: 300 + 120 pairs, all different
@@ -82,10 +76,11 @@ def small(tmp_path_factory):
 
 
 @pytest.fixture
-def short_toy(monkeypatch):
-    """Make the built-in language short enough for a test."""
+def toy_corpus(monkeypatch, tmp_path):
+    """The corpus of the built-in language, which is short enough for a test."""
     short = functools.partial(toy.language.documents, sentences=2000)
     monkeypatch.setattr(toy.language, "documents", short)
+    return prepare_corpus(["toy"], tmp_path, 32)
 
 
 # --- Text and sentences ---------------------------------------------------------------------------
@@ -95,8 +90,8 @@ def test_a_folder_is_read_in_the_order_of_its_paths_and_a_document_ends_with_its
     write(tmp_path / "t/b.txt", "Third. Fourth.")
     write(tmp_path / "t/a/z.txt", "First. Second. Alone.")
     corpus = prepare_corpus([str(tmp_path / "t")], tmp_path / "cache", 32)
-    pairs = [sentences_of(corpus, sequence) for sequence in corpus.sequences(np.arange(2))]
-    assert pairs == [("first.", "second."), ("third.", "fourth.")]
+    pairs = [("first.", "second."), ("third.", "fourth.")]
+    assert sentences_of(corpus, corpus.sequences(np.arange(2))) == pairs
 
 
 def test_wikitext_is_respelled_and_its_top_headings_begin_documents(tmp_path):
@@ -137,21 +132,21 @@ def test_sentences_end_at_full_stops_but_not_at_abbreviations(sentences):
 # --- Tokenizer ------------------------------------------------------------------------------------
 
 
-def test_every_toy_word_is_one_token(tmp_path, short_toy):
-    corpus = prepare_corpus(["toy"], tmp_path, 32)
+def test_every_toy_word_is_one_token(toy_corpus):
     words = []
     for document in toy.language.documents():
         for sentence in document:
             words += sentence.split()
-    tokens = [corpus.tokenizer.id_to_token(token_id) for token_id in corpus.tokens.tolist()]
+    ids = toy_corpus.tokens
+    tokens = [toy_corpus.tokenizer.id_to_token(token_id) for token_id in ids.tolist()]
     assert [token.removeprefix("\u2581") for token in tokens] == words
 
     # the published ids
-    assert hashlib.sha256(corpus.tokens.tobytes()).hexdigest() == SHA256_OF_TOY_IDS
+    assert hashlib.sha256(ids.tobytes()).hexdigest() == SHA256_OF_TOY_IDS
 
 
-def test_a_typed_mask_is_the_mask_with_and_without_a_space(tmp_path, short_toy):
-    tokenizer = prepare_corpus(["toy"], tmp_path, 32).tokenizer
+def test_a_typed_mask_is_the_mask_with_and_without_a_space(toy_corpus):
+    tokenizer = toy_corpus.tokenizer
     ids = tokenizer.encode("The cat [MASK] the [MASK].").ids
     words = [tokenizer.id_to_token(token_id) for token_id in ids]
     assert words == ["\u2581the", "\u2581cat", "[MASK]", "\u2581the", "[MASK]", "."]
@@ -253,7 +248,7 @@ def test_a_text_that_cannot_be_used_is_refused_in_one_line_and_leaves_no_corpus(
 ):
     path = name
     if content is not None:
-        path = write(tmp_path / name, content)
+        path = str(write(tmp_path / name, content))
     cache = tmp_path / "cache"
     with pytest.raises(UserError, match="^[^\n]+$"):
         prepare_corpus([path], cache, 32, vocab_size)
@@ -264,13 +259,12 @@ def test_a_text_that_cannot_be_used_is_refused_in_one_line_and_leaves_no_corpus(
 
 
 def test_pairs_are_neighbours_within_a_document_and_share_no_sentence(small):
-    pairs = [sentences_of(small, sequence) for sequence in small.sequences(np.arange(420))]
     expected = []
     for document, count in enumerate(SMALL_COUNTS):
         for sentence in range(0, count - 1, 2):
             first = sentence_with_numbers(document, sentence)
             expected.append((first, sentence_with_numbers(document, sentence + 1)))
-    assert pairs == expected
+    assert sentences_of(small, small.sequences(np.arange(420))) == expected
 
 
 def test_kept_lengths_are_those_of_cutting_token_by_token_from_the_longer_sentence():
@@ -343,8 +337,8 @@ def test_held_out_pairs_that_are_also_training_pairs_are_counted(tmp_path):
     repeated = "one two\nthree four\n\n" * 400
     corpus = corpus_of(tmp_path, repeated + numbered_text([2] * 600))
 
-    training = {sentences_of(corpus, sequence) for sequence in corpus.sequences(corpus.train)}
-    held_out = [sentences_of(corpus, sequence) for sequence in corpus.sequences(corpus.held_out)]
+    training = set(sentences_of(corpus, corpus.sequences(corpus.train)))
+    held_out = sentences_of(corpus, corpus.sequences(corpus.held_out))
     known = sum(1 for pair in held_out if pair in training)
     assert corpus.counts["known"] == known
     assert 0 < known < len(held_out)
@@ -370,12 +364,12 @@ def test_a_batch_is_the_same_in_any_order_of_asking_and_from_a_fresh_corpus(tmp_
 def test_an_epoch_holds_every_training_pair_once_except_a_remainder_that_changes(small):
     count = len(small.train)
     batches = count // 16
-    training = {sentences_of(small, sequence) for sequence in small.sequences(small.train)}
+    training = set(sentences_of(small, small.sequences(small.train)))
     left_out = []
     for epoch in range(2):
         seen = []
         for step in range(epoch * batches, (epoch + 1) * batches):
-            seen += [sentences_of(small, sequence) for sequence in small.batch(3, step, 16)]
+            seen += sentences_of(small, small.batch(3, step, 16))
         assert len(seen) == len(set(seen)) == batches * 16
         assert set(seen) <= training
         assert count - len(seen) < 16
@@ -388,7 +382,7 @@ def test_an_epoch_holds_every_training_pair_once_except_a_remainder_that_changes
 def test_the_batches_of_a_corpus_have_equally_many_tokens_that_can_be_masked(small):
     """[CLS] and two [SEP] of each sequence cannot be masked."""
     ids = small.sequences(np.arange(len(small.lengths)))  # (pairs, N)
-    token_counts = ((ids != PAD) & (ids != CLS) & (ids != SEP)).sum(axis=1)  # (pairs,)
+    token_counts = (ids >= len(SPECIAL_TOKENS)).sum(axis=1)  # (pairs,)
     random_batches = small.train[data.draw_epoch(len(small.train), 4, 2, 16)]
     expected = data.regroup_by_length(random_batches, token_counts, 4, 2)
 
@@ -430,7 +424,7 @@ def test_a_token_of_a_short_pair_weighs_as_much_as_one_of_a_long_pair(batch_size
 
 def test_fewer_pairs_than_a_batch_are_repeated_to_fill_it(tmp_path):
     corpus = corpus_of(tmp_path, numbered_text([2] * 4))
-    sequences = [sentences_of(corpus, sequence) for sequence in corpus.batch(0, 5, 8)]
+    sequences = sentences_of(corpus, corpus.batch(0, 5, 8))
     assert len(sequences) == 8
     assert len(set(sequences)) == len(corpus.train) == 3
 
@@ -454,5 +448,5 @@ def test_held_out_batches_are_all_held_out_pairs_with_the_same_masks(small, batc
 
     # the pairs, by what they are without masks
     ids = torch.where(labels != -100, labels, masked_ids)
-    found = {sentences_of(small, sequence) for sequence in ids}
-    assert found == {sentences_of(small, x) for x in small.sequences(small.held_out)}
+    held_out = sentences_of(small, small.sequences(small.held_out))
+    assert set(sentences_of(small, ids)) == set(held_out)

@@ -1,15 +1,13 @@
 """lab/look.py and lab/figures.py: the kernels are those that the model uses; every figure."""
 
-import json
-from fnmatch import fnmatch
-
 import numpy as np
 import pytest
 import torch
 
-from attention import VARIANTS, split_heads
+from attention import split_heads
 from lab import figures, look
 from model_helpers import call_of_mixer, random_model, word_tokenizer, write_run
+from support.runs import write_records
 
 SENTENCE = "the cat was tired . the dogs were tired ."
 H = 4
@@ -39,7 +37,7 @@ def run(tmp_path):
     """A run of composite-depthwise."""
     write_run(tmp_path, "composite-depthwise")
     log = [{"settings": {"steps": 2}}, {"step": 1, "loss": 3.0}, {"step": 2, "held_out_loss": 2.5}]
-    (tmp_path / "log.jsonl").write_text("\n".join(json.dumps(line) for line in log))
+    write_records(tmp_path / "log.jsonl", log)
     return tmp_path
 
 
@@ -49,23 +47,6 @@ def test_every_figure_is_a_png_file(name, run, run_program):
     sentence = [SENTENCE] if name in ("attention", "dynamic") else []
     assert run_program(figures.main, name, run, *sentence).code == 0
     assert (run / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
-
-
-@pytest.mark.parametrize("name, figures_of_it", [("results", 4), ("drawings", 3)])
-def test_the_figures_of_the_documents_need_no_run(
-    name, figures_of_it, tmp_path, monkeypatch, run_program
-):
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(figures, "DOCS", tmp_path)
-    assert run_program(figures.main, name).code == 0
-    assert len(list(tmp_path.glob("*.png"))) == figures_of_it
-
-
-def test_the_drawing_of_a_layer_has_a_place_for_every_variant():
-    names = [names.replace("\n", ", ") for _, _, names in figures.LAYER if names]
-    patterns = ", ".join(names).split(", ")
-    for variant in VARIANTS:
-        assert any(fnmatch(variant, pattern) for pattern in patterns), variant
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 
 from conftest import Killed
 from support.commands import UserError
-from support.files import FileLock, load_checkpoint, lock, replacing, save_checkpoint
+from support.files import load_checkpoint, replacing, save_checkpoint
 
 
 def test_a_file_is_the_old_one_until_the_new_one_is_complete(tmp_path):
@@ -28,6 +28,11 @@ def test_a_file_is_the_old_one_until_the_new_one_is_complete(tmp_path):
     assert path.read_text() == "new"
 
 
+def assert_damaged(path):
+    with pytest.raises(UserError, match="state.pt is damaged"):
+        load_checkpoint(path)
+
+
 def test_a_checkpoint_that_was_cut_or_damaged_anywhere_is_refused(tmp_path):
     path = tmp_path / "state.pt"
     save_checkpoint(path, {"weights": torch.arange(1000.0), "step": 7})
@@ -36,14 +41,12 @@ def test_a_checkpoint_that_was_cut_or_damaged_anywhere_is_refused(tmp_path):
 
     for size in (0, 10, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:size])
-        with pytest.raises(UserError, match="state.pt is damaged"):
-            load_checkpoint(path)
+        assert_damaged(path)
 
     # one wrong byte in the weights, where only the checksum can show it
     place = content.index(torch.arange(500.0, 510.0).numpy().tobytes())
     path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
-    with pytest.raises(UserError, match="state.pt is damaged"):
-        load_checkpoint(path)
+    assert_damaged(path)
 
 
 class Hostile:
@@ -66,8 +69,7 @@ def test_loading_never_executes_code(tmp_path):
 
     # the old format, which is no zip archive
     path.write_bytes(pickle.dumps(Hostile(str(trace)), protocol=2))
-    with pytest.raises(UserError, match="state.pt is damaged"):
-        load_checkpoint(path)
+    assert_damaged(path)
     assert not trace.exists()
 
 
@@ -78,15 +80,3 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert caught.value.filename == str(path)
     assert not path.exists()
-
-
-def test_a_file_system_without_locks_is_one_line_that_names_the_file(tmp_path, monkeypatch):
-    def no_locks(*arguments, **options):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(FileLock, "acquire", no_locks)
-    with (
-        pytest.raises(UserError, match="process0.lock cannot be locked"),
-        lock(tmp_path / "process0.lock"),
-    ):
-        pass

@@ -18,7 +18,7 @@ import toy.glue
 from conftest import assert_same_weights, kill, rows_of, start_process, words_of
 from glue import LabelledPairs, classify, predict
 from model import BertConfig, BertForClassification, BertForMaskedLM, save_run
-from model_helpers import TINIER, toy_tokenizer
+from model_helpers import TINIER, randomise, toy_tokenizer
 from support.commands import UserError, run_command
 from support.glue_files import SUBMISSION, Examples, read_task
 from support.tokenizer import CLS, PAD, SEP
@@ -104,25 +104,19 @@ def results(run, name="glue"):
     return records
 
 
-def labelled(tokenizer, a, b, labels, seq_len=64):
-    """LabelledPairs of these sentences."""
-    return LabelledPairs(Examples(a, b, labels), tokenizer, seq_len)
-
-
 def random_pairs(tokenizer, count=40):
     """LabelledPairs of 1 to 12 words in each sentence; the labels alternate."""
     rng = random.Random(0)
     texts = [rng.choices(["the dog", "cats"], k=rng.randint(1, 6)) for _ in range(2 * count)]
     texts = [" ".join(words) for words in texts]
     labels = [row % 2 for row in range(count)]
-    return labelled(tokenizer, texts[:count], texts[count:], labels)
+    return LabelledPairs(Examples(texts[:count], texts[count:], labels), tokenizer, 64)
 
 
 @torch.no_grad()
-def randomise(model, data):
-    """Draw the weights again, so that a classifier gives answers of every kind."""
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight)
+def balance(model, data):
+    """Give a classifier random weights with which its answers are of every kind."""
+    randomise(model, 1.0)
     rows = torch.from_numpy(data.sequences(range(20)))
     model.classifier.bias -= classify(model, rows).mean(dim=0)  # the mean of the scores becomes 0
 
@@ -145,8 +139,8 @@ def test_batches_are_random_although_length_tells_the_label(tokenizer):
 
 def test_a_row_is_cls_a_sep_b_sep_with_the_type_1_for_b_and_the_longer_sentence_is_cut(tokenizer):
     anna, tom = (tokenizer.token_to_id(word) for word in ("▁anna", "▁tom"))
-    pairs = labelled(tokenizer, ["anna", "anna " * 9], ["tom"] * 2, [0, 1], seq_len=8)
-    rows = torch.from_numpy(pairs.sequences([0, 1]))
+    pairs = Examples(["anna", "anna " * 9], ["tom"] * 2, [0, 1])
+    rows = torch.from_numpy(LabelledPairs(pairs, tokenizer, 8).sequences([0, 1]))
 
     # what the model gets
     ids, mask, types = classify(lambda *given: given, rows)
@@ -162,9 +156,8 @@ def test_a_row_is_cls_a_sep_b_sep_with_the_type_1_for_b_and_the_longer_sentence_
 @torch.no_grad()
 def test_predictions_are_those_of_each_row_alone(tokenizer, num_labels):
     data = random_pairs(tokenizer, 21)
-    torch.manual_seed(0)
     model = BertForClassification(small_config(tokenizer), num_labels).eval()
-    randomise(model, data)
+    balance(model, data)
     predicted = predict(model, data, CPU, torch.float32, batch_size=4)
     expected = []
     for row in range(21):

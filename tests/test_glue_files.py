@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from conftest import rows_of
+from conftest import rows_of, write
 from support import glue_files
 from support.commands import UserError
 from support.glue_files import (
@@ -128,17 +128,14 @@ def test_files_are_written_and_read_in_the_published_format(tmp_path, name):
             assert examples.labels is None
 
 
-def write_rte(folder, *rows, encoding="utf-8"):
-    path = folder / "RTE" / "train.tsv"
-    path.parent.mkdir()
-    lines = ["index\tsentence1\tsentence2\tlabel", *rows]
-    path.write_text("\n".join(lines) + "\n", encoding=encoding, newline="")
-
-
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])  # both begin with a mark
 def test_quotes_are_text_and_only_a_line_feed_ends_a_row(tmp_path, encoding):
-    rows = ['0\t"open\tclosed" \tentailment', '1\ta\u2028b\x0c\x1cc\t""\tnot_entailment']
-    write_rte(tmp_path, *rows, encoding=encoding)
+    text = (
+        "index\tsentence1\tsentence2\tlabel\n"
+        '0\t"open\tclosed" \tentailment\n'
+        '1\ta\u2028b\x0c\x1cc\t""\tnot_entailment\n'
+    )
+    write(tmp_path / "RTE/train.tsv", text.encode(encoding))
     examples = read_task(with_rows("rte", train=2), tmp_path, "train")
     assert examples.a == ['"open', "a\u2028b\x0c\x1cc"]
     assert examples.b == ['closed" ', '""']
@@ -160,20 +157,16 @@ def test_a_wrong_label_a_broken_row_and_another_number_of_rows_are_refused(
     tmp_path, name, old, new
 ):
     task = with_rows(name, dev=2)
-    path = file_path(task, tmp_path, "dev")
-    path.parent.mkdir()
     text = published_file(name, "dev", 2)
     assert old in text
-    path.write_text(text.replace(old, new))
+    write(file_path(task, tmp_path, "dev"), text.replace(old, new))
     with pytest.raises(UserError, match="dev.tsv"):
         read_task(task, tmp_path, "dev")
 
 
 def test_the_broken_rows_of_qqp_are_skipped(tmp_path):
-    header, *rows = published_file("qqp", "train", 2).splitlines()
-    (tmp_path / "QQP").mkdir()
-    lines = [header, rows[0], "1\t3\t4\tc", rows[1]]
-    (tmp_path / "QQP" / "train.tsv").write_text("\n".join(lines), "utf-8")
+    header, first, second = published_file("qqp", "train", 2).splitlines()
+    write(tmp_path / "QQP/train.tsv", "\n".join([header, first, "1\t3\t4\tc", second]))
     assert read_task(with_rows("qqp", train=2), tmp_path, "train").a == ["a0", "a1"]
 
 
@@ -186,13 +179,13 @@ def test_archives_are_unpacked_once_and_mrpc_is_split_by_its_dev_ids(tmp_path, m
 
     def download(url, path, sha256):
         asked.append(path.name)
-        path.parent.mkdir(exist_ok=True)
         if path.suffix == ".zip":
+            path.parent.mkdir(exist_ok=True)
             with zipfile.ZipFile(path, "w") as archive:
                 for split in FORMATS["rte"].rows:
                     archive.writestr(f"RTE/{split}.tsv", published_file("rte", split, 5))
         else:
-            path.write_text(texts[path.name], encoding="utf-8-sig")
+            write(path, texts[path.name].encode("utf-8-sig"))
         return path
 
     rows = [f'{n % 2}\t{min(n, 3)}\t{max(n, 1) + 10}\t"a{n}\tb{n}' for n in range(5)]

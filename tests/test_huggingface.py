@@ -84,7 +84,7 @@ GENERATOR_HEAD = """
 """
 
 
-# {(kind, embedding size, groups): logits of three pieces at the last token of `some_input`}
+# {(kind, embedding size, groups): logits of three pieces at the last token of `imported_logits`}
 RECORDED = {
     ("bert", 16, 1): [0.410889935, 1.8173076, -0.457471391],
     ("electra", 8, 1): [0.070538977, 0.2073458, 0.014912662],
@@ -149,12 +149,6 @@ def random_tensors(kind, groups=1, **changes):
     return tensors
 
 
-def some_input():
-    """input_ids (published ids) and token_types of 14 tokens."""
-    i = torch.arange(14)
-    return i * 5 % 13, i % 2
-
-
 def published_tokenizer():
     """BERT's tokenizer as the tokenizers library makes it, which transformers uses."""
     return BertWordPieceTokenizer({piece: number for number, piece in enumerate(PIECES)})
@@ -179,11 +173,12 @@ def convert(*words):
 
 
 def imported_logits(folder, run):
-    """Logits of an imported checkpoint, by the published ids: (N, V) in float64."""
+    """Logits of an imported checkpoint for 14 tokens, by the published ids: (14, V) in float64."""
     convert("import", folder, run)
     imported, tokenizer = load_run(run)
     new_ids = torch.tensor([tokenizer.token_to_id(piece) for piece in PIECES])
-    input_ids, token_types = some_input()
+    i = torch.arange(14)
+    input_ids, token_types = i * 5 % 13, i % 2
     with torch.no_grad():
         logits = imported.double()(new_ids[input_ids][None], None, token_types[None])[0]
     return logits[:, new_ids]

@@ -67,12 +67,10 @@ def test_every_output_of_the_tour_is_recorded():
     tour = (ROOT / "docs/tour.md").read_text("utf-8")
     outputs = re.findall(r"^    (\[MASK\].*|step .*|  [\d,]+ parameters.*|  if all.*)$", tour, re.M)
     outputs += re.findall(r"^    (\w+ \w+: held-out loss .*)$", tour, re.M)
-    assert len(outputs) == 14
     outputs += re.findall(r"^\| \w+(?: of 32 paradigms)? \| [\d.]+ \|$", tour, re.M)
-    assert len(outputs) == 14 + 7
     outputs += re.findall(r"^\[MASK\].*$", README, re.M)
     outputs += re.findall(r"`(step .*)`", README)
-    assert len(outputs) == 14 + 7 + 4
+    assert len(outputs) == 25  # all that these patterns should find
     for line in outputs:
         assert line in recorded
 
@@ -131,7 +129,6 @@ def copy_with_examples(tmp_path_factory):
     section = README[README.index("## A variant of your own") :]
     section = section[: section.index("\n## ", 1)]
     examples = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
-    assert len(examples) == 1
     for name in ("docs/extend.md", "docs/differences.md"):
         text = (ROOT / name).read_text("utf-8")
         examples += re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)

@@ -14,6 +14,7 @@ import model_helpers
 import references
 from attention import VARIANTS, mixer_of_layer
 from kernels import BEYOND
+from model_helpers import randomise
 
 B, H, d = 4, 4, 2
 C = H * d
@@ -41,21 +42,6 @@ def draw(*shape, seed=0):
 def random_tokens(*shape, seed=0):
     """Random token ids that are not special tokens."""
     return torch.randint(5, VOCABULARY, shape, generator=generator(seed))
-
-
-def randomise(module, std):
-    """Give every parameter random numbers, normal(0, std).
-
-    beta and the biases start at 0, which would hide mistakes. The weights of LayerNorms are around
-    1: around 0 they would hide their input.
-    """
-    numbers = generator(7)
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            parameter.normal_(0, std, generator=numbers)
-            if name.endswith("norm.weight"):
-                parameter += 1
-    return module
 
 
 # --- Mixers and models ----------------------------------------------------------------------------

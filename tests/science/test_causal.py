@@ -14,12 +14,14 @@ import data
 import pretrain
 from attention import VARIANTS, Mixer, Variant
 from helpers import (
+    VOCABULARY,
     assert_equals_loops,
     assert_near,
     every_beyond,
     every_variant_and_beyond,
     go_in_blocks,
     mixer_config,
+    random_tokens,
     small_model,
 )
 from lab import look, pairs
@@ -44,11 +46,6 @@ def causal_model(variant, beyond="clip"):
         if name.endswith("log_L"):
             torch.nn.init.constant_(parameter, -4)
     return model
-
-
-def tokens(length=N, batch=2):
-    numbers = torch.Generator().manual_seed(0)
-    return torch.randint(5, 11, (batch, length), generator=numbers)
 
 
 # --- Every mixer ----------------------------------------------------------------------------------
@@ -80,12 +77,12 @@ def test_the_future_changes_nothing_and_every_prefix_gives_the_same(monkeypatch,
     """The second half says more: a convolution whose input is shifted passes the first one only."""
     go_in_blocks(monkeypatch, 30, 8)
     model = causal_model(variant, beyond)
-    ids = tokens()
+    ids = random_tokens(2, N)
     hidden = model.bert(ids)  # (B, N, C)
 
     # other tokens from position 25 on, and none there
     changed = ids.clone()
-    changed[:, 25:] = (ids[:, 25:] - 4) % 6 + 5
+    changed[:, 25:] = random_tokens(2, N - 25, seed=1)
     assert torch.equal(model.bert(changed)[:, :25], hidden[:, :25])
     for length in (1, 7, 25, 31, 39):
         assert_near(model.bert(ids[:, :length]), hidden[:, :length], 1e-9)
@@ -109,8 +106,8 @@ def test_the_loss_is_the_cross_entropy_of_all_next_tokens(monkeypatch, on_a_gpu)
     """With as many logits as are computed on a CPU, and on a GPU, where nothing is counted."""
     monkeypatch.setattr(pretrain, "is_asynchronous", lambda device: on_a_gpu)
     model = causal_model("composite")
-    ids = F.pad(tokens(10), (0, 6), value=PAD)
-    ids[0, 5:] = PAD
+    ids = F.pad(random_tokens(2, 50), (0, 6), value=PAD)
+    ids[0, 40:] = PAD
     labels = data.next_tokens(ids)
     M = pretrain.prediction_count(labels, causal=True)
     logits, targets = model(ids, ids != PAD, labels=labels, M=M)
@@ -174,10 +171,11 @@ def test_a_pair_is_scored_by_the_exact_log_probability_of_each_sentence(writer, 
 
 
 def test_the_classifier_reads_the_last_real_token():
-    config = BertConfig.from_size("tiny", "composite", 11, layers=1, causal=True, dropout=0.0)
+    settings = dict(vocab_size=VOCABULARY, layers=1, causal=True, dropout=0.0)
+    config = BertConfig.from_size("tiny", "composite", **settings)
     torch.manual_seed(0)
     model = BertForClassification(config, 2).eval()
-    ids = tokens(6, batch=3)
+    ids = random_tokens(3, 6)
     ids[1, 4:] = PAD
     hidden = model.bert(ids, ids != PAD)  # (3, N, C)
     last = torch.stack([hidden[0, 5], hidden[1, 3], hidden[2, 5]])
@@ -188,7 +186,7 @@ def test_the_classifier_reads_the_last_real_token():
 @every_beyond
 def test_maps_have_no_weight_after_the_query_and_kernels_end_at_the_token_itself(beyond):
     model = small_model("composite", kernel_size=5, beyond=beyond, causal=True).float()
-    ids = tokens(9, batch=1)
+    ids = random_tokens(1, 9)
     p = torch.from_numpy(look.attention_map(model, ids, layer=2))  # (H, N, N)
     assert_near(p, p.tril())
     assert_near(p.sum(dim=-1), torch.ones(p.shape[:2]), 1e-6)

@@ -30,12 +30,9 @@ from references import key_scores, relative_scores
 B, N, H, d, K = 2, 23, 3, 4, 7
 C = H * d
 k = K // 2
+X = draw(B, N, C)  # the input of the mixers
 NO_PADDING = torch.ones(B, N, dtype=torch.bool)
 RELATIVE = torch.arange(N)[None, :] - torch.arange(N)[:, None]  # (N, N): r = j - i of every pair
-
-
-def assert_same(one, other):
-    assert_near(one, other, 1e-12)
 
 
 def mixer_of(variant, layer=0):
@@ -84,12 +81,26 @@ def softmax_within_window(logits):
     return logits.masked_fill(RELATIVE.abs() > k, -math.inf).softmax(dim=-1)
 
 
-def share_within_sentence(p):
-    """(..., N, 1): the sum of the weights that meet a token. Less than 1 near the ends.
+def assert_near_but_for_lost_weights(attended, convolved, p):
+    """Attention divides 1 among the tokens of a window, a convolution loses what is beyond an end.
 
-    p (..., N, K).
+    attended, convolved: (B, H, N, d) with the kernels p (..., N, K).
     """
-    return band_matrix(p).sum(dim=-1, keepdim=True)
+    assert_near(attended[:, :, k : N - k], convolved[:, :, k : N - k])
+    share = band_matrix(p).sum(
+        dim=-1, keepdim=True
+    )  # (..., N, 1): of the weights that meet a token
+    assert_near(attended * share, convolved)
+
+
+def convolve_heads(p, v):
+    """A depthwise convolution in which the d channels of a head share its kernel.
+
+    p (H, K), v (B, H, N, d).
+    """
+    by_channel = p.repeat_interleave(d, dim=0)  # (H, K) -> (C, K)
+    convolved = depthwise_convolution(merge_heads(v), by_channel)  # (B, N, C)
+    return split_heads(convolved, H)
 
 
 # --- 1. A lightweight convolution is attention with a band matrix ---------------------------------
@@ -100,13 +111,8 @@ def test_a_lightweight_convolution_is_attention_with_a_band_matrix():
     p = draw(H, K).softmax(dim=-1)
     v = draw(B, H, N, d)
 
-    # the convolution: one kernel per head, the same for its d channels
-    by_channel = p.repeat_interleave(d, dim=0)  # (H, K) -> (C, K)
-    convolved = depthwise_convolution(merge_heads(v), by_channel)  # (B, N, C)
-
-    # attention
     A = band_matrix(p[:, None])  # (H, 1, K) -> (H, N, N)
-    assert_same(merge_heads(A @ v), convolved)
+    assert_near(A @ v, convolve_heads(p, v))
 
 
 @pytest.mark.parametrize(
@@ -115,8 +121,7 @@ def test_a_lightweight_convolution_is_attention_with_a_band_matrix():
 def test_the_mixers_that_convolve_are_their_band_matrices(variant, layer, dilation):
     """Wu et al. 2019 test their code like this: an N x N matrix per head, and a matrix product."""
     mixer = mixer_of(variant, layer)
-    x = draw(B, N, C)
-    g = F.glu(mixer.input(x))  # (B, N, C)
+    g = F.glu(mixer.input(X))  # (B, N, C)
 
     # the kernels: one per head, or one per token and head
     if variant == "dynamicconv":
@@ -126,7 +131,7 @@ def test_the_mixers_that_convolve_are_their_band_matrices(variant, layer, dilati
 
     A = band_matrix(p, dilation)  # (B, H, N, N) or (H, N, N)
     z = merge_heads(A @ split_heads(g, H))  # (B, N, C)
-    assert_same(mixer(x, NO_PADDING), mixer.output(z))
+    assert_near(mixer(X, NO_PADDING), mixer.output(z))
 
 
 # --- 2. A kernel made by the query is Shaw's relative key -----------------------------------------
@@ -138,7 +143,7 @@ def test_a_dynamic_convolution_of_the_query_is_shaws_relative_key():
     They are equal if rows[i, r] = q_i . w_r / sqrt(d) and w_r = a_r.
     """
     mixer = mixer_of("dynamic")
-    query, key, _ = project(mixer, draw(B, N, C))
+    query, key, _ = project(mixer, X)
 
     # Shaw: a vector a_r is added to the key at every pair
     w = mixer.terms["dynamic"].w  # (d, K)
@@ -148,10 +153,10 @@ def test_a_dynamic_convolution_of_the_query_is_shaws_relative_key():
 
     # here: each query makes a kernel
     rows = query_rows_of(mixer, query)  # (B, H, N, K)
-    assert_same(content_of(query, key) + map_of(rows), shaw)
+    assert_near(content_of(query, key) + map_of(rows), shaw)
 
     # by a linear map, as in DynamicConv; here it is one for all heads
-    assert_same(rows, F.linear(query, w.t() / math.sqrt(d)))
+    assert_near(rows, F.linear(query, w.t() / math.sqrt(d)))
 
 
 # --- 3. The fixed term is T5's bias with one bucket per position ----------------------------------
@@ -164,13 +169,13 @@ def test_the_fixed_term_is_t5s_bias_with_one_bucket_per_position():
     tokens farther away: K buckets, and the table is beta.
     """
     mixer = mixer_of("fixed")
-    query, _, _ = project(mixer, draw(B, N, C))
+    query, _, _ = project(mixer, X)
 
     bucket = RELATIVE.clamp(-k, k) + k  # (N, N)
     table = mixer.terms["fixed"].beta.t()  # (K, H)
     bias = F.embedding(bucket, table).permute(2, 0, 1)  # (N, N, H) -> (H, N, N)
     rows = query_rows_of(mixer, query)  # (H, 1, K)
-    assert_same(map_of(rows), bias)
+    assert_near(map_of(rows), bias)
 
 
 def left_over_right(mixer, x):
@@ -187,17 +192,16 @@ def test_if_keys_are_equal_all_queries_of_fixed_prefer_the_same_side_and_those_o
 
     What follows from it for a small task: docs/tour.md, exercise 5.
     """
-    x = draw(B, N, C)
     fixed = mixer_of("fixed")
     beta = fixed.terms["fixed"].beta  # (H, K)
     ratio = (beta[:, k - 1] - beta[:, k + 1]).exp()  # one number per head
-    assert_same(left_over_right(fixed, x), ratio[:, None].expand(B, H, N - 2))
+    assert_near(left_over_right(fixed, X), ratio[:, None].expand(B, H, N - 2))
 
     dynamic = mixer_of("dynamic")
-    q, _, _ = project(dynamic, x[:, 1:-1])
+    q, _, _ = project(dynamic, X[:, 1:-1])
     w = dynamic.terms["dynamic"].w  # (d, K)
     ratio = (q @ (w[:, k - 1] - w[:, k + 1]) / math.sqrt(d)).exp()  # (B, H, N - 2)
-    assert_same(left_over_right(dynamic, x), ratio)
+    assert_near(left_over_right(dynamic, X), ratio)
     assert ratio.min() < 1 < ratio.max()  # some queries prefer the right, others the left
 
 
@@ -217,7 +221,7 @@ def test_fixed_attention_without_content_is_a_lightweight_convolution():
     The factor is p0 + p1, the share of the weights that is within the sentence.
     """
     mixer = mixer_of("fixed")
-    query, _, value = project(mixer, draw(B, N, C))
+    query, _, value = project(mixer, X)
 
     # attention with the fixed term alone
     rows = query_rows_of(mixer, query)  # (H, 1, K)
@@ -226,12 +230,8 @@ def test_fixed_attention_without_content_is_a_lightweight_convolution():
 
     # the convolution with the kernel softmax(beta)
     p = mixer.terms["fixed"].beta.softmax(dim=-1)  # (H, K)
-    by_channel = p.repeat_interleave(d, dim=0)  # (H, K) -> (C, K)
-    convolved = split_heads(depthwise_convolution(merge_heads(value), by_channel), H)
-
-    assert_same(attended[:, :, k : N - k], convolved[:, :, k : N - k])
-    share = share_within_sentence(p[:, None].expand(-1, N, -1))  # (H, N, 1)
-    assert_same(attended * share, convolved)
+    convolved = convolve_heads(p, value)  # (B, H, N, d)
+    assert_near_but_for_lost_weights(attended, convolved, p[:, None].expand(H, N, K))
 
 
 def test_composite_attention_without_content_is_a_dynamic_convolution():
@@ -240,15 +240,14 @@ def test_composite_attention_without_content_is_a_dynamic_convolution():
     One part of the kernel is learned (beta), the other depends on the token (q_i . w_r).
     """
     mixer = mixer_of("composite")
-    query, _, value = project(mixer, draw(B, N, C))
+    query, _, value = project(mixer, X)
 
     rows = query_rows_of(mixer, query)  # (B, H, N, K)
     attended = softmax_within_window(map_of(rows)) @ value  # (B, H, N, d)
 
     p = rows.softmax(dim=-1)
     convolved = convolve(p, value)  # (B, H, N, d)
-    assert_same(attended[:, :, k : N - k], convolved[:, :, k : N - k])
-    assert_same(attended * share_within_sentence(p), convolved)
+    assert_near_but_for_lost_weights(attended, convolved, p)
 
 
 def test_composite_attention_is_content_and_the_logits_of_this_convolution_in_one_softmax():
@@ -258,18 +257,18 @@ def test_composite_attention_is_content_and_the_logits_of_this_convolution_in_on
     """
     assert VARIANTS["composite"].terms == ("fixed", "dynamic")
     mixer = mixer_of("composite")
-    x = draw(B, N, C)
-    query, key, value = project(mixer, x)
+    query, key, value = project(mixer, X)
 
     rows = query_rows_of(mixer, query)  # (B, H, N, K)
     logits = content_of(query, key) + map_of(rows)  # (B, H, N, N)
     z = logits.softmax(dim=-1) @ value  # (B, H, N, d)
-    assert_same(mixer(x, NO_PADDING), mixer.output(merge_heads(z)))
+    assert_near(mixer(X, NO_PADDING), mixer.output(merge_heads(z)))
 
 
 # --- 5. Further schemes are made of the same terms ------------------------------------------------
 
 EVERY_R = torch.arange(1 - N, N)  # (2N - 1,): all relative positions of N tokens
+ANGLES = EVERY_R[:, None] * frequencies(d, "cpu", torch.float64)  # (2N - 1, d/2): r w_m
 
 
 def scores_of(mixer, x):
@@ -292,8 +291,7 @@ def without_bias(linear, x):
 
 def rotated_bias(bias):
     """R_r b for every r: (H, 1, d) -> (H, 2N - 1, d)."""
-    angles = EVERY_R[:, None] * frequencies(d, "cpu", torch.float64)  # (2N - 1, d/2)
-    return rotate(bias.expand(H, 2 * N - 1, d), angles)
+    return rotate(bias.expand(H, 2 * N - 1, d), ANGLES)
 
 
 def test_the_fixed_term_of_rotary_with_equal_biases_is_a_sum_of_cosines():
@@ -302,8 +300,7 @@ def test_the_fixed_term_of_rotary_with_equal_biases_is_a_sum_of_cosines():
     row = (b * rotated_bias(b)).sum(dim=-1)  # (H, 2N - 1)
 
     squares = b.square().unflatten(-1, (-1, 2)).sum(dim=-1)  # (H, 1, d/2)
-    angles = EVERY_R[:, None] * frequencies(d, "cpu", torch.float64)  # (2N - 1, d/2)
-    assert_near(row, (squares * angles.cos()).sum(dim=-1), 1e-12)
+    assert_near(row, (squares * ANGLES.cos()).sum(dim=-1))
 
 
 def test_rotary_with_biases_is_rotated_content_and_three_terms_of_the_paper():
@@ -317,22 +314,20 @@ def test_rotary_with_biases_is_rotated_content_and_three_terms_of_the_paper():
     all divided by sqrt(d). The tables w and u are those of one head each.
     """
     mixer = mixer_of("rotary")
-    x = draw(B, N, C)
-    q, b = without_bias(mixer.query, x)
-    k, c = without_bias(mixer.key, x)
+    q, b = without_bias(mixer.query, X)
+    k, c = without_bias(mixer.key, X)
 
     w = rotated_bias(c).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
     u = rotated_bias(b).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
     fixed = b @ w  # (H, 1, 2N - 1)
     terms = map_of(fixed + q @ w) + key_scores(k @ u, N, "clip")
     rotated_q, rotated_k, _, _, _ = mixer.apply_terms(q, k)
-    assert_same(scores_of(mixer, x), content_of(rotated_q, rotated_k) + terms)
+    assert_near(scores_of(mixer, X), content_of(rotated_q, rotated_k) + terms)
 
 
 def test_symmetric_alibi_commutes_with_reversing_the_sentence():
     mixer = mixer_of("alibi")
-    x = draw(B, N, C)
-    assert_same(mixer(x.flip(1), NO_PADDING), mixer(x, NO_PADDING).flip(1))
+    assert_near(mixer(X.flip(1), NO_PADDING), mixer(X, NO_PADDING).flip(1))
 
 
 CLS, SEP, MARK = 2, 3, 22
@@ -369,7 +364,7 @@ def test_fixed_with_17_positions_is_t5_in_9_tokens_and_in_more_if_far_buckets_ar
         t5.beta.copy_(draw(H, 32))
         fixed.beta.copy_(t5.beta[:, [*left, 0, *right]])
     q = draw(B, H, 9, d)
-    assert_same(t5.query_rows(q), fixed.query_rows(q))
+    assert_near(t5.query_rows(q), fixed.query_rows(q))
 
     # one number for the far buckets of a side
     with torch.no_grad():
@@ -378,17 +373,17 @@ def test_fixed_with_17_positions_is_t5_in_9_tokens_and_in_more_if_far_buckets_ar
     n = 100
     q = draw(B, H, n, d)
     r = torch.arange(1 - n, n)
-    assert_same(t5.query_rows(q), fixed.query_rows(q)[..., r.clamp(-8, 8) + 8])
+    assert_near(t5.query_rows(q), fixed.query_rows(q)[..., r.clamp(-8, 8) + 8])
 
 
 def test_a_dynamic_term_contains_a_fixed_term_because_the_queries_have_a_bias():
     """q_i . w_r = q'_i . w_r + b_q . w_r, where q_i = q'_i + b_q."""
     mixer = mixer_of("dynamic")
     term = mixer.terms["dynamic"]
-    q, _, _ = project(mixer, draw(B, N, C))
+    q, _, _ = project(mixer, X)
     b_q = mixer.query.bias.view(H, 1, d)
     beta = b_q @ term.w / math.sqrt(d)  # (H, 1, d) (d, K) -> (H, 1, K)
-    assert_same(term.query_rows(q), term.query_rows(q - b_q) + beta)
+    assert_near(term.query_rows(q), term.query_rows(q - b_q) + beta)
 
 
 def test_the_four_terms_of_transformer_xl_are_ours():
@@ -398,8 +393,7 @@ def test_the_four_terms_of_transformer_xl_are_ours():
     and (c) a key-dynamic term whose row is the same number at every r.
     """
     mixer = mixer_of("xl")
-    x = draw(B, N, C)
-    q, k, _ = project(mixer, x)
+    q, k, _ = project(mixer, X)
     term = mixer.terms["xl"]
 
     S_r = sinusoids(EVERY_R, C, torch.float64)  # (2N - 1, C)
@@ -408,40 +402,39 @@ def test_the_four_terms_of_transformer_xl_are_ours():
     fixed = map_of(term.b_p[:, None] @ w)  # (H, N, N)
     row = k @ term.b_c[:, :, None] / math.sqrt(d)  # (B, H, N, 1): one number for every r
     key_dynamic = key_scores(row, N, "clip")
-    assert_same(scores_of(mixer, x), content_of(q, k) + dynamic + key_dynamic + fixed)
+    assert_near(scores_of(mixer, X), content_of(q, k) + dynamic + key_dynamic + fixed)
 
 
 def test_of_the_three_biases_of_transformer_xl_one_is_redundant():
     """The content sees b + b_c, the positions see b + b_p. Here the queries have a bias b."""
     mixer = mixer_of("xl")
-    x = draw(B, N, C)
-    before = scores_of(mixer, x)
+    before = scores_of(mixer, X)
     shift = draw(C)
     with torch.no_grad():
         mixer.query.bias += shift
         mixer.terms["xl"].b_c -= shift.view(H, d)
         mixer.terms["xl"].b_p -= shift.view(H, d)
-    assert_same(scores_of(mixer, x), before)
+    assert_near(scores_of(mixer, X), before)
 
 
 def test_deberta_is_composite_key_with_tables_per_head_made_from_its_positions():
     """w_r = W_k P_r and u_r = W_q P_r, beta = 0, and every score divided by sqrt(3)."""
     deberta = mixer_of("deberta")
-    q, k, _ = project(deberta, draw(B, N, C))
+    q, k, _ = project(deberta, X)
     w = split_heads(deberta.key(deberta.P)[None], H)[0]  # (H, K, d)
     u = split_heads(deberta.query(deberta.P)[None], H)[0]  # (H, K, d)
     config = mixer_config("composite-key", hidden_size=C, heads=H, kernel_size=K)
     dynamic = TERMS["dynamic"](config).double()
     key_dynamic = TERMS["key_dynamic"](config).double()
     own_q, own_k, query_rows, key_rows, _ = deberta.apply_terms(q, k)
-    assert_same(content_of(own_q, own_k) * math.sqrt(3), content_of(q, k))
+    assert_near(content_of(own_q, own_k) * math.sqrt(3), content_of(q, k))
     for h in range(H):
         with torch.no_grad():
             dynamic.w.copy_(w[h].t())
             key_dynamic.u.copy_(u[h].t())
         own = slice(h, h + 1)
-        assert_same(query_rows[:, own] * math.sqrt(3), dynamic.query_rows(q[:, own]))
-        assert_same(key_rows[:, own] * math.sqrt(3), key_dynamic.key_rows(k[:, own]))
+        assert_near(query_rows[:, own] * math.sqrt(3), dynamic.query_rows(q[:, own]))
+        assert_near(key_rows[:, own] * math.sqrt(3), key_dynamic.key_rows(k[:, own]))
 
 
 def test_canon_is_a_convolution_before_all_three_projections():
@@ -451,33 +444,32 @@ def test_canon_is_a_convolution_before_all_three_projections():
     Canon has it in all heads, with one kernel for all three.
     """
     canon = mixer_of("canon")
-    x = draw(B, N, C)
     kernel = canon.canon.weight[:, 0].clone()  # (C, K)
     kernel[:, k] += 1
-    convolved = depthwise_convolution(x, kernel, canon.canon.bias)
-    for one, name in zip(canon.project(x, NO_PADDING), ("query", "key", "value"), strict=True):
-        assert_same(one, getattr(canon, name)(convolved))
+    convolved = depthwise_convolution(X, kernel, canon.canon.bias)
+    for one, name in zip(canon.project(X, NO_PADDING), ("query", "key", "value"), strict=True):
+        assert_near(one, getattr(canon, name)(convolved))
 
     # this is what the convolutional half of conv-qkv computes
     half = random_mixer("conv-qkv", hidden_size=C, heads=2, kernel_size=K).query
     kernel = half.depthwise.weight[:, 0]  # (C, K)
-    expected = half.pointwise(depthwise_convolution(x, kernel, half.depthwise.bias))
-    assert_same(half(x)[..., : C // 2], expected)
+    expected = half.pointwise(depthwise_convolution(X, kernel, half.depthwise.bias))
+    assert_near(half(X)[..., : C // 2], expected)
 
 
 def test_a_convolution_before_and_after_a_projection_are_equal_if_all_channels_share_the_kernel():
     """conv-qkv convolves, then projects; Primer projects, then convolves."""
     linear = mixer_of("none").query
-    x = draw(B, N, C)
-    shared = draw(1, K).expand(C, K)
-    before = F.linear(depthwise_convolution(x, shared), linear.weight)
-    after = depthwise_convolution(F.linear(x, linear.weight), shared)
-    assert_same(before, after)
+
+    def before_and_after(kernel):
+        before = F.linear(depthwise_convolution(X, kernel), linear.weight)
+        after = depthwise_convolution(F.linear(X, linear.weight), kernel)
+        return before, after
+
+    assert_near(*before_and_after(draw(1, K).expand(C, K)))
 
     # with a kernel per channel they differ
-    own = draw(C, K)
-    before = F.linear(depthwise_convolution(x, own), linear.weight)
-    after = depthwise_convolution(F.linear(x, linear.weight), own)
+    before, after = before_and_after(draw(C, K))
     assert (before - after).abs().max() > 0.01
 
 
@@ -487,18 +479,17 @@ def test_primer_averages_convolved_values_and_depthwise_adds_them_after_averagin
     In a sentence of one token, which attends to itself alone, depthwise gives v + conv(v).
     """
     mixer = mixer_of("depthwise")
-    x = draw(B, N, C)
-    q, k, v = project(mixer, x)  # (B, H, N, d) each
+    q, k, v = project(mixer, X)  # (B, H, N, d) each
     convolved = mixer.depthwise(merge_heads(v))  # (B, N, C)
 
     # depthwise adds the convolved values; averaging them, as Primer does, is something else
     p = content_of(q, k).softmax(dim=-1)  # (B, H, N, N)
     added = merge_heads(p @ v) + convolved
-    assert_same(mixer(x, NO_PADDING), mixer.output(added))
+    assert_near(mixer(X, NO_PADDING), mixer.output(added))
     averaged = merge_heads(p @ split_heads(convolved, H))
     assert (averaged - added).abs().max() > 0.01
 
     # a sentence of one token
-    one = x[:, :1]
+    one = X[:, :1]
     v = mixer.value(one)  # (B, 1, C)
-    assert_same(mixer(one, NO_PADDING[:, :1]), mixer.output(v + mixer.depthwise(v)))
+    assert_near(mixer(one, NO_PADDING[:, :1]), mixer.output(v + mixer.depthwise(v)))

@@ -186,6 +186,7 @@ def test_dropout_acts_only_in_training(variant):
 
 def new_model(variant):
     """A model of two layers with C = 64, with the weights that pre-training starts from."""
+    torch.manual_seed(0)
     config = BertConfig.from_size(
         "tiny", variant, vocab_size=30, layers=2, hidden_size=64, ffn_size=64, embedding_size=64
     )
@@ -193,7 +194,6 @@ def new_model(variant):
 
 
 def test_fixed_t5_xl_deberta_and_fire_start_as_their_docstrings_say():
-    torch.manual_seed(0)
     for term, name in (("fixed", "beta"), ("t5", "beta"), ("xl", "b_c"), ("xl", "b_p")):
         for layer in new_model(term).bert.layers:
             assert getattr(layer.mixer.terms[term], name).eq(0).all()
@@ -271,14 +271,12 @@ def assert_uniform(numbers, limit):
 )
 def test_the_tables_w_u_and_s_start_uniform_within_1_over_sqrt_K(variant, term, table):
     """K = 17. As kaiming_uniform_(a=sqrt(5)) has it; not normal, and not at 0."""
-    torch.manual_seed(0)
     for layer in new_model(variant).bert.layers:
         assert_uniform(getattr(layer.mixer.terms[term], table), 1 / math.sqrt(17))
 
 
 def test_the_kernel_of_lightconv_starts_with_xaviers_range():
     """The authors' weight is (H, 1, K): its range is sqrt(6 / (K + H * K)), and not 0."""
-    torch.manual_seed(0)
     for layer in new_model("lightconv").bert.layers:
         weight = layer.mixer.weight  # (H, K)
         H, K = weight.shape

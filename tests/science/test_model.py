@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import model as model_module
 from attention import mixer_of_layer
-from helpers import assert_near, randomise
+from helpers import assert_near
 from model import (
     SIZES,
     BertForClassification,
@@ -18,10 +18,18 @@ from model import (
     load_run,
     masked_lm_loss,
     parameter_count,
-    save_run,
     unknown_words,
 )
-from model_helpers import SMALL, WORDS, every_word_once, small_config, small_model, word_tokenizer
+from model_helpers import (
+    SMALL,
+    WORDS,
+    every_word_once,
+    randomise,
+    small_config,
+    small_model,
+    word_tokenizer,
+    write_run,
+)
 from support.commands import UserError
 from support.tokenizer import train_tokenizer
 
@@ -292,14 +300,13 @@ def test_unknown_are_words_and_marks_without_a_piece_and_words_that_are_only_spe
 @pytest.fixture
 def run(tmp_path):
     """The folder of a run, whose model has no positions after the 24th."""
-    save_run(tmp_path / "run", small_model("absolute"), word_tokenizer())
+    write_run(tmp_path / "run", "absolute")
     return tmp_path / "run"
 
 
 @pytest.mark.parametrize("variant", ["none", "composite", "lightconv-hybrid"])
 def test_a_run_gives_back_the_same_model_and_tokenizer(variant, tmp_path):
-    saved = small_model(variant)
-    save_run(tmp_path, saved, word_tokenizer())
+    saved = write_run(tmp_path, variant)
     model, tokenizer = load_run(tmp_path)
     assert load_config(tmp_path) == saved.config
     assert torch.equal(model(every_word_once()), saved(every_word_once()))

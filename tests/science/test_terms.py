@@ -86,6 +86,12 @@ def maps_of_loops(monkeypatch):
     return {"softmax": references.banded_softmax}
 
 
+def assert_attention_equals_loops(inputs, how, **options):
+    """Values and all gradients. how: what only attention() gets."""
+    expected = results(references.attention, inputs, **options)
+    assert_near(results(attention.attention, inputs, **options, **how), expected, 1e-10)
+
+
 @every_beyond
 @pytest.mark.parametrize(
     "n, first, N, K",
@@ -102,13 +108,10 @@ def maps_of_loops(monkeypatch):
 def test_attention_alone_equals_its_loops(maps_of_loops, n, first, N, K, beyond):
     """Values and all gradients, with padding and all terms, and without any."""
     inputs = attention_inputs(N, K, n)
-    options = dict(beyond=beyond, first=first)
-    expected = results(references.attention, inputs, **options)
-    assert_near(results(attention.attention, inputs, **options, **maps_of_loops), expected, 1e-10)
+    assert_attention_equals_loops(inputs, maps_of_loops, beyond=beyond, first=first)
 
     inputs |= dict.fromkeys(("query_rows", "key_rows", "value_table"))
-    expected = results(references.attention, inputs)
-    assert_near(results(attention.attention, inputs, **maps_of_loops), expected, 1e-10)
+    assert_attention_equals_loops(inputs, maps_of_loops)
 
 
 @every_beyond
@@ -116,9 +119,7 @@ def test_attention_alone_equals_its_loops(maps_of_loops, n, first, N, K, beyond)
 def test_attention_with_its_maps_equals_the_loops(n, first, N, beyond):
     """Together with kernels.py, up to 64 tokens and above."""
     inputs = attention_inputs(N, 7, n, B=1)
-    options = dict(beyond=beyond, first=first)
-    expected = results(references.attention, inputs, **options)
-    assert_near(results(attention.attention, inputs, **options), expected, 1e-10)
+    assert_attention_equals_loops(inputs, {}, beyond=beyond, first=first)
 
 
 @pytest.mark.parametrize("blocks", [False, True])
@@ -385,13 +386,3 @@ def test_an_odd_number_where_a_variant_needs_an_even_one_is_a_mistake_of_the_use
 ):
     with pytest.raises(UserError, match=message):
         random_mixer(variant, hidden_size=hidden_size, heads=heads)
-
-
-@pytest.mark.parametrize("N", [40, 150])
-def test_attention_with_the_same_seed_is_the_same_to_the_bit(N):
-    """Values and gradients, with dropout."""
-    inputs = attention_inputs(N, 17, dtype=torch.float32)
-    first = results(attention.attention, inputs, dropout=0.2)
-    second = results(attention.attention, inputs, dropout=0.2)
-    for name in first:
-        assert torch.equal(first[name], second[name]), name

@@ -108,13 +108,6 @@ BASE = parameters_of("""
 """)
 
 
-def count(size, variant):
-    """The parameters of a model; on the device "meta" it has shapes without numbers."""
-    with torch.device("meta"):
-        model = BertForMaskedLM(BertConfig.from_size(size, variant, vocab_size=30004))
-    return parameter_count(model)
-
-
 @pytest.mark.parametrize("variant", HOLDS)
 def test_a_variant_has_the_terms_and_convolutions_of_the_paper_and_no_others(variant):
     names = {*HOLDS[variant]}
@@ -133,7 +126,10 @@ def test_a_variant_has_the_terms_and_convolutions_of_the_paper_and_no_others(var
 
 
 def check_parameters(size, variant, expected, printed=None):
-    assert count(size, variant) == expected
+    """On the device "meta" a model has shapes without numbers."""
+    with torch.device("meta"):
+        model = BertForMaskedLM(BertConfig.from_size(size, variant, vocab_size=30004))
+    assert parameter_count(model) == expected
     assert printed in (None, f"{expected / 1e6:.2f}M")
 
 

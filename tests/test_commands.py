@@ -1,9 +1,14 @@
 """support/commands.py: a user's mistake is one line, a programmer's mistake keeps its traceback."""
 
+import os
+import signal
+
 import pytest
 
+from conftest import needs_signals
 from support import runs
-from support.commands import UserError, run_command
+from support.commands import StopSignals, UserError, run_command
+from support.devices import is_of_torchrun
 
 
 def raising(error):
@@ -49,3 +54,21 @@ def f(x: int = 1, /, *rest, y=2.5, **more) -> str:
         assert runs.code_digests("a.py") == {"a.py": "d8c28f2f7b0a"}
     (tmp_path / "a.py").write_text(code.replace("2.5", "2.6"))
     assert runs.code_digests("a.py") != {"a.py": "d8c28f2f7b0a"}
+
+
+@needs_signals
+def test_the_first_stop_signal_is_remembered_and_the_second_one_acts_at_once():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt), StopSignals() as stop:
+        assert stop.number == 0
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.number == signal.SIGINT
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.signal(signal.SIGINT, before) == signal.default_int_handler
+
+
+def test_rank_alone_in_the_environment_is_a_mistake_of_the_user(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(UserError, match="WORLD_SIZE"):
+        is_of_torchrun()

@@ -9,7 +9,8 @@ import pytest
 from conftest import ROOT
 from course.__main__ import main
 from course.assignment import GRADED
-from course.blank import blank_body, copy_project, file_of, find
+from course.blank import blank_body, body_text, copy_project, file_of, find
+from course.mistakes import MISTAKES
 
 BLANKS = {function.name: blank_body(function) for function in GRADED}
 
@@ -75,3 +76,10 @@ def test_a_wrong_function_costs_only_its_own_points(tmp_path):
 )
 def test_a_wrong_input_ends_in_one_line(line, refused):
     refused(main, *line.replace("ROOT", str(ROOT)).split())
+
+
+def test_every_mistake_changes_one_piece_of_a_graded_function():
+    assert {mistake.function for mistake in MISTAKES} == set(BLANKS)
+    for mistake in MISTAKES:
+        assert body_text(mistake.function).count(mistake.old) == 1, mistake
+        assert mistake.old != mistake.new

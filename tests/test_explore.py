@@ -4,8 +4,12 @@ import base64
 import http.client
 import json
 import os
+import signal
 import socket
-from threading import Lock, Thread
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -14,9 +18,11 @@ import torch
 import attention
 import references
 from attention import VARIANTS, split_heads
+from conftest import needs_signals, start_process
 from lab import explore, look
 from model import fill_in, save_run
 from model_helpers import call_of_mixer, small_model, word_tokenizer, write_run
+from support.commands import run_command
 
 SENTENCE = "the cat was tired . the dogs were tired . the cat"
 IDS, _ = look.encode_sentence(small_model(), word_tokenizer(), SENTENCE)  # (1, N)
@@ -215,6 +221,16 @@ def test_the_page_gets_the_numbers_of_one_or_two_runs(server):
     assert json.loads(text) == json.loads(json.dumps({"runs": expected, "choices": both}))
 
 
+def test_eight_questions_at_once_get_the_answers_that_they_get_one_by_one(server):
+    switched = [[], ["fixed"], ["dynamic"], ["content"]]
+    questions = [(sentence, off) for sentence in (SENTENCE, WITH_BLANKS) for off in switched]
+    expected = [ask(server, *question)[1] for question in questions]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda question: ask(server, *question)[1], questions))
+    assert found == expected
+    assert len(set(expected)) == 8
+
+
 @pytest.mark.parametrize(
     "headers, status",
     [
@@ -251,14 +267,78 @@ def test_a_mistake_in_the_page_is_one_line_and_the_next_question_is_answered(ser
     assert ask(server, "")[0] == ask(server, SENTENCE)[0] == 200
 
 
-def test_only_this_machine_is_served(tmp_path, monkeypatch):
-    """The address is 127.0.0.1, not that of all networks."""
+@pytest.mark.parametrize(
+    "length, status", [(None, 400), ("-1", 400), ("abc", 400), (str(10**12), 413)]
+)
+def test_a_length_that_is_none_is_refused(server, length, status):
+    connection = http.client.HTTPConnection(*server.server_address, timeout=60)
+    connection.putrequest("POST", "/numbers")
+    connection.putheader("Content-Type", "application/json")
+    if length:
+        connection.putheader("Content-Length", length)
+    connection.endheaders()
+    assert connection.getresponse().status == status
+
+
+def test_a_silent_connection_keeps_nobody_waiting_and_is_closed(server, monkeypatch):
+    assert explore.Exchange.timeout > 0  # seconds; None would be for ever
+    monkeypatch.setattr(explore.Exchange, "timeout", 1000)
+    with socket.create_connection(server.server_address):
+        assert request(server, "GET", "/")[0] == 200
+    monkeypatch.setattr(explore.Exchange, "timeout", 0.1)
+    with socket.create_connection(server.server_address, timeout=60) as silent:
+        assert silent.recv(1) == b""
+
+
+def test_a_browser_that_is_closed_in_the_middle_of_an_answer_prints_nothing(server, capfd):
+    question = json.dumps({"sentence": SENTENCE, "off": [], "runs": server.runs}).encode()
+    start = b"POST /numbers HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    for _ in range(5):
+        with socket.create_connection(server.server_address) as browser:
+            browser.sendall(start + b"Content-Length: %d\r\n\r\n" % len(question) + question)
+            # closed at once: what is written to it is an error on the other side
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert ask(server, SENTENCE)[0] == 200
+    server.shutdown()
+    server.server_close()
+    assert capfd.readouterr() == ("", "")
+
+
+def be_explore(*words):
+    # a shell may have started the tests in the background, where Ctrl-C is ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    explore.Exchange.timeout = 1000
+    run_command(lambda: explore.main(words))
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@needs_signals
+def test_ctrl_c_ends_it_with_an_open_connection_and_only_127_0_0_1_is_served(tmp_path):
     write_run(tmp_path)
-    served = []
-    monkeypatch.setattr(explore.PageServer, "serve_forever", lambda server: served.append(server))
-    monkeypatch.setattr(explore.PageServer, "lock", Lock())  # kept at the end
-    explore.main([str(tmp_path), "--no_browser"])
-    assert served.pop().server_address[0] == "127.0.0.1"
+    port = free_port()
+    process = start_process(be_explore, str(tmp_path), "--no_browser", "--port", str(port))
+    while True:
+        try:
+            connection = socket.create_connection(("127.0.0.1", port))
+            break
+        except ConnectionRefusedError:
+            assert process.is_alive()
+            time.sleep(0.05)
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.2", port), timeout=10)
+
+    # when a later connection is answered, the first one has its thread
+    page = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    page.request("GET", "/")
+    assert page.getresponse().status == 200
+    os.kill(process.pid, signal.SIGINT)
+    process.join(60)
+    assert process.exitcode == 130
+    connection.close()
 
 
 def test_a_port_that_cannot_be_had_is_one_line(tmp_path, refused):

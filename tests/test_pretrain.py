@@ -140,6 +140,11 @@ def test_each_variant_with_each_seed_is_a_run_of_its_own(start, tmp_path):
     assert len({log_of(tmp_path / f"corpus-{name}")[-1]["held_out_loss"] for name in names}) == 4
 
 
+def test_a_dry_run_writes_no_run(start, tmp_path):
+    assert "ms per step" in start(tmp_path / "runs", "--dry_run").out
+    assert not (tmp_path / "runs").exists()
+
+
 # --- Resuming -------------------------------------------------------------------------------------
 
 

@@ -70,8 +70,9 @@ from toy.language import (
     State,
     Story,
     Verb,
+    all_of,
     binding_scene,
-    full_stop,
+    by_pronoun,
     in_mood,
     join,
     modified_by,
@@ -251,8 +252,7 @@ def draw_cast(story):
         washer, neighbour = neighbour, washer
 
     # one adjective per rank: size, age and, not for people, colour
-    ranks = [rank for rank in ADJECTIVES[subject.noun.kind] if rank]
-    adjectives = [story.pick(rank) for rank in ranks]
+    adjectives = [story.pick(rank) for rank in ADJECTIVES[subject.noun.kind]]
 
     return Cast(
         subject=subject,
@@ -288,7 +288,7 @@ def across_preposition(cast):
     wrong  the dog near the cats were tired .    the dogs with the cat was ill .
     """
     subject = join(phrase(cast.subject), cast.preposition, phrase(cast.other))
-    right = full_stop(join(subject, cast.be, cast.mood))
+    right = join(subject, cast.be, cast.mood, ".")
     return right, trade_places(right, ("was", "were"))
 
 
@@ -304,7 +304,7 @@ def across_relative(cast):
         chase = join(phrase(cast.other), cast.verb.past)  # the cats chased
 
     subject = join(cast.subject_that, chase)
-    right = full_stop(join(subject, cast.be, cast.mood))
+    right = join(subject, cast.be, cast.mood, ".")
     return right, trade_places(right, ("was", "were"))
 
 
@@ -317,7 +317,7 @@ def reflexive_agreement(cast):
     who, own_reflexive = cast.washer
     neighbour, other_reflexive = cast.neighbour
 
-    right = full_stop(join(who, cast.preposition, neighbour, "washed", own_reflexive))
+    right = join(who, cast.preposition, neighbour, "washed", own_reflexive, ".")
     return right, trade_places(right, (own_reflexive, other_reflexive))
 
 
@@ -329,7 +329,7 @@ def adjective_order(cast):
     """
     adjectives = (cast.size, cast.last_adjective)
     subject = phrase(replace(cast.subject, adjectives=adjectives))
-    right = full_stop(join(subject, cast.verb.past, phrase(cast.other)))
+    right = join(subject, cast.verb.past, phrase(cast.other), ".")
 
     # Only the subject's adjectives change their order. The object may have one of them, too, and
     # keeps it: "the black small dog chased the small cats".
@@ -349,7 +349,7 @@ def word_order(cast):
     if cast.first_form:
         neighbour = "by"
 
-    right = full_stop(join(phrase(cast.subject), cast.be, participle, "by", phrase(cast.other)))
+    right = join(phrase(cast.subject), cast.be, participle, "by", phrase(cast.other), ".")
     return right, trade_places(right, (participle, neighbour))
 
 
@@ -384,11 +384,9 @@ def auxiliary_form(cast):
 
     # One of the two verbs is negated.
     if cast.first_form:
-        right = join(cast.subject_that, "did not", verb.base, phrase(cast.other), does.past)
+        right = join(cast.subject_that, "did not", verb.base, phrase(cast.other), does.past, ".")
     else:
-        right = join(cast.subject_that, verb.past, phrase(cast.other), "did not", does.base)
-
-    right = full_stop(right)
+        right = join(cast.subject_that, verb.past, phrase(cast.other), "did not", does.base, ".")
     return right, trade_places(right, (verb.base, verb.past), (does.base, does.past))
 
 
@@ -406,7 +404,7 @@ def participle_form(cast):
         active_verb, passive_verb = WAKE, BITE
 
     subject = join(cast.subject_that, active_verb.past, phrase(cast.other))
-    right = full_stop(join(subject, cast.be, passive_verb.participle, "by", cast.man))
+    right = join(subject, cast.be, passive_verb.participle, "by", cast.man, ".")
 
     # In the wrong sentence, each of the two verbs has its other form.
     return right, trade_places(right, *PAST_AND_PARTICIPLE)
@@ -419,7 +417,7 @@ def gap(cast):
     wrong  the dog that the cats chased tom followed .    the dogs that the cat bit paul woke .
     """
     subject = join(cast.subject_that, phrase(cast.other), cast.verb.past)
-    right = full_stop(join(subject, cast.then.past, cast.man))
+    right = join(subject, cast.then.past, cast.man, ".")
     return right, trade_places(right, (cast.then.past, cast.man))
 
 
@@ -467,7 +465,7 @@ def draw_entity(story, slot, is_plural, adjectives=0):
     noun = story.new_noun(*kinds)
 
     # one word of the first rank and one of the last: size and colour; for people, size and age
-    ranks = [rank for rank in ADJECTIVES[noun.kind] if rank]
+    ranks = ADJECTIVES[noun.kind]
     words = (story.pick(ranks[0]), story.pick(ranks[-1]))
     return Entity(noun, is_plural, adjectives=words[:adjectives])
 
@@ -598,8 +596,8 @@ def outcome(is_passive):
 
         # the state of one of the two, who is mentioned without adjectives
         chosen = story.pick(outcomes(event))
-        who = replace(chosen.who, adjectives=())
-        good = sentence(story.describe_state(who, chosen.state))
+        who = replace(chosen.subject, adjectives=())
+        good = sentence(story.describe_state(who, chosen.predicate))
         return twins_in_context(context, good, nouns_of(event.subject, event.object))
 
     return make_twins
@@ -660,7 +658,7 @@ def pronoun_number(story):
 
     # the state of one of the two (the other state is drawn, but not used)
     chosen, _other = story.pick_two(outcomes(event))
-    good = sentence(State(replace(chosen.who, as_pronoun=True), chosen.state, past=True))
+    good = sentence(replace(chosen, subject=by_pronoun(chosen.subject)))
     nouns = nouns_of(first, second)
     return twins_in_context(context, good, nouns, ("it", "they"), ("was", "were"))
 
@@ -711,7 +709,7 @@ def distractor_after_the_verb(story, slot, distance):
     elif distance == 2:
         mood = story.pick(ONE_WORD_MOODS)
         subject = modified_by(head, passive(event))
-        right = sentence(in_mood(subject, mood, True, False, acting=True))
+        right = sentence(in_mood(subject, mood, True, acting=True))
     else:
         name = Entity(story.new_noun("woman", "man"), determiner="")
         near_name = State(None, story.pick(NEAR_SOMEBODY), name)
@@ -787,7 +785,7 @@ def reflexive_relative(story):
 
     event = Event(agent, draw_verb(story, "beast"), patient, past=True)
     subject = modified_by(head, event)
-    right = sentence(in_mood(subject, "dirty", True, False, acting=True))
+    right = sentence(in_mood(subject, "dirty", True, acting=True))
     return twins_of_forms(right, ("itself", "themselves"), head, other)
 
 
@@ -873,25 +871,24 @@ def kinds(story):
     """
     # an animal, a person and a place
     is_plural = story.chance(0.5)
-    place = State(None, "in", Entity(story.new_noun("place")))
+    place = story.new_place()
     animal = Entity(story.new_noun("animal"), is_plural, modifier=place)
     person = Entity(story.new_noun("person"), is_plural, modifier=place)
 
     # all animals: "every animal in the barn", "no animals in the barn"
     quantifier = story.pick(("every", "all", "no"))
-    all_plural = quantifier != "every"
-    everyone = Entity(KIND_NOUNS["animal"], all_plural, quantifier, modifier=place)
-    everyone_else = replace(everyone, noun=KIND_NOUNS["person"])
+    everyone = all_of(KIND_NOUNS["animal"], quantifier, place)
+    everyone_else = all_of(KIND_NOUNS["person"], quantifier, place)
 
     # what they do; not "dirty": "every person washes itself", but "the baker washes"
     mood = story.pick(ONE_WORD_MOODS)
     acting = story.chance(0.5)
-    context = sentence(in_mood(everyone, mood, story.past, False, acting))
-    good = sentence(in_mood(animal, mood, story.past, quantifier == "no", acting))
+    context = sentence(in_mood(everyone, mood, story.past, acting))
+    good = sentence(in_mood(animal, mood, story.past, acting, negated=quantifier == "no"))
 
     # "animal" becomes "person", and "cat" becomes "baker"
-    kinds = nouns_of(everyone, everyone_else)
-    return twins_in_context(context, good, kinds, nouns_of(animal, person))
+    all_nouns = nouns_of(everyone, everyone_else)
+    return twins_in_context(context, good, all_nouns, nouns_of(animal, person))
 
 
 # --- The paradigms --------------------------------------------------------------------------------

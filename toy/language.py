@@ -135,7 +135,7 @@ class Verb:
         base: "they chase", "does not chase".
         third: "it chases".
         past: "it chased", "it bit".
-        participle: "it was chased", "it was bitten".
+        participle: "it was chased", "it was bitten"; "" for a verb that is never in the passive.
         agents: who does it; a key of SLOTS.
         patients: to whom it is done; a key of SLOTS.
         agent_state: how the agent is after the event ("tired").
@@ -146,7 +146,7 @@ class Verb:
     base: str
     third: str
     past: str
-    participle: str
+    participle: str = ""
     agents: str = "animate"
     patients: str = "animate"
     agent_state: str = ""
@@ -181,19 +181,19 @@ TRANSFER_VERBS = (
     Verb("sell",  "sells",  "sold",   "sold",     "human",   "human",   preposition="to"),
     Verb("buy",   "buys",   "bought", "bought",   "human",   "human",   preposition="from"),
 )
-HAVE = Verb("have", "has", "had", "had")
+HAVE = Verb("have", "has", "had")
 
 # Moods, and what somebody in this mood does. Somebody who is dirty washes himself or herself.
 MOODS = {
-    # mood          base     third     past      participle
-    "dirty":   Verb("wash",  "washes", "washed", "washed"),
-    "tired":   Verb("sleep", "sleeps", "slept",  "slept"),
-    "hungry":  Verb("eat",   "eats",   "ate",    "eaten"),
-    "afraid":  Verb("hide",  "hides",  "hid",    "hidden"),
-    "thirsty": Verb("drink", "drinks", "drank",  "drunk"),
-    "glad":    Verb("play",  "plays",  "played", "played"),
-    "ill":     Verb("rest",  "rests",  "rested", "rested"),
-    "late":    Verb("run",   "runs",   "ran",    "run"),
+    # mood          base     third     past
+    "dirty":   Verb("wash",  "washes", "washed"),
+    "tired":   Verb("sleep", "sleeps", "slept"),
+    "hungry":  Verb("eat",   "eats",   "ate"),
+    "afraid":  Verb("hide",  "hides",  "hid"),
+    "thirsty": Verb("drink", "drinks", "drank"),
+    "glad":    Verb("play",  "plays",  "played"),
+    "ill":     Verb("rest",  "rests",  "rested"),
+    "late":    Verb("run",   "runs",   "ran"),
 }
 ALL_MOODS = tuple(MOODS)
 
@@ -215,11 +215,11 @@ OPPOSITES = {
 GOOD = ("good", "funny", "lovely", "great")
 BAD = ("bad", "dull", "boring", "awful")
 LIKING = (
-    Verb("like",  "likes",  "liked",   "liked"),
-    Verb("enjoy", "enjoys", "enjoyed", "enjoyed"),
+    Verb("like",  "likes",  "liked"),
+    Verb("enjoy", "enjoys", "enjoyed"),
 )
 HATING = (
-    Verb("hate",  "hates",  "hated",   "hated"),
+    Verb("hate",  "hates",  "hated"),
 )
 
 # "the cat near the dogs": "with" needs somebody, and "in" needs a place.
@@ -767,8 +767,12 @@ class Story:
         prepositions = NEAR_SOMEBODY
         if slot == "thing":
             prepositions = NEAR_THINGS
+        return self.near(subject, other, prepositions)
+
+    def near(self, who, other, prepositions=NEAR_SOMEBODY):
+        """Somebody near somebody else: "the dog near the cats", "the dog with the cats"."""
         place = State(None, self.pick(prepositions), other)
-        return replace(subject, modifier=place)
+        return replace(who, modifier=place)
 
     def new_event(self, **options):
         """Somebody does something to somebody else. The options are those of new_entity."""
@@ -823,7 +827,8 @@ class Story:
             return in_mood(who, state, self.past, self.chance(0.3), negated)
 
         if state in OPPOSITES and not negated and self.chance(0.2):
-            return State(who, OPPOSITES[state], past=self.past, negated=True)
+            state = OPPOSITES[state]
+            negated = True
         return State(who, state, past=self.past, negated=negated)
 
     def active_or_passive(self, event, passive_probability):
@@ -1034,14 +1039,11 @@ def opinion_scene(story, bad=None):
     work = story.new_entity("work")
 
     # who likes or hates it
-    person = story.new_entity("human")
-    person_denies = story.chance(0.35)
+    judge = story.new_entity("human")
+    negated = story.chance(0.35)
+    is_turned = negated
     choice = story.pick(("a person", "everybody", "nobody"))
-    if choice == "a person":
-        judge = person
-        negated = person_denies
-        is_turned = person_denies
-    else:
+    if choice != "a person":
         judge = fixed_word(choice)
         negated = False
         is_turned = choice == "nobody"

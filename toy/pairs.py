@@ -161,6 +161,12 @@ def fits_both_ways(verb, slot):
     return verb.agents in ("animate", slot) and verb.patients in ("animate", slot)
 
 
+def with_opposite_numbers(story, first, second):
+    """The same two entities, one of them singular and the other one plural."""
+    is_plural = story.chance(0.5)
+    return replace(first, is_plural=is_plural), replace(second, is_plural=not is_plural)
+
+
 def random_of(name):
     """A function that returns random numbers from 0 to below 1, the same ones for the same name."""
     return Random(int.from_bytes(name.encode(), "big")).random
@@ -229,9 +235,7 @@ def draw_cast(story):
     """Draw a Cast: the same draws in the same order, whichever phenomenon comes next."""
     # who does what to whom: one is singular, the other one is plural
     event = reversible_event(story)
-    is_plural = story.chance(0.5)
-    subject = replace(event.subject, is_plural=is_plural)
-    other = replace(event.object, is_plural=not is_plural)
+    subject, other = with_opposite_numbers(story, event.subject, event.object)
     first_form = story.chance(0.5)
 
     # words
@@ -709,12 +713,10 @@ def distractor_after_the_verb(story, slot, distance):
     elif distance == 2:
         mood = story.pick(ONE_WORD_MOODS)
         subject = modified_by(head, passive(event))
-        right = sentence(in_mood(subject, mood, True, acting=True))
+        right = sentence(in_mood(subject, mood, past=True, acting=True))
     else:
         name = Entity(story.new_noun("woman", "man"), determiner="")
-        near_name = State(None, story.pick(NEAR_SOMEBODY), name)
-        subject = replace(head, modifier=near_name)
-        right = sentence(passive(replace(event, object=subject)))
+        right = sentence(passive(replace(event, object=story.near(head, name))))
     return twins_of_forms(right, ("was", "were"), head, other)
 
 
@@ -785,7 +787,7 @@ def reflexive_relative(story):
 
     event = Event(agent, draw_verb(story, "beast"), patient, past=True)
     subject = modified_by(head, event)
-    right = sentence(in_mood(subject, "dirty", True, acting=True))
+    right = sentence(in_mood(subject, "dirty", past=True, acting=True))
     return twins_of_forms(right, ("itself", "themselves"), head, other)
 
 

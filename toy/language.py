@@ -114,15 +114,18 @@ SLOTS = {
     "work":    ("work",),
 }
 
-# The adjectives of a kind, by rank: size comes before age, and age before colour.
+# Adjectives by rank: size comes before age, and age before colour.
+#             sizes              ages              colours
+OF_PEOPLE  = (("tall", "short"), ("old", "young"))
+OF_ANIMALS = (("small", "big"),  ("old", "young"), ("black", "white", "brown", "grey"))
+OF_THINGS  = (("small", "big"),  ("old", "new"),   ("red", "yellow", "white"))
 ADJECTIVES = {
-    # kind     sizes              ages              colours
-    "person": (("tall", "short"), ("old", "young")),
-    "animal": (("small", "big"),  ("old", "young"), ("black", "white", "brown", "grey")),
-    "bird":   (("small", "big"),  ("old", "young"), ("black", "white", "brown", "grey")),
-    "fruit":  (("small", "big"),  ("old", "new"),   ("red", "yellow", "white")),
-    "flower": (("small", "big"),  ("old", "new"),   ("red", "yellow", "white")),
-    "tool":   (("small", "big"),  ("old", "new"),   ("red", "yellow", "white")),
+    "person": OF_PEOPLE,
+    "animal": OF_ANIMALS,
+    "bird":   OF_ANIMALS,
+    "fruit":  OF_THINGS,
+    "flower": OF_THINGS,
+    "tool":   OF_THINGS,
 }
 # fmt: on
 
@@ -343,7 +346,7 @@ def modified_by(entity, meaning):
 
 
 def by_pronoun(entity):
-    """The pronoun for an entity."""
+    """An entity by its pronoun: "it" for "the dog", "they" for "the sailors"."""
     return replace(entity, as_pronoun=True)
 
 
@@ -354,7 +357,7 @@ def by_kind(entity):
 
 
 def all_of(noun, quantifier, modifier=None):
-    """All of a kind: "every cat", "all cats", "no cats in the barn"."""
+    """All of a kind, or none: "every cat", "all cats", "no cats in the barn"."""
     return Entity(noun, quantifier != "every", quantifier, modifier=modifier)
 
 
@@ -513,7 +516,7 @@ def clause(meaning):
     """
     parts = parts_of(meaning)
 
-    # Only an event that is not negated has no auxiliary.
+    # An event has no auxiliary, except for "did not".
     if isinstance(meaning, Event) and not meaning.negated:
         return join(parts.subject, verb_form(meaning), parts.rest)
     return join(parts.subject, parts.auxiliary, parts.negation, parts.core, parts.rest)
@@ -824,7 +827,7 @@ class Story:
         by what somebody in this state does:    "the cat hides" for "the cat is afraid"
         """
         if state in MOODS:
-            return in_mood(who, state, self.past, self.chance(0.3), negated)
+            return in_mood(who, state, self.past, acting=self.chance(0.3), negated=negated)
 
         if state in OPPOSITES and not negated and self.chance(0.2):
             state = OPPOSITES[state]
@@ -1085,15 +1088,14 @@ def kinds_scene(story):
     is_plural = story.chance(0.5)
     first = is_a(noun, noun.kind, is_plural)
 
-    # one step further up: every bird is an animal
     if noun.kind in MORE_GENERAL:
+        # one step further up: every bird is an animal
         second = is_a(KIND_NOUNS[noun.kind], MORE_GENERAL[noun.kind], is_plural)
-        return sentence(first), sentence(second)
-
-    # or what it is not
-    other_kinds = [kind for kind in KIND_NOUNS if kind != noun.kind]
-    wrong_kind = story.pick(other_kinds)
-    second = is_a(noun, wrong_kind, is_plural, negated=True)
+    else:
+        # what it is not
+        other_kinds = [kind for kind in KIND_NOUNS if kind != noun.kind]
+        wrong_kind = story.pick(other_kinds)
+        second = is_a(noun, wrong_kind, is_plural, negated=True)
     return sentence(first), sentence(second)
 
 

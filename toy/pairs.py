@@ -224,10 +224,10 @@ class Cast:
 
 
 VERBS = {verb.base: verb for verb in EVENT_VERBS}
+
+# In these two verbs, the past and the participle differ: "woke", "woken".
 WAKE = VERBS["wake"]
 BITE = VERBS["bite"]
-
-# the two verbs above have a participle that differs from the past: ("woke", "woken")
 PAST_AND_PARTICIPLE = ((WAKE.past, WAKE.participle), (BITE.past, BITE.participle))
 
 

@@ -114,15 +114,18 @@ SLOTS = {
     "work":    ("work",),
 }
 
-# The adjectives of a kind, by rank: size comes before age, and age before colour.
+# Adjectives by rank: size comes before age, and age before colour.
+#             sizes              ages              colours
+OF_PEOPLE  = (("tall", "short"), ("old", "young"))
+OF_ANIMALS = (("small", "big"),  ("old", "young"), ("black", "white", "brown", "grey"))
+OF_THINGS  = (("small", "big"),  ("old", "new"),   ("red", "yellow", "white"))
 ADJECTIVES = {
-    # kind     sizes              ages              colours
-    "person": (("tall", "short"), ("old", "young"), ()),
-    "animal": (("small", "big"),  ("old", "young"), ("black", "white", "brown", "grey")),
-    "bird":   (("small", "big"),  ("old", "young"), ("black", "white", "brown", "grey")),
-    "fruit":  (("small", "big"),  ("old", "new"),   ("red", "yellow", "white")),
-    "flower": (("small", "big"),  ("old", "new"),   ("red", "yellow", "white")),
-    "tool":   (("small", "big"),  ("old", "new"),   ("red", "yellow", "white")),
+    "person": OF_PEOPLE,
+    "animal": OF_ANIMALS,
+    "bird":   OF_ANIMALS,
+    "fruit":  OF_THINGS,
+    "flower": OF_THINGS,
+    "tool":   OF_THINGS,
 }
 # fmt: on
 
@@ -135,7 +138,7 @@ class Verb:
         base: "they chase", "does not chase".
         third: "it chases".
         past: "it chased", "it bit".
-        participle: "it was chased", "it was bitten".
+        participle: "it was chased", "it was bitten"; "" for a verb that is never in the passive.
         agents: who does it; a key of SLOTS.
         patients: to whom it is done; a key of SLOTS.
         agent_state: how the agent is after the event ("tired").
@@ -146,7 +149,7 @@ class Verb:
     base: str
     third: str
     past: str
-    participle: str
+    participle: str = ""
     agents: str = "animate"
     patients: str = "animate"
     agent_state: str = ""
@@ -181,19 +184,19 @@ TRANSFER_VERBS = (
     Verb("sell",  "sells",  "sold",   "sold",     "human",   "human",   preposition="to"),
     Verb("buy",   "buys",   "bought", "bought",   "human",   "human",   preposition="from"),
 )
-HAVE = Verb("have", "has", "had", "had")
+HAVE = Verb("have", "has", "had")
 
 # Moods, and what somebody in this mood does. Somebody who is dirty washes himself or herself.
 MOODS = {
-    # mood          base     third     past      participle
-    "dirty":   Verb("wash",  "washes", "washed", "washed"),
-    "tired":   Verb("sleep", "sleeps", "slept",  "slept"),
-    "hungry":  Verb("eat",   "eats",   "ate",    "eaten"),
-    "afraid":  Verb("hide",  "hides",  "hid",    "hidden"),
-    "thirsty": Verb("drink", "drinks", "drank",  "drunk"),
-    "glad":    Verb("play",  "plays",  "played", "played"),
-    "ill":     Verb("rest",  "rests",  "rested", "rested"),
-    "late":    Verb("run",   "runs",   "ran",    "run"),
+    # mood          base     third     past
+    "dirty":   Verb("wash",  "washes", "washed"),
+    "tired":   Verb("sleep", "sleeps", "slept"),
+    "hungry":  Verb("eat",   "eats",   "ate"),
+    "afraid":  Verb("hide",  "hides",  "hid"),
+    "thirsty": Verb("drink", "drinks", "drank"),
+    "glad":    Verb("play",  "plays",  "played"),
+    "ill":     Verb("rest",  "rests",  "rested"),
+    "late":    Verb("run",   "runs",   "ran"),
 }
 ALL_MOODS = tuple(MOODS)
 
@@ -215,11 +218,11 @@ OPPOSITES = {
 GOOD = ("good", "funny", "lovely", "great")
 BAD = ("bad", "dull", "boring", "awful")
 LIKING = (
-    Verb("like",  "likes",  "liked",   "liked"),
-    Verb("enjoy", "enjoys", "enjoyed", "enjoyed"),
+    Verb("like",  "likes",  "liked"),
+    Verb("enjoy", "enjoys", "enjoyed"),
 )
 HATING = (
-    Verb("hate",  "hates",  "hated",   "hated"),
+    Verb("hate",  "hates",  "hated"),
 )
 
 # "the cat near the dogs": "with" needs somebody, and "in" needs a place.
@@ -342,6 +345,22 @@ def modified_by(entity, meaning):
     return replace(entity, modifier=with_gap)
 
 
+def by_pronoun(entity):
+    """An entity by its pronoun: "it" for "the dog", "they" for "the sailors"."""
+    return replace(entity, as_pronoun=True)
+
+
+def by_kind(entity):
+    """An entity by its kind: "the animal" for "the dog", "the people" for "the sailors"."""
+    kind = MORE_GENERAL.get(entity.noun.kind, entity.noun.kind)
+    return Entity(KIND_NOUNS[kind], entity.is_plural)
+
+
+def all_of(noun, quantifier, modifier=None):
+    """All of a kind, or none: "every cat", "all cats", "no cats in the barn"."""
+    return Entity(noun, quantifier != "every", quantifier, modifier=modifier)
+
+
 def fixed_word(text, is_plural=False):
     """An Entity for the subject of a verb that is always the same word: "who", "nobody", "that"."""
     return Entity(Noun(text, text, ""), is_plural, determiner="")
@@ -457,13 +476,14 @@ def object_phrase(meaning):
 class Parts:
     """The parts of a sentence. A statement and a question put them into different orders.
 
-                   subject     auxiliary   core       rest
-    an event       the dog     did         chase      the cats
-    a state        the cats    were        afraid
+                   subject     auxiliary   negation   core       rest
+    an event       the dog     did         not        chase      the cats
+    a state        the cats    were                   afraid
     """
 
     subject: str
     auxiliary: str
+    negation: str
     core: str
     rest: str
 
@@ -471,32 +491,35 @@ class Parts:
 def parts_of(meaning):
     """The Parts of an event or a state.
 
-    event: "the dog", "did", "chase", "the cats"; state: "the cats", "were", "near", "the dog"
+    event: "the dog", "did", "", "chase", "the cats"
+    state: "the cats", "were", "not", "near", "the dog"
     """
     subject = phrase(meaning.subject)
+    negation = ""
+    if meaning.negated:
+        negation = "not"
     rest = object_phrase(meaning)
     tense_and_number = (meaning.past, meaning.subject.is_plural)
     if isinstance(meaning, State):
-        return Parts(subject, BE[tense_and_number], meaning.predicate, rest)
+        return Parts(subject, BE[tense_and_number], negation, meaning.predicate, rest)
 
     # one more person: "two apples to anna"
     if meaning.partner is not None:
         rest = join(rest, meaning.verb.preposition, phrase(meaning.partner, "object"))
-    return Parts(subject, DO[tense_and_number], meaning.verb.base, rest)
+    return Parts(subject, DO[tense_and_number], negation, meaning.verb.base, rest)
 
 
 def clause(meaning):
     """An event or a state as a statement.
 
-    "the dog chased the cats", "the cats are afraid"
+    "the dog chased the cats", "the dog did not chase the cats", "the cats are afraid"
     """
-    if meaning.negated:
-        return negation(meaning)
-
     parts = parts_of(meaning)
-    if isinstance(meaning, State):
-        return join(parts.subject, parts.auxiliary, parts.core, parts.rest)
-    return join(parts.subject, verb_form(meaning), parts.rest)
+
+    # An event has no auxiliary, except for "did not".
+    if isinstance(meaning, Event) and not meaning.negated:
+        return join(parts.subject, verb_form(meaning), parts.rest)
+    return join(parts.subject, parts.auxiliary, parts.negation, parts.core, parts.rest)
 
 
 def verb_form(event):
@@ -509,15 +532,6 @@ def verb_form(event):
     if event.subject.is_plural:
         return event.verb.base
     return event.verb.third
-
-
-def negation(meaning):
-    """An event or a state as a negated statement.
-
-    "the dog did not chase the cats", "the cats are not afraid"
-    """
-    parts = parts_of(meaning)
-    return join(parts.subject, parts.auxiliary, "not", parts.core, parts.rest)
 
 
 def passive(event):
@@ -565,9 +579,7 @@ def short_answer(meaning):
     "the dog did", "they were not"
     """
     parts = parts_of(meaning)
-    if meaning.negated:
-        return join(parts.subject, parts.auxiliary, "not")
-    return join(parts.subject, parts.auxiliary)
+    return join(parts.subject, parts.auxiliary, parts.negation)
 
 
 def yes_no_answer(meaning):
@@ -575,7 +587,7 @@ def yes_no_answer(meaning):
     yes_or_no = "yes"
     if meaning.negated:
         yes_or_no = "no"
-    return full_stop(f"{yes_or_no} , {short_answer(meaning)}")
+    return join(yes_or_no, ",", short_answer(meaning), ".")
 
 
 def sentence(meaning):
@@ -583,15 +595,7 @@ def sentence(meaning):
 
     "the dog chased the cats .", "the cats are afraid ."
     """
-    return full_stop(clause(meaning))
-
-
-def full_stop(words):
-    """Add a full stop.
-
-    "the dog did" becomes "the dog did .", "they were not" becomes "they were not ."
-    """
-    return join(words, ".")
+    return join(clause(meaning), ".")
 
 
 def spell(text):
@@ -602,26 +606,18 @@ def spell(text):
 # --- What follows from what -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Who is in which state after an event: the cats, "afraid"."""
-
-    who: Entity
-    state: str
-
-
 def outcomes(event):
-    """The states of object and subject after an event. After a negated event, neither is true.
+    """The States of object and subject after an event. After a negated event, neither is true.
 
-    the dog chased the cats: the cats are afraid, and the dog is tired
+    after "the dog chased the cats": "the cats were afraid", "the dog was tired"
     """
     return (
-        Outcome(event.object, event.verb.patient_state),
-        Outcome(event.subject, event.verb.agent_state),
+        State(event.object, event.verb.patient_state, past=event.past),
+        State(event.subject, event.verb.agent_state, past=event.past),
     )
 
 
-def in_mood(who, mood, past, negated, acting):
+def in_mood(who, mood, past, acting, negated=False):
     """A mood, as a State or (acting) as the Event of what somebody does in this mood.
 
     "the cat is tired" or "the cat sleeps"; "the cat is dirty" or "the cat washes itself"
@@ -745,7 +741,7 @@ class Story:
         adjectives = []
         if self.chance(0.25):
             for rank in ADJECTIVES.get(noun.kind, ()):
-                if rank and self.chance(0.5):
+                if self.chance(0.5):
                     adjectives.append(self.pick(rank))
 
         return Entity(noun, is_plural, determiner, tuple(adjectives))
@@ -757,6 +753,10 @@ class Story:
         if self.chance(0.25):
             return "a"
         return "the"
+
+    def new_place(self):
+        """Where somebody is: "in the barn"."""
+        return State(None, "in", Entity(self.new_noun("place")))
 
     def new_entity_near_another(self):
         """Somebody near somebody or something else: "the cat near the dogs".
@@ -770,8 +770,12 @@ class Story:
         prepositions = NEAR_SOMEBODY
         if slot == "thing":
             prepositions = NEAR_THINGS
+        return self.near(subject, other, prepositions)
+
+    def near(self, who, other, prepositions=NEAR_SOMEBODY):
+        """Somebody near somebody else: "the dog near the cats", "the dog with the cats"."""
         place = State(None, self.pick(prepositions), other)
-        return replace(subject, modifier=place)
+        return replace(who, modifier=place)
 
     def new_event(self, **options):
         """Somebody does something to somebody else. The options are those of new_entity."""
@@ -799,7 +803,7 @@ class Story:
             if other is not None and own_pronoun == pronoun_of(other):
                 probability = 0.15
             if self.chance(probability):
-                return replace(entity, as_pronoun=True)
+                return by_pronoun(entity)
 
         # The kind is possible only if the other one is not of this kind.
         noun = entity.noun
@@ -823,10 +827,11 @@ class Story:
         by what somebody in this state does:    "the cat hides" for "the cat is afraid"
         """
         if state in MOODS:
-            return in_mood(who, state, self.past, negated, acting=self.chance(0.3))
+            return in_mood(who, state, self.past, acting=self.chance(0.3), negated=negated)
 
         if state in OPPOSITES and not negated and self.chance(0.2):
-            return State(who, OPPOSITES[state], past=self.past, negated=True)
+            state = OPPOSITES[state]
+            negated = True
         return State(who, state, past=self.past, negated=negated)
 
     def active_or_passive(self, event, passive_probability):
@@ -855,8 +860,8 @@ def consequence_scene(story):
 
     # the two sentences
     first = story.active_or_passive(event, 0.4)
-    who = story.mention_again(outcome.who, other_outcome.who)
-    second = story.describe_state(who, outcome.state, negated)
+    who = story.mention_again(outcome.subject, other_outcome.subject)
+    second = story.describe_state(who, outcome.predicate, negated)
     return sentence(first), sentence(second)
 
 
@@ -871,9 +876,10 @@ def relative_scene(story):
     # what follows: about the subject, or about the object known by an active or a passive
     outcome = story.pick(outcomes(event))
     known_by = event
-    if outcome.who is event.object:
+    if outcome.subject is event.object:
         known_by = story.active_or_passive(event, 0.3)
-    consequence = story.describe_state(modified_by(outcome.who, known_by), outcome.state)
+    who = modified_by(outcome.subject, known_by)
+    consequence = story.describe_state(who, outcome.predicate)
 
     # the event itself, which comes first or second
     plain = story.active_or_passive(event, 0.4)
@@ -896,17 +902,16 @@ def reason_scene(story, event=None):
     if event is None:
         event = story.new_event(definite=True, needs_pronoun=True)
     outcome = story.pick(outcomes(event))
-    who = outcome.who
-    it = replace(who, as_pronoun=True)
+    who = outcome.subject
+    it = by_pronoun(who)
 
     # The agent's state is the reason for the event.
-    if who is event.subject and outcome.state not in EFFECTS_ON_AGENTS:
-        reason = State(it, outcome.state, past=story.past)
-        resolved = State(who, outcome.state, past=story.past)
-        return because(event, reason), sentence(resolved)
+    if who is event.subject and outcome.predicate not in EFFECTS_ON_AGENTS:
+        reason = replace(outcome, subject=it)
+        return because(event, reason), sentence(outcome)
 
     # The event is the reason for the state.
-    effect = story.describe_state(who, outcome.state)
+    effect = story.describe_state(who, outcome.predicate)
     if who is event.subject:
         reason = replace(event, subject=it)
     else:
@@ -920,7 +925,7 @@ def because(effect, reason):
 
     "the fox bit the hen because it was angry .", "the hen was hurt because the fox bit it ."
     """
-    return full_stop(f"{clause(effect)} because {clause(reason)}")
+    return join(clause(effect), "because", clause(reason), ".")
 
 
 def mood_scene(story):
@@ -944,8 +949,8 @@ def mood_scene(story):
 
     # the two sentences: one as a state, the other one as an event
     again = story.mention_again(who, other)
-    first = in_mood(who, mood, story.past, negated, acting)
-    second = in_mood(again, mood, story.past, negated, not acting)
+    first = in_mood(who, mood, story.past, acting, negated)
+    second = in_mood(again, mood, story.past, not acting, negated)
     return sentence(first), sentence(second)
 
 
@@ -1002,10 +1007,9 @@ def binding_scene(story):
 
     # The second sentence is about one of them, named by its noun or by kind and size.
     asked, other = story.pick_two(pair)
-    kind = MORE_GENERAL.get(asked.noun.kind, asked.noun.kind)
     size, colour = asked.adjectives
     by_noun = Entity(asked.noun)
-    by_kind_and_size = Entity(KIND_NOUNS[kind], adjectives=(size,))
+    by_kind_and_size = replace(by_kind(asked), adjectives=(size,))
     who = story.pick((by_noun, by_kind_and_size))
 
     # It has its own colour, and not the other one's.
@@ -1038,14 +1042,11 @@ def opinion_scene(story, bad=None):
     work = story.new_entity("work")
 
     # who likes or hates it
-    person = story.new_entity("human")
-    person_denies = story.chance(0.35)
+    judge = story.new_entity("human")
+    negated = story.chance(0.35)
+    is_turned = negated
     choice = story.pick(("a person", "everybody", "nobody"))
-    if choice == "a person":
-        judge = person
-        negated = person_denies
-        is_turned = person_denies
-    else:
+    if choice != "a person":
         judge = fixed_word(choice)
         negated = False
         is_turned = choice == "nobody"
@@ -1066,8 +1067,8 @@ def opinion_scene(story, bad=None):
     if story.chance(0.3):
         another = story.new_entity("work")
         opposite = replace(judgement, subject=another, negated=not denied)
-        mixed = f"{clause(judgement)} but {short_answer(opposite)}"
-        return full_stop(mixed), sentence(feeling)
+        mixed = join(clause(judgement), "but", short_answer(opposite), ".")
+        return mixed, sentence(feeling)
 
     # both opinions about the same thing, in either order
     if story.chance(0.4):
@@ -1087,15 +1088,14 @@ def kinds_scene(story):
     is_plural = story.chance(0.5)
     first = is_a(noun, noun.kind, is_plural)
 
-    # one step further up: every bird is an animal
     if noun.kind in MORE_GENERAL:
+        # one step further up: every bird is an animal
         second = is_a(KIND_NOUNS[noun.kind], MORE_GENERAL[noun.kind], is_plural)
-        return sentence(first), sentence(second)
-
-    # or what it is not
-    other_kinds = [kind for kind in KIND_NOUNS if kind != noun.kind]
-    wrong_kind = story.pick(other_kinds)
-    second = is_a(noun, wrong_kind, is_plural, negated=True)
+    else:
+        # what it is not
+        other_kinds = [kind for kind in KIND_NOUNS if kind != noun.kind]
+        wrong_kind = story.pick(other_kinds)
+        second = is_a(noun, wrong_kind, is_plural, negated=True)
     return sentence(first), sentence(second)
 
 
@@ -1106,20 +1106,18 @@ def quantity_scene(story):
     no people in the house are ill .    the baker in the house is not ill .
     """
     noun = story.new_noun("animal", "bird", "person")
-    place = State(None, "in", Entity(story.new_noun("place")))
+    place = story.new_place()
     quantifier = story.pick(("every", "all", "no"))
     mood = story.pick(ALL_MOODS)
     acting = story.chance(0.5)
 
     # all of them: "every animal in the barn"
-    is_plural = quantifier != "every"
-    everyone = Entity(KIND_NOUNS[noun.kind], is_plural, quantifier, modifier=place)
-    first = in_mood(everyone, mood, story.past, False, acting)
+    everyone = all_of(KIND_NOUNS[noun.kind], quantifier, place)
+    first = in_mood(everyone, mood, story.past, acting)
 
     # a part of them: "the cats in the barn"
     part = Entity(noun, story.chance(0.5), modifier=place)
-    negated = quantifier == "no"
-    second = in_mood(part, mood, story.past, negated, acting)
+    second = in_mood(part, mood, story.past, acting, negated=quantifier == "no")
     return sentence(first), sentence(second)
 
 
@@ -1144,7 +1142,7 @@ def question_scene(story):
     if form < 0.75:
         who = story.new_entity_near_another()
         mood = story.pick(ALL_MOODS)
-        asked = in_mood(who, mood, story.past, False, acting=story.chance(0.3))
+        asked = in_mood(who, mood, story.past, acting=story.chance(0.3))
     return ask_for_yes_or_no(story, asked)
 
 
@@ -1156,7 +1154,7 @@ def ask_for_subject(story, asked, event):
     """
     question = subject_question(asked)
     if story.chance(0.5):
-        return question, full_stop(short_answer(asked))
+        return question, join(short_answer(asked), ".")
     return question, sentence(event)
 
 

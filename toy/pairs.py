@@ -70,8 +70,9 @@ from toy.language import (
     State,
     Story,
     Verb,
+    all_of,
     binding_scene,
-    full_stop,
+    by_pronoun,
     in_mood,
     join,
     modified_by,
@@ -160,6 +161,12 @@ def fits_both_ways(verb, slot):
     return verb.agents in ("animate", slot) and verb.patients in ("animate", slot)
 
 
+def with_opposite_numbers(story, first, second):
+    """The same two entities, one of them singular and the other one plural."""
+    is_plural = story.chance(0.5)
+    return replace(first, is_plural=is_plural), replace(second, is_plural=not is_plural)
+
+
 def random_of(name):
     """A function that returns random numbers from 0 to below 1, the same ones for the same name."""
     return Random(int.from_bytes(name.encode(), "big")).random
@@ -217,20 +224,18 @@ class Cast:
 
 
 VERBS = {verb.base: verb for verb in EVENT_VERBS}
-FOLLOW = VERBS["follow"]
+
+# In these two verbs, the past and the participle differ: "woke", "woken".
 WAKE = VERBS["wake"]
 BITE = VERBS["bite"]
-FEED = VERBS["feed"]
-WASH = VERBS["wash"]
+PAST_AND_PARTICIPLE = ((WAKE.past, WAKE.participle), (BITE.past, BITE.participle))
 
 
 def draw_cast(story):
     """Draw a Cast: the same draws in the same order, whichever phenomenon comes next."""
     # who does what to whom: one is singular, the other one is plural
     event = reversible_event(story)
-    is_plural = story.chance(0.5)
-    subject = replace(event.subject, is_plural=is_plural)
-    other = replace(event.object, is_plural=not is_plural)
+    subject, other = with_opposite_numbers(story, event.subject, event.object)
     first_form = story.chance(0.5)
 
     # words
@@ -251,10 +256,8 @@ def draw_cast(story):
         washer, neighbour = neighbour, washer
 
     # one adjective per rank: size, age and, not for people, colour
-    ranks = [rank for rank in ADJECTIVES[subject.noun.kind] if rank]
-    adjectives = [story.pick(rank) for rank in ranks]
+    adjectives = [story.pick(rank) for rank in ADJECTIVES[subject.noun.kind]]
 
-    then = story.pick((FOLLOW, WAKE))
     return Cast(
         subject=subject,
         other=other,
@@ -267,7 +270,7 @@ def draw_cast(story):
         neighbour=neighbour,
         size=adjectives[0],
         last_adjective=adjectives[-1],
-        then=then,
+        then=story.pick((VERBS["follow"], WAKE)),
     )
 
 
@@ -278,11 +281,7 @@ def agreement(cast):
     wrong  the dog chase the cats .     the dogs chases the cat .
     """
     verb = cast.verb
-    form = verb.third
-    if cast.subject.is_plural:
-        form = verb.base
-
-    right = full_stop(join(phrase(cast.subject), form, phrase(cast.other)))
+    right = sentence(Event(cast.subject, verb, cast.other))
     return right, trade_places(right, (verb.base, verb.third))
 
 
@@ -293,7 +292,7 @@ def across_preposition(cast):
     wrong  the dog near the cats were tired .    the dogs with the cat was ill .
     """
     subject = join(phrase(cast.subject), cast.preposition, phrase(cast.other))
-    right = full_stop(join(subject, cast.be, cast.mood))
+    right = join(subject, cast.be, cast.mood, ".")
     return right, trade_places(right, ("was", "were"))
 
 
@@ -309,7 +308,7 @@ def across_relative(cast):
         chase = join(phrase(cast.other), cast.verb.past)  # the cats chased
 
     subject = join(cast.subject_that, chase)
-    right = full_stop(join(subject, cast.be, cast.mood))
+    right = join(subject, cast.be, cast.mood, ".")
     return right, trade_places(right, ("was", "were"))
 
 
@@ -322,7 +321,7 @@ def reflexive_agreement(cast):
     who, own_reflexive = cast.washer
     neighbour, other_reflexive = cast.neighbour
 
-    right = full_stop(join(who, cast.preposition, neighbour, "washed", own_reflexive))
+    right = join(who, cast.preposition, neighbour, "washed", own_reflexive, ".")
     return right, trade_places(right, (own_reflexive, other_reflexive))
 
 
@@ -334,7 +333,7 @@ def adjective_order(cast):
     """
     adjectives = (cast.size, cast.last_adjective)
     subject = phrase(replace(cast.subject, adjectives=adjectives))
-    right = full_stop(join(subject, cast.verb.past, phrase(cast.other)))
+    right = join(subject, cast.verb.past, phrase(cast.other), ".")
 
     # Only the subject's adjectives change their order. The object may have one of them, too, and
     # keeps it: "the black small dog chased the small cats".
@@ -354,7 +353,7 @@ def word_order(cast):
     if cast.first_form:
         neighbour = "by"
 
-    right = full_stop(join(phrase(cast.subject), cast.be, participle, "by", phrase(cast.other)))
+    right = join(phrase(cast.subject), cast.be, participle, "by", phrase(cast.other), ".")
     return right, trade_places(right, (participle, neighbour))
 
 
@@ -389,11 +388,9 @@ def auxiliary_form(cast):
 
     # One of the two verbs is negated.
     if cast.first_form:
-        right = join(cast.subject_that, "did not", verb.base, phrase(cast.other), does.past)
+        right = join(cast.subject_that, "did not", verb.base, phrase(cast.other), does.past, ".")
     else:
-        right = join(cast.subject_that, verb.past, phrase(cast.other), "did not", does.base)
-
-    right = full_stop(right)
+        right = join(cast.subject_that, verb.past, phrase(cast.other), "did not", does.base, ".")
     return right, trade_places(right, (verb.base, verb.past), (does.base, does.past))
 
 
@@ -406,20 +403,15 @@ def participle_form(cast):
     right  the dog that woke the cats was bitten by tom .
     wrong  the dog that woken the cats was bit by tom .
     """
-    if cast.first_form:
-        active_verb = BITE
-        passive_verb = WAKE
-    else:
-        active_verb = WAKE
-        passive_verb = BITE
+    active_verb, passive_verb = BITE, WAKE
+    if not cast.first_form:
+        active_verb, passive_verb = WAKE, BITE
 
     subject = join(cast.subject_that, active_verb.past, phrase(cast.other))
-    right = full_stop(join(subject, cast.be, passive_verb.participle, "by", cast.man))
+    right = join(subject, cast.be, passive_verb.participle, "by", cast.man, ".")
 
     # In the wrong sentence, each of the two verbs has its other form.
-    active_forms = (active_verb.past, active_verb.participle)
-    passive_forms = (passive_verb.past, passive_verb.participle)
-    return right, trade_places(right, active_forms, passive_forms)
+    return right, trade_places(right, *PAST_AND_PARTICIPLE)
 
 
 def gap(cast):
@@ -429,7 +421,7 @@ def gap(cast):
     wrong  the dog that the cats chased tom followed .    the dogs that the cat bit paul woke .
     """
     subject = join(cast.subject_that, phrase(cast.other), cast.verb.past)
-    right = full_stop(join(subject, cast.then.past, cast.man))
+    right = join(subject, cast.then.past, cast.man, ".")
     return right, trade_places(right, (cast.then.past, cast.man))
 
 
@@ -460,12 +452,12 @@ class Pair(NamedTuple):
     bad: str
 
 
-def exchange_nouns(text, first, second):
-    """Let the nouns of two entities trade places in a text; their adjectives stay where they are.
+def nouns_of(first, second):
+    """The nouns of two entities. If they trade places, the adjectives stay where they are.
 
     "the small dog chased the cat ." becomes "the small cat chased the dog ."
     """
-    return trade_places(text, (noun_word(first), noun_word(second)))
+    return noun_word(first), noun_word(second)
 
 
 def draw_entity(story, slot, is_plural, adjectives=0):
@@ -477,7 +469,7 @@ def draw_entity(story, slot, is_plural, adjectives=0):
     noun = story.new_noun(*kinds)
 
     # one word of the first rank and one of the last: size and colour; for people, size and age
-    ranks = [rank for rank in ADJECTIVES[noun.kind] if rank]
+    ranks = ADJECTIVES[noun.kind]
     words = (story.pick(ranks[0]), story.pick(ranks[-1]))
     return Entity(noun, is_plural, adjectives=words[:adjectives])
 
@@ -490,9 +482,14 @@ def opposite_numbers(story, slot, adjectives=0):
     return first, second
 
 
-def twins_in_context(context, exchanged_context, good, bad):
-    """Twins: the sentence that is correct in one context is wrong in the other context."""
-    return [Pair(context, good, bad), Pair(exchanged_context, bad, good)]
+def twins_in_context(context, good, *words):
+    """Twins: the sentence that is correct in one context is wrong in the other context.
+
+    The words of each pair in `words` trade places, in the context and in the sentence.
+    """
+    other_context = trade_places(context, *words)
+    bad = trade_places(good, *words)
+    return [Pair(context, good, bad), Pair(other_context, bad, good)]
 
 
 def twins_of_forms(right, forms, first, second):
@@ -509,7 +506,7 @@ def twins_of_forms(right, forms, first, second):
         first, second: the two entities.
     """
     # If only the nouns trade places, the old form has become the wrong one.
-    twin_wrong = exchange_nouns(right, first, second)
+    twin_wrong = trade_places(right, nouns_of(first, second))
     return [
         Pair("", right, trade_places(right, forms)),
         Pair("", trade_places(twin_wrong, forms), twin_wrong),
@@ -530,9 +527,16 @@ def pair_of(phenomenon):
     return make_pair
 
 
+def tell(event, is_passive):
+    """The sentence of an event, in the active or in the passive."""
+    if is_passive:
+        return sentence(passive(event))
+    return sentence(event)
+
+
 def selective_event(story):
     """An event whose roles cannot be exchanged: people feed animals, but animals feed nobody."""
-    verb = story.pick((FEED, WASH, BITE))
+    verb = story.pick((VERBS["feed"], VERBS["wash"], BITE))
     slots = ("human", "beast")
     if verb == BITE:
         slots = ("beast", "human")
@@ -545,50 +549,38 @@ def selective_event(story):
     return Event(agent, verb, patient, story.past)
 
 
-def role_active(story):
-    """Who can do it: people feed and wash animals, and animals bite people.
+def role(is_passive):
+    """The paradigm of who can do it: people feed and wash animals, and animals bite people.
 
-    right  the farmer fed the dog .
-    wrong  the dog fed the farmer .
+    right  the farmer fed the dog .    or, in the passive,    the dog was fed by the farmer .
+    wrong  the dog fed the farmer .                           the farmer was fed by the dog .
     """
-    event = selective_event(story)
-    right = sentence(event)
-    return [Pair("", right, exchange_roles(right, event))]
+
+    def make_pair(story):
+        event = selective_event(story)
+        right = tell(event, is_passive)
+        return [Pair("", right, exchange_roles(right, event))]
+
+    return make_pair
 
 
-def role_passive(story):
-    """The same in the passive.
+def answer(question):
+    """The paradigm of an answer, which keeps the roles of the question: who does it, and to whom.
 
-    right  the dog was fed by the farmer .
-    wrong  the farmer was fed by the dog .
-    """
-    event = selective_event(story)
-    right = sentence(passive(event))
-    return [Pair("", right, exchange_roles(right, event))]
-
-
-def answer_subject(story):
-    """The answer keeps the roles of the question: who does it, and to whom it is done.
-
-    context  who chased the cat ?
+    context  who chased the cat ?    or, about the object,    who did the dog chase ?
     right    the dog chased the cat .
     wrong    the cat chased the dog .
+
+    Args:
+        question: `subject_question` or `object_question`.
     """
-    event = reversible_event(story)
-    right = sentence(event)
-    return [Pair(subject_question(event), right, exchange_roles(right, event))]
 
+    def make_pair(story):
+        event = reversible_event(story)
+        right = sentence(event)
+        return [Pair(question(event), right, exchange_roles(right, event))]
 
-def answer_object(story):
-    """The same after a question about the object.
-
-    context  who did the dog chase ?
-    right    the dog chased the cat .
-    wrong    the cat chased the dog .
-    """
-    event = reversible_event(story)
-    right = sentence(event)
-    return [Pair(object_question(event), right, exchange_roles(right, event))]
+    return make_pair
 
 
 # --- Paradigms: roles, known from the sentence before ---------------------------------------------
@@ -604,17 +596,13 @@ def outcome(is_passive):
 
     def make_twins(story):
         event = reversible_event(story)
-        context = sentence(event)
-        if is_passive:
-            context = sentence(passive(event))
+        context = tell(event, is_passive)
 
         # the state of one of the two, who is mentioned without adjectives
         chosen = story.pick(outcomes(event))
-        who = replace(chosen.who, adjectives=())
-        good = sentence(story.describe_state(who, chosen.state))
-        bad = exchange_nouns(good, event.subject, event.object)
-        exchanged = exchange_nouns(context, event.subject, event.object)
-        return twins_in_context(context, exchanged, good, bad)
+        who = replace(chosen.subject, adjectives=())
+        good = sentence(story.describe_state(who, chosen.predicate))
+        return twins_in_context(context, good, nouns_of(event.subject, event.object))
 
     return make_twins
 
@@ -640,8 +628,7 @@ def transfer(story):
     if verb.preposition == "to":
         owner = partner
     good = sentence(Event(owner, HAVE, Entity(thing.noun, thing.is_plural), story.past))
-    bad = exchange_nouns(good, agent, partner)
-    return twins_in_context(context, exchange_nouns(context, agent, partner), good, bad)
+    return twins_in_context(context, good, nouns_of(agent, partner))
 
 
 def reason(story):
@@ -654,11 +641,11 @@ def reason(story):
     # without adjectives, which would show who is mentioned again
     event = reversible_event(story, needs_pronoun=True)
     subject = replace(event.subject, adjectives=())
-    event = replace(event, subject=subject, object=replace(event.object, adjectives=()))
+    object = replace(event.object, adjectives=())
+    event = replace(event, subject=subject, object=object)
 
     context, good = reason_scene(story, event)
-    bad = exchange_roles(good, event)
-    return twins_in_context(context, exchange_roles(context, event), good, bad)
+    return twins_in_context(context, good, nouns_of(subject, object))
 
 
 def pronoun_number(story):
@@ -673,11 +660,11 @@ def pronoun_number(story):
     event = Event(first, draw_verb(story, "beast"), second, past=True)
     context = sentence(event)
 
-    # the same state of either of the two
-    chosen, other = story.pick_two(outcomes(event))
-    good = sentence(State(replace(chosen.who, as_pronoun=True), chosen.state, past=True))
-    bad = sentence(State(replace(other.who, as_pronoun=True), chosen.state, past=True))
-    return twins_in_context(context, exchange_nouns(context, first, second), good, bad)
+    # the state of one of the two (the other state is drawn, but not used)
+    chosen, _other = story.pick_two(outcomes(event))
+    good = sentence(replace(chosen, subject=by_pronoun(chosen.subject)))
+    nouns = nouns_of(first, second)
+    return twins_in_context(context, good, nouns, ("it", "they"), ("was", "were"))
 
 
 # --- Paradigms: agreement at a distance -----------------------------------------------------------
@@ -710,14 +697,14 @@ def agreement_at(distance):
     def agree(story):
         slot = story.pick(("beast", "human"))
         if distance <= 3:
-            return twins_of_forms(*distractor_after_the_verb(story, slot, distance))
-        return twins_of_forms(*distractor_before_the_verb(story, slot, distance))
+            return distractor_after_the_verb(story, slot, distance)
+        return distractor_before_the_verb(story, slot, distance)
 
     return agree
 
 
 def distractor_after_the_verb(story, slot, distance):
-    """The arguments of `twins_of_forms` for the distances 1, 2 and 3."""
+    """The twins of distance 1, 2 or 3."""
     head, other = opposite_numbers(story, slot)
     event = Event(other, draw_verb(story, slot), head, past=True)
 
@@ -726,13 +713,11 @@ def distractor_after_the_verb(story, slot, distance):
     elif distance == 2:
         mood = story.pick(ONE_WORD_MOODS)
         subject = modified_by(head, passive(event))
-        right = sentence(in_mood(subject, mood, True, False, acting=True))
+        right = sentence(in_mood(subject, mood, past=True, acting=True))
     else:
         name = Entity(story.new_noun("woman", "man"), determiner="")
-        near_name = State(None, story.pick(NEAR_SOMEBODY), name)
-        subject = replace(head, modifier=near_name)
-        right = sentence(passive(replace(event, object=subject)))
-    return right, (BE[True, False], BE[True, True]), head, other
+        right = sentence(passive(replace(event, object=story.near(head, name))))
+    return twins_of_forms(right, ("was", "were"), head, other)
 
 
 # {distance: how many adjectives the last noun before the verb has}, and the same for the noun in
@@ -745,7 +730,7 @@ MIDDLE = {                        8: 0, 9: 0, 10: 1, 11: 1, 12: 2}
 
 
 def distractor_before_the_verb(story, slot, distance):
-    """The arguments of `twins_of_forms` for the distances 4 to 12."""
+    """The twins of a distance from 4 to 12."""
     # the subject, and the last noun before its verb, which has the other number
     head, last = opposite_numbers(story, slot, LAST[distance])
 
@@ -763,7 +748,7 @@ def distractor_before_the_verb(story, slot, distance):
         subject = modified_by(head, Event(head, verb, middle, past=True))
 
     right = sentence(State(subject, story.pick(ALL_MOODS), past=True))
-    return right, (BE[True, False], BE[True, True]), head, last
+    return twins_of_forms(right, ("was", "were"), head, last)
 
 
 # --- Paradigms: reflexives, forms of verbs, properties --------------------------------------------
@@ -802,7 +787,7 @@ def reflexive_relative(story):
 
     event = Event(agent, draw_verb(story, "beast"), patient, past=True)
     subject = modified_by(head, event)
-    right = sentence(in_mood(subject, "dirty", True, False, acting=True))
+    right = sentence(in_mood(subject, "dirty", past=True, acting=True))
     return twins_of_forms(right, ("itself", "themselves"), head, other)
 
 
@@ -832,8 +817,7 @@ def form_in_passive(story):
     for active_verb, passive_verb in ((BITE, WAKE), (WAKE, BITE)):
         known = modified_by(subject, Event(subject, active_verb, other, past=True))
         right = sentence(passive(Event(third, passive_verb, known, past=True)))
-        wrong = trade_places(right, (BITE.past, BITE.participle), (WAKE.past, WAKE.participle))
-        pairs.append(Pair("", right, wrong))
+        pairs.append(Pair("", right, trade_places(right, *PAST_AND_PARTICIPLE)))
     return pairs
 
 
@@ -849,10 +833,7 @@ def properties(story):
     # a  small  grey  cat  and  a  big  white  dog ...
     # 0  1      2     3    4    5  6    7      8
     words = context.split()
-    colours = (words[2], words[7])
-    return twins_in_context(
-        context, trade_places(context, colours), good, trade_places(good, colours)
-    )
+    return twins_in_context(context, good, (words[2], words[7]))
 
 
 # --- Paradigms: words alone -----------------------------------------------------------------------
@@ -880,9 +861,7 @@ def opinions(story):
             opposites.append((liking.third, hating.third))
             opposites.append((liking.past, hating.past))
 
-    return twins_in_context(
-        context, trade_places(context, *opposites), good, trade_places(good, *opposites)
-    )
+    return twins_in_context(context, good, *opposites)
 
 
 def kinds(story):
@@ -894,29 +873,24 @@ def kinds(story):
     """
     # an animal, a person and a place
     is_plural = story.chance(0.5)
-    place = State(None, "in", Entity(story.new_noun("place")))
+    place = story.new_place()
     animal = Entity(story.new_noun("animal"), is_plural, modifier=place)
     person = Entity(story.new_noun("person"), is_plural, modifier=place)
 
     # all animals: "every animal in the barn", "no animals in the barn"
     quantifier = story.pick(("every", "all", "no"))
-    all_plural = quantifier != "every"
-    everyone = Entity(KIND_NOUNS["animal"], all_plural, quantifier, modifier=place)
-    everyone_else = replace(everyone, noun=KIND_NOUNS["person"])
+    everyone = all_of(KIND_NOUNS["animal"], quantifier, place)
+    everyone_else = all_of(KIND_NOUNS["person"], quantifier, place)
 
     # what they do; not "dirty": "every person washes itself", but "the baker washes"
     mood = story.pick(ONE_WORD_MOODS)
     acting = story.chance(0.5)
+    context = sentence(in_mood(everyone, mood, story.past, acting))
+    good = sentence(in_mood(animal, mood, story.past, acting, negated=quantifier == "no"))
 
-    def in_this_mood(who, negated=False):
-        return sentence(in_mood(who, mood, story.past, negated, acting))
-
-    return twins_in_context(
-        in_this_mood(everyone),
-        in_this_mood(everyone_else),
-        in_this_mood(animal, negated=quantifier == "no"),
-        in_this_mood(person, negated=quantifier == "no"),
-    )
+    # "animal" becomes "person", and "cat" becomes "baker"
+    all_nouns = nouns_of(everyone, everyone_else)
+    return twins_in_context(context, good, all_nouns, nouns_of(animal, person))
 
 
 # --- The paradigms --------------------------------------------------------------------------------
@@ -932,11 +906,11 @@ PARADIGMS = {
     "order_of_adjectives":  ("word_order",  pair_of(adjective_order)),
     "filled_gap":           ("word_order",  pair_of(gap)),
 
-    "role_active":          ("roles",       role_active),
-    "role_passive":         ("roles",       role_passive),
+    "role_active":          ("roles",       role(is_passive=False)),
+    "role_passive":         ("roles",       role(is_passive=True)),
 
-    "answer_subject":       ("answers",     answer_subject),
-    "answer_object":        ("answers",     answer_object),
+    "answer_subject":       ("answers",     answer(subject_question)),
+    "answer_object":        ("answers",     answer(object_question)),
 
     "outcome_active":       ("outcomes",    outcome(is_passive=False)),
     "outcome_passive":      ("outcomes",    outcome(is_passive=True)),

@@ -65,15 +65,15 @@ from support.tokenizer import CLS, IGNORED, NEVER_WRITTEN, PAD, SEP
 # As in Vaswani et al. 2017. BERT's are 0.9, 0.999 and 1e-6.
 ADAM = {"betas": (0.9, 0.98), "eps": 1e-8}
 
-# For each kind of pairs: the sizes of the model, its Recipe, and the label smoothing (train_step).
-SIZES = dict(hidden_size=128, heads=4, embedding_size=128)
+# For each kind of pairs: what differs from the tiny BERT (model.SIZES) in the encoder and in the
+# decoder, the Recipe, and the label smoothing (train_step).
 TOY = (
-    dict(layers=2, ffn_size=512, **SIZES),
+    {"layers": 2},
     Recipe(1_000, batch_size=32, seq_len=64, lr=2e-3, warmup_steps=100, dropout=0.0),
     0.0,
 )
 OTHERS = (
-    dict(layers=4, ffn_size=256, **SIZES),
+    {"ffn_size": 256},
     Recipe(4_500, batch_size=128, seq_len=96, lr=3e-3, warmup_steps=400, dropout=0.2),
     0.1,
 )
@@ -296,7 +296,7 @@ def evaluate(trainer, pairs):
     its limit, and without [UNK]).
     """
     model = trainer.model.eval()
-    sums = np.zeros(4)  # loss, labels, right tokens, exact targets
+    sums = torch.zeros(4, dtype=torch.float64)  # loss, labels, right tokens, exact targets
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
         batch = padded_pairs(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
         source, target = (to_device(x, trainer.device) for x in batch)
@@ -309,7 +309,7 @@ def evaluate(trainer, pairs):
         is_label = labels != IGNORED  # (B, N)
         is_right = logits.argmax(dim=-1) == labels  # (B, N), False without a label
         exact = (is_right == is_label).all(dim=1)  # (B,)
-        sums += [loss.item(), is_label.sum().item(), is_right.sum().item(), exact.sum().item()]
+        sums += torch.tensor([loss, is_label.sum(), is_right.sum(), exact.sum()])
     model.train()
 
     # means over all labels, and over all targets
@@ -430,8 +430,9 @@ def train_and_test(args, sets, seed):
 
     # the model, whose initial weights depend on the seed
     torch.manual_seed(step_seed(seed, 0, "weights"))
-    options = dict(max_length=recipe.seq_len, dropout=recipe.dropout)
-    model = Seq2Seq(BertConfig(args.variant, tokenizer.get_vocab_size(), **sizes, **options))
+    options = {**sizes, "max_length": recipe.seq_len, "dropout": recipe.dropout}
+    vocab_size = tokenizer.get_vocab_size()
+    model = Seq2Seq(BertConfig.from_size("tiny", args.variant, vocab_size, **options))
     print(f"{args.variant}: {VARIANTS[args.variant].equation}")
     print(f"  {parameter_count(model):,} parameters, {recipe}")
 
@@ -439,10 +440,9 @@ def train_and_test(args, sets, seed):
     digest = hashlib.sha256(repr(sets).encode()).hexdigest()[:12]
     settings = {
         "task": "translation",
-        "variant": args.variant,
         "data": f"{Path(args.data).stem} {digest}",
+        **asdict(model.config),
         **asdict(recipe),
-        **sizes,
         "smoothing": smoothing,
         "examples": args.examples,
         "pretrain": args.pretrain,

@@ -50,10 +50,9 @@ def record_of_run(folder):
     config = load_config(folder)
     settings = run_settings(folder)
     first, *lines = read_log(folder)
-    steps = [line for line in lines if "tokens" in line]
-    evaluations = [line for line in lines if "held_out_loss" in line]
     if lines[-1]["step"] < settings["steps"]:
         raise UserError(f"{folder} is not finished: the command that started it continues it")
+    steps, last = lines[-2:]  # the last steps, and the evaluation after them
 
     # what was measured with the trained model
     glue = read_results(folder / "glue")
@@ -72,22 +71,22 @@ def record_of_run(folder):
     with torch.device("meta"):
         parameters = parameter_count(BertForMaskedLM(config))
 
-    last = evaluations[-1]
-    seconds = steps[-1]["seconds"]
     return {
         "run": folder.resolve().name,
         "settings": settings,
         "made_by": first["made_by"],
         "continued": [line["made_by"] for line in lines if "made_by" in line],
         "curve": [
-            [line["step"], line["held_out_loss"], line["held_out_accuracy"]] for line in evaluations
+            [line["step"], line["held_out_loss"], line["held_out_accuracy"]]
+            for line in lines
+            if "held_out_loss" in line
         ],
         "result": {
             "loss": last["held_out_loss"],
             "accuracy": last["held_out_accuracy"],
             "parameters": parameters,
-            "tokens_per_second": steps[-1]["tokens"] / seconds,
-            "seconds": seconds,
+            "tokens_per_second": steps["tokens"] / steps["seconds"],
+            "seconds": steps["seconds"],
         },
         "glue": glue,
         "pairs": pairs,
@@ -302,7 +301,7 @@ def measured(records):
 # --- The command line -----------------------------------------------------------------------------
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="A table of runs, or their records.")
     add = parser.add_argument

@@ -13,7 +13,6 @@ first row is `absolute`, or with several units the first of them. Letters as in 
 """
 
 import argparse
-import functools
 import itertools
 import json
 import time
@@ -48,16 +47,16 @@ def median_ratio(values, others):
     return round(float(np.median(np.divide(values, others))), 3)
 
 
-def with_peak(run, device):
-    """Call run(). Returns (its result, how many MiB of tensors were added at its peak).
+def with_peak(device, function, *arguments):
+    """Call a function. Returns (its result, how many MiB of tensors were added at its peak).
 
     The peak is None on other devices than CUDA, where torch does not tell it.
     """
     if device.type != "cuda":
-        return run(), None
+        return function(*arguments), None
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    result = run()
+    result = function(*arguments)
     return result, (torch.cuda.max_memory_allocated(device) - before) / 2**20
 
 
@@ -127,11 +126,17 @@ def step_rows(args, device, dtype):
     first_seconds = {}
     for row in rows:
         variant, unit = row
-        options = {"max_length": recipe.seq_len, "dropout": recipe.dropout}
-        config = BertConfig.from_size(args.size, variant, corpus.vocab_size, **options)
-        given = (config, settings, full_sequences, device, dtype, unit)
+        config = BertConfig.from_size(
+            args.size,
+            variant,
+            corpus.vocab_size,
+            max_length=recipe.seq_len,
+            dropout=recipe.dropout,
+        )
         started = time.perf_counter()
-        trainers[row], peaks[row] = with_peak(functools.partial(start_training, *given), device)
+        trainers[row], peaks[row] = with_peak(
+            device, start_training, config, settings, full_sequences, device, dtype, unit
+        )
         first_seconds[row] = time.perf_counter() - started
 
     # The first batches of the corpus are a warm-up: they have widths that have not occurred before.
@@ -160,7 +165,7 @@ def step_rows(args, device, dtype):
 # --- The command line -----------------------------------------------------------------------------
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="What a training step costs.")
     add = parser.add_argument

@@ -179,21 +179,19 @@ def attention_heads(mixer, x, attention_mask, clipped):
 
 
 def rows_of_terms(mixer, q, k):
-    """The position terms of SelfAttention: a list of (name, belongs_to, has_window, rows).
+    """Yield (name, belongs_to, has_window, rows) of the position terms of SelfAttention.
 
     belongs_to is "query" or "key"; rows are (1, H, N, K), (H, N, K), (H, 1, K), or None if the term
     has none. q, k: (1, H, N, d).
     """
     # DeBERTa makes its rows itself
-    found = []
     if isinstance(mixer, Deberta):
         _, _, query_rows, key_rows, _ = mixer.apply_terms(q, k)
-        found.append(("content_to_position", "query", True, query_rows))
-        found.append(("position_to_content", "key", True, key_rows))
+        yield "content_to_position", "query", True, query_rows
+        yield "position_to_content", "key", True, key_rows
     for name, term in mixer.terms.items():
-        found.append((name, "query", term.has_window, term.query_rows(q)))
-        found.append((name, "key", term.has_window, term.key_rows(k)))
-    return found
+        yield name, "query", term.has_window, term.query_rows(q)
+        yield name, "key", term.has_window, term.key_rows(k)
 
 
 def convolution_heads(mixer, x, attention_mask):
@@ -405,7 +403,7 @@ def serve(runs, port, opens_browser):
 # --- The command line -----------------------------------------------------------------------------
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description='Serve a page, or with "a sentence" write one.')
     add = parser.add_argument
     add("words", nargs="+", type=utf8_text, metavar="RUN", help="one or two folders of pretrain.py")

@@ -453,7 +453,7 @@ OF_DOCS = {
 }
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="Draw a figure of the paper from a run.")
     commands = parser.add_subparsers(dest="figure", required=True)

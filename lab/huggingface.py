@@ -444,7 +444,7 @@ def write_json(path, values):
 COMMANDS = {"import": import_checkpoint, "export": export_run}
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     """The command line's values; .command is "import" or "export"."""
     parser = argparse.ArgumentParser(
         description="Read and write checkpoints of the transformers library."

@@ -154,7 +154,7 @@ class Sequence(NamedTuple):
     sentence: int  # the number of the sentence
 
 
-def sequences_to_score(tokenizer, context, sentence, number, causal=False):
+def sequences_to_score(tokenizer, context, sentence, number, causal):
     """A list of Sequence: for each piece of a sentence, the sequence in which it is masked.
 
     A sequence is [CLS] sentence [SEP], or with a context [CLS] context [SEP] sentence [SEP].
@@ -343,7 +343,7 @@ def print_tables(records, data, compared):
 # --- The command line -----------------------------------------------------------------------------
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     parser = argparse.ArgumentParser(
         description="Minimal pairs: does a pre-trained model prefer the correct sentence?"
     )

@@ -167,14 +167,15 @@ def attention_heads(mixer, x, attention_mask, clipped):
             continue
         rows = rows.reshape(rows.shape[-3:])  # (1, H, N, K), (H, N, K) or (H, 1, K)
         for head, head_rows in zip(heads, rows, strict=True):
-            term = {
-                "name": name,
-                "symbol": SYMBOLS.get(name, ""),
-                "belongs_to": belongs_to,
-                "clipped": clipped and has_window,  # the end numbers hold for all tokens beyond
-                "rows": pack(head_rows),  # (N, K), (1, K), or without a window 2N - 1 columns
-            }
-            head["terms"].append(term)
+            head["terms"].append(
+                {
+                    "name": name,
+                    "symbol": SYMBOLS.get(name, ""),
+                    "belongs_to": belongs_to,
+                    "clipped": clipped and has_window,  # the end numbers hold for all tokens beyond
+                    "rows": pack(head_rows),  # (N, K), (1, K), or without a window 2N - 1 columns
+                }
+            )
     return heads
 
 

@@ -222,9 +222,9 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
     # the sequences of all sentences; those of pair i have the numbers 2 i and 2 i + 1
     sequences = []
     causal = model.config.causal
-    for number, (context, good, bad) in enumerate(pairs):
-        sequences += sequences_to_score(tokenizer, context, good, 2 * number, causal)
-        sequences += sequences_to_score(tokenizer, context, bad, 2 * number + 1, causal)
+    for pair, (context, *good_and_bad) in enumerate(pairs):
+        for number, sentence in enumerate(good_and_bad, 2 * pair):
+            sequences += sequences_to_score(tokenizer, context, sentence, number, causal)
     longest = max(sequences, key=length_of)
     if length_of(longest) > model.config.max_length:
         _, good, _ = pairs[longest.sentence // 2]
@@ -264,8 +264,8 @@ def judge(scores):
 # --- The result of a run --------------------------------------------------------------------------
 
 
-def score_run(folder, paradigms, digest, device):
-    """Score a run on a list of Paradigm. Returns the dictionary that its file has."""
+def score_run(folder, paradigms, device):
+    """Score a run on a list of Paradigm. Returns the list "paradigms" of its file."""
     model, tokenizer = load_run(folder)
     model = model.to(device)
     tokens_per_batch = TOKENS_PER_BATCH.get(device.type, 2048)
@@ -288,12 +288,7 @@ def score_run(folder, paradigms, digest, device):
         )
     if unknown > 0:
         print(f"{folder}: in {unknown:,} pairs, all pieces of a sentence are [UNK]")
-    return {
-        "model": sha256_of(Path(folder, "model.pt"))[:12],
-        "data": digest,
-        "made_by": made_by(device),
-        "paradigms": results,
-    }
+    return results
 
 
 def result_of(folder, name, digest, paradigms, device):
@@ -302,12 +297,18 @@ def result_of(folder, name, digest, paradigms, device):
     A run that was not scored before is scored. name, digest, paradigms: what read_data returns.
     """
     path = Path(folder, "pairs", f"{name}.json")
+    model = sha256_of(Path(folder, "model.pt"))[:12]
     if not path.exists():
-        result = score_run(folder, paradigms, digest, device)
+        result = {
+            "model": model,
+            "data": digest,
+            "made_by": made_by(device),
+            "paradigms": score_run(folder, paradigms, device),
+        }
         write_text(path, json.dumps(result, indent=2) + "\n")
 
     result = read_records(path)
-    if result["model"] != sha256_of(Path(folder, "model.pt"))[:12]:
+    if result["model"] != model:
         raise UserError(f"{path} is of another model than {folder}/model.pt: delete it")
     if result["data"] != digest:
         raise UserError(f"{path} is of other pairs with the same name: delete it")

@@ -26,8 +26,8 @@ The files in results/ hold such records, behind the tables of docs/.
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -96,8 +96,7 @@ def record_of_run(folder):
 # --- What is measured of a run --------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """A column of a table.
 
     Attributes:

@@ -286,8 +286,8 @@ def draw_family():
     """
     figure, axes = load_pyplot().subplots(2, 4, figsize=(10, 5.6))
     for axis, record in zip(axes.T.flat, records_of("family-rows"), strict=True):
-        scores = np.array(record["scores"])  # (H, N, N)
-        image = axis.imshow(scores[0], cmap="PuOr_r", vmin=-5, vmax=5)
+        of_head_1 = record["scores"][0]  # (N, N)
+        image = axis.imshow(of_head_1, cmap="PuOr_r", vmin=-5, vmax=5)
         axis.set_title(f"{record['settings']['variant']}, layer {record['layer']}")
         label_map(axis, record["tokens"])
     label = "added to the score a_ij, minus the mean over j, which the softmax ignores"

@@ -341,8 +341,8 @@ def renumbered(tokenizer):
     if missing:
         raise UserError(f"tokenizer.json has no {', '.join(missing)}")
 
-    others = set(ids) - set(SPECIAL_TOKENS)
-    tokens = [*SPECIAL_TOKENS, *sorted(others, key=ids.get)]
+    # the special tokens, then all others: each one once
+    tokens = list(dict.fromkeys([*SPECIAL_TOKENS, *sorted(ids, key=ids.get)]))
     old_ids = [ids[token] for token in tokens]
 
     # The content of tokenizer.json, as the library writes it today: older files lack entries. Our

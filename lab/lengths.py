@@ -168,12 +168,12 @@ def sequences_of_length(text, N):
         t0 t1 t2 t3 t4 t5 t6 t7   ->   [CLS] t0 t1 t2
                                        [CLS] t3 t4 t5
     """
-    # the tokens that fill sequences: no other token is scored
+    # unfold leaves out the tokens that do not fill a sequence: none of them is scored
     text_width = N - 1  # tokens of the text in a sequence, without [CLS]
-    width = text.labels.shape[1]
-    used = width - width % text_width
-    masked_ids = text.masked_ids[:, :used].reshape(-1, text_width)  # (sequences, N - 1)
-    labels = text.labels[:, :used].reshape(-1, text_width)  # (sequences, N - 1)
+    masked_ids = text.masked_ids.unfold(1, text_width, text_width)  # (stretches, parts, N - 1)
+    labels = text.labels.unfold(1, text_width, text_width)  # (stretches, parts, N - 1)
+    masked_ids = masked_ids.flatten(0, 1)  # (sequences, N - 1)
+    labels = labels.flatten(0, 1)  # (sequences, N - 1)
 
     # [CLS] in front of every sequence
     return HeldOutText(F.pad(masked_ids, (1, 0), value=CLS), F.pad(labels, (1, 0), value=IGNORED))

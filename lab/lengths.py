@@ -55,7 +55,7 @@ from torch.nn import functional as F
 
 from attention import VARIANTS
 from data import mask_tokens, next_tokens, prepare_corpus
-from lab.report import length_measure, print_table
+from lab.report import check_new, length_measure, print_table
 from model import load_config, load_run
 from pretrain import add_device, add_text, evaluate
 from support.commands import UserError, number, run_command
@@ -228,8 +228,7 @@ def main(arguments=None):
     device, _ = choose_device(args.device, "fp32")
 
     # What can be wrong is checked before the work.
-    if args.out is not None and args.out.exists():
-        raise UserError(f"{args.out} is there already: name a new file")
+    check_new(args.out)
     seq_len = max(load_config(folder).max_length for folder in args.runs)
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
     runs = [Run(folder, run_settings(folder), []) for folder in args.runs]

@@ -32,10 +32,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from glue import read_results
+from glue import origin_of, read_results
 from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
-from support.files import sha256_of
 from support.runs import Run, group_runs, read_log, read_records, run_settings, write_records
 from support.statistics import INTERVAL_NOTE, difference, mean_and_standard_error
 
@@ -64,7 +63,7 @@ def record_of_run(folder):
         result = read_records(path)
         models.append(result["model"])
         pairs[path.stem] = result["paradigms"]
-    if set(models) - {sha256_of(folder / "model.pt")[:12]}:
+    if set(models) - {origin_of(folder)["model"]}:
         raise UserError(f"{folder} has results of an earlier model in glue/ or pairs/: delete them")
 
     # On the device "meta", a model has shapes but no numbers: enough to count its parameters.
@@ -310,16 +309,21 @@ def parse_arguments(arguments):
     return parser.parse_args(arguments)
 
 
+def check_new(path):
+    """UserError if --out names a file that is there. None: it was not given."""
+    if path is not None and path.exists():
+        raise UserError(f"{path} is there already: name a new file")
+
+
 def main(arguments=None):
     """Print a table of runs, or write their records."""
     args = parse_arguments(arguments)
+    check_new(args.out)
     records = []
     for path in args.runs:
         records += [record_of_run(path)] if path.is_dir() else read_records(path)
 
     if args.out is not None:
-        if args.out.exists():
-            raise UserError(f"{args.out} is there already: name a new file")
         write_records(args.out, records)
         return
 

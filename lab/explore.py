@@ -145,7 +145,7 @@ def describe_layer(model, ids, layer):
     return {
         "heads": heads,
         "can_switch": not isinstance(mixer, Deberta | ConvBert),  # their terms are always there
-        "notes": notes_on(model, mixer, layer, heads),
+        "notes": list(notes_on(model, mixer, layer, heads)),
     }
 
 
@@ -196,9 +196,9 @@ def rows_of_terms(mixer, q, k):
 
 
 def convolution_heads(mixer, x, attention_mask):
-    """For each convolution head: its row, or the row of each token; the page takes the softmax.
+    """Yield each convolution head: its row, or the row of each token; the page takes the softmax.
 
-    An empty list if the mixer has no such rows.
+    There are none if the mixer has no such rows.
     """
     # (H, N, K), or (H, 1, K) if all tokens have the same row
     of_tokens = token_rows(mixer, x, attention_mask)  # (1, H, N, K) or None
@@ -210,25 +210,22 @@ def convolution_heads(mixer, x, attention_mask):
         name = "fixed"
         rows_of_heads = of_head[:, None]  # (H, K) -> (H, 1, K)
     else:
-        return []
+        return
 
     # A kernel with dilation D has its weights D tokens apart.
     dilation = getattr(mixer, "dilation", 1)
     symbol = CONVOLUTIONS.get(type(mixer).__name__, "")
-    heads = []
     for rows in rows_of_heads:
         term = {"name": name, "symbol": symbol, "rows": pack(rows)}  # (N, K) or (1, K)
-        heads.append({"kind": "convolution", "dilation": dilation, "terms": [term]})
-    return heads
+        yield {"kind": "convolution", "dilation": dilation, "terms": [term]}
 
 
 def notes_on(model, mixer, layer, heads):
-    """Sentences about what a layer does that the maps of the page do not show."""
-    notes = []
+    """Yield sentences about what a layer does that the maps of the page do not show."""
     if not heads:
-        notes.append(f"{type(mixer).__name__} has neither attention nor kernels to draw a map of.")
+        yield f"{type(mixer).__name__} has neither attention nor kernels to draw a map of."
     if model.bert.embeddings.position is not None:
-        notes.append(
+        yield (
             "This model adds a vector for each absolute position to the embeddings. It is in the "
             "content term."
         )
@@ -236,18 +233,17 @@ def notes_on(model, mixer, layer, heads):
     # what is not a term of its own in the score, or computed before the queries, keys and values
     for name, term in getattr(mixer, "terms", {}).items():
         if term.value_table() is not None:
-            notes.append(
+            yield (
                 f"The term {name} adds a vector to the values. It is not part of the score, so the "
                 "page does not show it."
             )
         if name != "content" and type(term).queries_and_keys is not Term.queries_and_keys:
-            notes.append(f"The term {name} changes the content term: positions are part of it.")
+            yield f"The term {name} changes the content term: positions are part of it."
     for what in depthwise_convolutions(mixer):
-        notes.append(
+        yield (
             f"There is also a depthwise convolution {what}, which is not shown here: "
             f"python -m lab.figures depthwise RUN --layer {layer} draws it."
         )
-    return notes
 
 
 def pack(numbers):

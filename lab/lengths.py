@@ -191,18 +191,15 @@ def loss_of_text(model, text, N, device):
 
 
 def measure_run(folder, text, lengths, device):
-    """[[N, loss], ...] of a run at all lengths that it can read."""
+    """Yield [N, loss] of a run at all lengths that it can read."""
     model, _ = load_run(folder)
     model = model.to(device)
     config = model.config
-
-    losses = []
     for N in lengths:
         if VARIANTS[config.variant].absolute and N > config.max_length:
             print(f"{folder} cannot read {N:,} tokens: it has {config.max_length} positions")
         else:
-            losses.append([N, loss_of_text(model, text, N, device)])
-    return losses
+            yield [N, loss_of_text(model, text, N, device)]
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -244,7 +241,7 @@ def main(arguments=None):
 
     records = []
     for run in runs:
-        losses = measure_run(run.folder, text, lengths, device)
+        losses = list(measure_run(run.folder, text, lengths, device))
         print(f"{run.folder}  {losses}", flush=True)
         records.append(
             {

@@ -176,8 +176,7 @@ def train_pieces(forms, max_pieces):
     pieces = level_and_round(pieces)
 
     # Step 4: sort. Single characters come first, so that none of them is cut off at the end.
-    pieces.sort(key=rank_of_piece)
-    return pieces[:max_pieces]
+    return sorted(pieces, key=rank_of_piece)[:max_pieces]
 
 
 def training_lines(forms):
@@ -204,7 +203,7 @@ def training_lines(forms):
 
 
 def level_and_round(pieces):
-    """Give all characters that are too rare to be pieces the same log-probability: the lowest.
+    """Yield the pieces. Characters that are too rare to be pieces all have the lowest probability.
 
     All log-probabilities are rounded to three digits after the point.
 
@@ -224,12 +223,10 @@ def level_and_round(pieces):
     limit = lowest + 1e-4 * characters
 
     # Give all of them the lowest log-probability, and round.
-    leveled = []
     for piece, log_probability in pieces:
         if len(piece) == 1 and log_probability < limit:
             log_probability = lowest
-        leveled.append((piece, round(log_probability, 3)))
-    return leveled
+        yield piece, round(log_probability, 3)
 
 
 def rank_of_piece(piece_and_log_probability):

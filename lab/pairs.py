@@ -88,9 +88,10 @@ def read_data(data, cache_dir):
     data: "toy", "blimp" or a folder. Built-in pairs do not change: their digest is None.
     """
     if data == "toy":
-        paradigms = []
-        for name, (phenomenon, _) in toy.pairs.PARADIGMS.items():
-            paradigms.append(Paradigm(name, phenomenon, toy.pairs.zero_shot_pairs(name)))
+        paradigms = [
+            Paradigm(name, phenomenon, toy.pairs.zero_shot_pairs(name))
+            for name, (phenomenon, _) in toy.pairs.PARADIGMS.items()
+        ]
         return data, None, paradigms
 
     # In the archive of BLiMP, the files are in a folder.

@@ -158,8 +158,7 @@ def check_same(folder, saved, here):
 
     changed = [name for name in here["code"] if saved["code"].get(name) != here["code"][name]]
     if changed:
-        files = ", ".join(changed)
-        raise UserError(f"{folder} was trained before {files} was changed: {advice}")
+        raise UserError(f"{folder} was trained before {', '.join(changed)} was changed: {advice}")
 
 
 def differences(there, here, except_for=()):

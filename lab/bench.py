@@ -116,9 +116,10 @@ def step_rows(args, device, dtype):
     full_sequences = FullSequences(corpus.vocab_size, recipe.seq_len)
 
     # what is compared
-    rows = list(itertools.product(args.variant, args.unit))
+    variants = args.variant
     if len(args.unit) == 1:
-        rows = list(dict.fromkeys([("absolute", *args.unit), *rows]))
+        variants = dict.fromkeys(["absolute", *variants])
+    rows = list(itertools.product(variants, args.unit))
 
     # the first steps of each row
     trainers = {}
@@ -145,8 +146,8 @@ def step_rows(args, device, dtype):
     full_times = times_of_steps(trainers, full_sequences, args.rounds, device)
 
     # the real tokens of the same batches of the corpus
-    batches = [corpus.batch(0, step, args.batch_size) for step in range(args.rounds)]
-    tokens = [(batch != PAD).sum() for batch in batches]
+    steps = range(args.rounds)
+    tokens = [(corpus.batch(0, step, args.batch_size) != PAD).sum() for step in steps]
 
     for row in rows:
         variant, unit = row

@@ -159,7 +159,7 @@ def attention_heads(mixer, x, attention_mask, clipped):
         terms = rows_of_terms(mixer, q, k)
         q, k, *_ = mixer.apply_terms(q, k)
 
-    content = q[0] @ k[0].transpose(-1, -2) / math.sqrt(q.shape[-1])  # (H, N, N)
+    content = q[0] @ k[0].mT / math.sqrt(q.shape[-1])  # (H, N, N)
     heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
     for name, belongs_to, has_window, rows in terms:
         # terms without rows add to the values, or only change the content term

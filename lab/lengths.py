@@ -193,7 +193,7 @@ def loss_of_text(model, text, N, device):
 def measure_run(folder, text, lengths, device):
     """Yield [N, loss] of a run at all lengths that it can read."""
     model, _ = load_run(folder)
-    model = model.to(device)
+    model.to(device)
     config = model.config
     for N in lengths:
         if VARIANTS[config.variant].absolute and N > config.max_length:

@@ -241,30 +241,26 @@ def judge(scores):
 
 
 def score_run(folder, paradigms, device):
-    """Score a run on a list of Paradigm. Returns the list "paradigms" of its file."""
+    """Score a run on a list of Paradigm. Yields the entries of "paradigms" in its file."""
     model, tokenizer = load_run(folder)
-    model = model.to(device)
+    model.to(device)
     tokens_per_batch = TOKENS_PER_BATCH.get(device.type, 2048)
 
     # the scores of the good and the bad sentences of each paradigm, and what they say
-    results = []
     unknown = 0
     for name, phenomenon, pairs in tqdm(paradigms, desc=str(folder), unit="paradigm", disable=None):
         scores = score_pairs(model, tokenizer, pairs, tokens_per_batch)
         for _, *sentences in pairs:
             if any(is_unknown(tokenizer, sentence) for sentence in sentences):
                 unknown += 1
-        results.append(
-            {
-                "paradigm": name,
-                "phenomenon": phenomenon,
-                "pairs": len(pairs),
-                "scores": {"pll": judge(scores)},
-            }
-        )
-    if unknown > 0:
+        yield {
+            "paradigm": name,
+            "phenomenon": phenomenon,
+            "pairs": len(pairs),
+            "scores": {"pll": judge(scores)},
+        }
+    if unknown:
         print(f"{folder}: in {unknown:,} pairs, all pieces of a sentence are [UNK]")
-    return results
 
 
 def result_of(folder, name, digest, paradigms, device):
@@ -279,7 +275,7 @@ def result_of(folder, name, digest, paradigms, device):
             "model": model,
             "data": digest,
             "made_by": made_by(device),
-            "paradigms": score_run(folder, paradigms, device),
+            "paradigms": list(score_run(folder, paradigms, device)),
         }
         write_text(path, json.dumps(result, indent=2) + "\n")
 
@@ -312,7 +308,7 @@ def print_tables(records, data, compared):
     # a row per phenomenon, a column per variant
     rows = list(zip(*table_rows(records, measures, compared), strict=True))
     note = "accuracy in per cent, mean and standard error over the runs of a variant"
-    if compared is not None:
+    if compared:
         note = INTERVAL_NOTE
     print(*markdown(rows), "", note, sep="\n")
 

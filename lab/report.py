@@ -55,15 +55,15 @@ def record_of_run(folder):
 
     # what was measured with the trained model
     glue = read_results(folder / "glue")
-    models = [result["settings"]["model"] for result in glue]
+    models = {result["settings"]["model"] for result in glue}
     for result in glue:
         del result["log"]  # the curve of its loss
     pairs = {}
     for path in sorted((folder / "pairs").glob("*.json")):
         result = read_records(path)
-        models.append(result["model"])
+        models.add(result["model"])
         pairs[path.stem] = result["paradigms"]
-    if set(models) - {origin_of(folder)["model"]}:
+    if models - {origin_of(folder)["model"]}:
         raise UserError(f"{folder} has results of an earlier model in glue/ or pairs/: delete them")
 
     # On the device "meta", a model has shapes but no numbers: enough to count its parameters.
@@ -248,13 +248,13 @@ def table_rows(records, measures, compared=None):
 
     compared: two variants. Then the table has only these, and their difference.
     """
-    if compared is not None:
+    if compared:
         records = of_variants(records, compared)
     check(records)
     rows = [["variant", *[measure.title for measure in measures]]]
     for variant in dict.fromkeys(record["settings"]["variant"] for record in records):
         rows.append([variant, *[cell(records, variant, measure) for measure in measures]])
-    if compared is not None:
+    if compared:
         rows.append(difference_row(records, measures, compared))
     return rows
 

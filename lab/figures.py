@@ -85,7 +85,7 @@ def relative_axis(axis, model, weights, clipped=False):
     left, right = ("≤", "≥") if clipped else ("", "+")
     labels = {0: f"{left}{-own}", weights - 1: f"{right}{weights - 1 - own}"}
     labels[own] = "0"  # in a causal model, this is also the right end
-    axis.set_xticks(list(labels), labels.values())
+    axis.set_xticks(list(labels), list(labels.values()))
     axis.set_xlabel("r = j - i (tokens)")
 
 

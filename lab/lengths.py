@@ -42,7 +42,7 @@ A model with a vector per position (absolute, convbert) cannot read sequences th
 its table of vectors: these lengths are left out, and a line says so. All other models read every
 length. The losses are computed in float32 on every device.
 
-Letters as in attention.py; a batch has M scored tokens, and the vocabulary V.
+Letters as in attention.py.
 """
 
 import argparse

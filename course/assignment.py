@@ -8,6 +8,7 @@ A test whose name contains NO_LOOP is a condition: it says nothing about the num
 points, but if it fails, half of the points are lost.
 """
 
+import sys
 from typing import NamedTuple
 
 
@@ -107,4 +108,4 @@ def pytest_command(functions):
     for function in functions:
         files += [f"tests/science/{file}" for file in function.files]
         words += function.words
-    return ["python", "-m", "pytest", "-q", *dict.fromkeys(files), "-k", " or ".join(words)]
+    return [sys.executable, "-m", "pytest", "-q", *dict.fromkeys(files), "-k", " or ".join(words)]

@@ -13,7 +13,6 @@ first row is `absolute`, or with several units the first of them. Letters as in 
 """
 
 import argparse
-import functools
 import itertools
 import json
 import time
@@ -48,16 +47,16 @@ def median_ratio(values, others):
     return round(float(np.median(np.divide(values, others))), 3)
 
 
-def with_peak(run, device):
-    """Call run(). Returns (its result, how many MiB of tensors were added at its peak).
+def with_peak(device, function, *arguments):
+    """Call a function. Returns (its result, how many MiB of tensors were added at its peak).
 
     The peak is None on other devices than CUDA, where torch does not tell it.
     """
     if device.type != "cuda":
-        return run(), None
+        return function(*arguments), None
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    result = run()
+    result = function(*arguments)
     return result, (torch.cuda.max_memory_allocated(device) - before) / 2**20
 
 
@@ -117,9 +116,10 @@ def step_rows(args, device, dtype):
     full_sequences = FullSequences(corpus.vocab_size, recipe.seq_len)
 
     # what is compared
-    rows = list(itertools.product(args.variant, args.unit))
+    variants = args.variant
     if len(args.unit) == 1:
-        rows = list(dict.fromkeys([("absolute", *args.unit), *rows]))
+        variants = dict.fromkeys(["absolute", *variants])
+    rows = list(itertools.product(variants, args.unit))
 
     # the first steps of each row
     trainers = {}
@@ -127,11 +127,17 @@ def step_rows(args, device, dtype):
     first_seconds = {}
     for row in rows:
         variant, unit = row
-        options = {"max_length": recipe.seq_len, "dropout": recipe.dropout}
-        config = BertConfig.from_size(args.size, variant, corpus.vocab_size, **options)
-        given = (config, settings, full_sequences, device, dtype, unit)
+        config = BertConfig.from_size(
+            args.size,
+            variant,
+            corpus.vocab_size,
+            max_length=recipe.seq_len,
+            dropout=recipe.dropout,
+        )
         started = time.perf_counter()
-        trainers[row], peaks[row] = with_peak(functools.partial(start_training, *given), device)
+        trainers[row], peaks[row] = with_peak(
+            device, start_training, config, settings, full_sequences, device, dtype, unit
+        )
         first_seconds[row] = time.perf_counter() - started
 
     # The first batches of the corpus are a warm-up: they have widths that have not occurred before.
@@ -140,8 +146,8 @@ def step_rows(args, device, dtype):
     full_times = times_of_steps(trainers, full_sequences, args.rounds, device)
 
     # the real tokens of the same batches of the corpus
-    batches = [corpus.batch(0, step, args.batch_size) for step in range(args.rounds)]
-    tokens = [(batch != PAD).sum() for batch in batches]
+    steps = range(args.rounds)
+    tokens = [(corpus.batch(0, step, args.batch_size) != PAD).sum() for step in steps]
 
     for row in rows:
         variant, unit = row
@@ -160,7 +166,7 @@ def step_rows(args, device, dtype):
 # --- The command line -----------------------------------------------------------------------------
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="What a training step costs.")
     add = parser.add_argument

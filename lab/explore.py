@@ -145,7 +145,7 @@ def describe_layer(model, ids, layer):
     return {
         "heads": heads,
         "can_switch": not isinstance(mixer, Deberta | ConvBert),  # their terms are always there
-        "notes": notes_on(model, mixer, layer, heads),
+        "notes": list(notes_on(model, mixer, layer, heads)),
     }
 
 
@@ -159,7 +159,7 @@ def attention_heads(mixer, x, attention_mask, clipped):
         terms = rows_of_terms(mixer, q, k)
         q, k, *_ = mixer.apply_terms(q, k)
 
-    content = q[0] @ k[0].transpose(-1, -2) / math.sqrt(q.shape[-1])  # (H, N, N)
+    content = q[0] @ k[0].mT / math.sqrt(q.shape[-1])  # (H, N, N)
     heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
     for name, belongs_to, has_window, rows in terms:
         # terms without rows add to the values, or only change the content term
@@ -167,39 +167,38 @@ def attention_heads(mixer, x, attention_mask, clipped):
             continue
         rows = rows.reshape(rows.shape[-3:])  # (1, H, N, K), (H, N, K) or (H, 1, K)
         for head, head_rows in zip(heads, rows, strict=True):
-            term = {
-                "name": name,
-                "symbol": SYMBOLS.get(name, ""),
-                "belongs_to": belongs_to,
-                "clipped": clipped and has_window,  # the end numbers hold for all tokens beyond
-                "rows": pack(head_rows),  # (N, K), (1, K), or without a window 2N - 1 columns
-            }
-            head["terms"].append(term)
+            head["terms"].append(
+                {
+                    "name": name,
+                    "symbol": SYMBOLS.get(name, ""),
+                    "belongs_to": belongs_to,
+                    "clipped": clipped and has_window,  # the end numbers hold for all tokens beyond
+                    "rows": pack(head_rows),  # (N, K), (1, K), or without a window 2N - 1 columns
+                }
+            )
     return heads
 
 
 def rows_of_terms(mixer, q, k):
-    """The position terms of SelfAttention: a list of (name, belongs_to, has_window, rows).
+    """Yield (name, belongs_to, has_window, rows) of the position terms of SelfAttention.
 
     belongs_to is "query" or "key"; rows are (1, H, N, K), (H, N, K), (H, 1, K), or None if the term
     has none. q, k: (1, H, N, d).
     """
     # DeBERTa makes its rows itself
-    found = []
     if isinstance(mixer, Deberta):
         _, _, query_rows, key_rows, _ = mixer.apply_terms(q, k)
-        found.append(("content_to_position", "query", True, query_rows))
-        found.append(("position_to_content", "key", True, key_rows))
+        yield "content_to_position", "query", True, query_rows
+        yield "position_to_content", "key", True, key_rows
     for name, term in mixer.terms.items():
-        found.append((name, "query", term.has_window, term.query_rows(q)))
-        found.append((name, "key", term.has_window, term.key_rows(k)))
-    return found
+        yield name, "query", term.has_window, term.query_rows(q)
+        yield name, "key", term.has_window, term.key_rows(k)
 
 
 def convolution_heads(mixer, x, attention_mask):
-    """For each convolution head: its row, or the row of each token; the page takes the softmax.
+    """Yield each convolution head: its row, or the row of each token; the page takes the softmax.
 
-    An empty list if the mixer has no such rows.
+    There are none if the mixer has no such rows.
     """
     # (H, N, K), or (H, 1, K) if all tokens have the same row
     of_tokens = token_rows(mixer, x, attention_mask)  # (1, H, N, K) or None
@@ -211,25 +210,22 @@ def convolution_heads(mixer, x, attention_mask):
         name = "fixed"
         rows_of_heads = of_head[:, None]  # (H, K) -> (H, 1, K)
     else:
-        return []
+        return
 
     # A kernel with dilation D has its weights D tokens apart.
     dilation = getattr(mixer, "dilation", 1)
     symbol = CONVOLUTIONS.get(type(mixer).__name__, "")
-    heads = []
     for rows in rows_of_heads:
         term = {"name": name, "symbol": symbol, "rows": pack(rows)}  # (N, K) or (1, K)
-        heads.append({"kind": "convolution", "dilation": dilation, "terms": [term]})
-    return heads
+        yield {"kind": "convolution", "dilation": dilation, "terms": [term]}
 
 
 def notes_on(model, mixer, layer, heads):
-    """Sentences about what a layer does that the maps of the page do not show."""
-    notes = []
+    """Yield sentences about what a layer does that the maps of the page do not show."""
     if not heads:
-        notes.append(f"{type(mixer).__name__} has neither attention nor kernels to draw a map of.")
+        yield f"{type(mixer).__name__} has neither attention nor kernels to draw a map of."
     if model.bert.embeddings.position is not None:
-        notes.append(
+        yield (
             "This model adds a vector for each absolute position to the embeddings. It is in the "
             "content term."
         )
@@ -237,18 +233,17 @@ def notes_on(model, mixer, layer, heads):
     # what is not a term of its own in the score, or computed before the queries, keys and values
     for name, term in getattr(mixer, "terms", {}).items():
         if term.value_table() is not None:
-            notes.append(
+            yield (
                 f"The term {name} adds a vector to the values. It is not part of the score, so the "
                 "page does not show it."
             )
         if name != "content" and type(term).queries_and_keys is not Term.queries_and_keys:
-            notes.append(f"The term {name} changes the content term: positions are part of it.")
+            yield f"The term {name} changes the content term: positions are part of it."
     for what in depthwise_convolutions(mixer):
-        notes.append(
+        yield (
             f"There is also a depthwise convolution {what}, which is not shown here: "
             f"python -m lab.figures depthwise RUN --layer {layer} draws it."
         )
-    return notes
 
 
 def pack(numbers):
@@ -405,7 +400,7 @@ def serve(runs, port, opens_browser):
 # --- The command line -----------------------------------------------------------------------------
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description='Serve a page, or with "a sentence" write one.')
     add = parser.add_argument
     add("words", nargs="+", type=utf8_text, metavar="RUN", help="one or two folders of pretrain.py")

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-from lab import report
 from lab.look import (
     attention_map,
     depthwise_kernels,
@@ -29,11 +28,12 @@ from lab.look import (
     fixed_kernels,
     is_clipped,
 )
+from lab.report import BLIMP, LOSS, ROOT, TOY_PAIRS, glue_measure, of_variants, values_of
 from model import load_run
 from support.commands import UserError, positive_int, run_command, utf8_text
 from support.runs import read_log, read_records
 
-DOCS = report.ROOT / "docs"
+DOCS = ROOT / "docs"
 
 # Colours that colour-blind readers can tell apart: these, and those of the lines (load_pyplot).
 BLUE = "#0072B2"
@@ -91,8 +91,9 @@ def relative_axis(axis, model, weights, clipped=False):
 
 def label_map(axis, pieces):
     """The pieces of a sentence at two sides of a map: lines are queries, columns are keys."""
-    axis.set_xticks(range(len(pieces)), pieces, rotation=90)
-    axis.set_yticks(range(len(pieces)), pieces)
+    places = range(len(pieces))
+    axis.set_xticks(places, pieces, rotation=90)
+    axis.set_yticks(places, pieces)
 
 
 # --- The figures: each function gets a model and the options, and returns a figure ----------------
@@ -220,7 +221,7 @@ def draw_lines(lines, x_label):
 
 def records_of(file):
     """The records of a file in results/."""
-    return read_records(report.ROOT / "results" / f"{file}.jsonl")
+    return read_records(ROOT / "results" / f"{file}.jsonl")
 
 
 def draw_runs():
@@ -231,13 +232,13 @@ def draw_runs():
 
     # (language, its records, measure)
     panels = [
-        ("toy language", toy, report.LOSS),
-        ("toy language", toy, report.TOY_PAIRS),
-        ("toy language", toy, report.glue_measure("toy score")),
-        ("English", english, report.LOSS),
-        ("English", english, report.BLIMP),
-        ("English", english, report.glue_measure("CoLA", "cola")),
-        ("English", english, report.glue_measure("SST-2", "sst-2")),
+        ("toy language", toy, LOSS),
+        ("toy language", toy, TOY_PAIRS),
+        ("toy language", toy, glue_measure("toy score")),
+        ("English", english, LOSS),
+        ("English", english, BLIMP),
+        ("English", english, glue_measure("CoLA", "cola")),
+        ("English", english, glue_measure("SST-2", "sst-2")),
     ]
 
     # the name of a variant is its place on the y axis
@@ -246,7 +247,7 @@ def draw_runs():
         axis.set_title(f"{language}:\n{measure.title}")
         axis.grid(axis="y", linewidth=0.3)
         for variant in dict.fromkeys(record["settings"]["variant"] for record in records):
-            values = report.values_of(records, variant, measure)
+            values = values_of(records, variant, measure)
             axis.plot(values, [variant] * len(values), ".", color=BLUE, alpha=0.7)
     axes[0].invert_yaxis()  # in the order of the tables, from top to bottom
     return figure
@@ -254,7 +255,7 @@ def draw_runs():
 
 def draw_curves(file, key, variants, x_label):
     """The losses of some variants in a file of results/, of every run."""
-    records = report.of_variants(records_of(file), variants)
+    records = of_variants(records_of(file), variants)
     return draw_lines([(record["settings"]["variant"], record[key]) for record in records], x_label)
 
 
@@ -286,8 +287,8 @@ def draw_family():
     """
     figure, axes = load_pyplot().subplots(2, 4, figsize=(10, 5.6))
     for axis, record in zip(axes.T.flat, records_of("family-rows"), strict=True):
-        scores = np.array(record["scores"])  # (H, N, N)
-        image = axis.imshow(scores[0], cmap="PuOr_r", vmin=-5, vmax=5)
+        of_head_1 = record["scores"][0]  # (N, N)
+        image = axis.imshow(of_head_1, cmap="PuOr_r", vmin=-5, vmax=5)
         axis.set_title(f"{record['settings']['variant']}, layer {record['layer']}")
         label_map(axis, record["tokens"])
     label = "added to the score a_ij, minus the mean over j, which the softmax ignores"
@@ -453,7 +454,7 @@ OF_DOCS = {
 }
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="Draw a figure of the paper from a run.")
     commands = parser.add_subparsers(dest="figure", required=True)

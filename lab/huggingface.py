@@ -114,7 +114,7 @@ def import_checkpoint(folder, run):
     """Write the run of a published checkpoint. Returns lines for the user."""
     values = read_json(folder / "config.json")
     kind = check_kind(values)
-    tensors = with_new_names(read_tensors(folder), kind)
+    tensors = dict(with_new_names(read_tensors(folder), kind))
     if kind == "convbert":
         tensors = join_convbert(tensors)
     tokenizer, old_ids = renumbered(read_tokenizer(folder / "tokenizer.json"))
@@ -140,8 +140,7 @@ def import_checkpoint(folder, run):
     with new_folder(run) as temporary:
         save_run(temporary, model, tokenizer)
         if not with_head:
-            weights = {x: y for x, y in model.state_dict().items() if x.startswith("bert.")}
-            save_checkpoint(temporary / "model.pt", weights)
+            save_checkpoint(temporary / "model.pt", model.bert.state_dict(prefix="bert."))
     return [f"{run}: {variant}, from {kind}", *notes]
 
 
@@ -231,21 +230,19 @@ def import_safetensors():
 
 
 def with_new_names(tensors, kind):
-    """The tensors under the names that transformers gives them today.
+    """Yield (name, tensor): the tensors under the names that transformers gives them today.
 
     LayerNorm.gamma, LayerNorm.beta     ->  LayerNorm.weight, LayerNorm.bias (older files)
     encoder.layer.0. ...                ->  bert.encoder.layer.0. ... (files of an encoder)
     module.bert. ..., _orig_mod.bert.   ->  bert. ... (saved from a wrapped or a compiled model)
     """
-    renamed = {}
     for name, tensor in tensors.items():
         name = re.sub(r"^(module\.|_orig_mod\.)+", "", name)
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
         if name.startswith(("embeddings", "encoder.", "pooler.")):
             name = f"{kind}.{name}"
-        renamed[name] = tensor
-    return renamed
+        yield name, tensor
 
 
 def join_convbert(tensors):
@@ -341,8 +338,8 @@ def renumbered(tokenizer):
     if missing:
         raise UserError(f"tokenizer.json has no {', '.join(missing)}")
 
-    others = set(ids) - set(SPECIAL_TOKENS)
-    tokens = [*SPECIAL_TOKENS, *sorted(others, key=ids.get)]
+    # the special tokens, then all others: each one once
+    tokens = list(dict.fromkeys([*SPECIAL_TOKENS, *sorted(ids, key=ids.get)]))
     old_ids = [ids[token] for token in tokens]
 
     # The content of tokenizer.json, as the library writes it today: older files lack entries. Our
@@ -375,24 +372,26 @@ def export_run(run, folder):
     if config.causal or config.variant not in ("absolute", "none"):
         raise UserError("only `absolute` and `none` can be exported, and no causal model")
 
-    # `none` has no positions: vectors of 0 add nothing
-    weights = model.state_dict()
-    weights.setdefault(POSITION, torch.zeros(config.max_length, config.embedding_size))
-
-    # the published names, and what they are called together
+    # all weights, or those of the encoder, and what transformers calls such a model
     kind = "bert" if config.embedding_size == config.hidden_size else "electra"
-    tensors = {published_name(name, kind): tensor for name, tensor in weights.items()}
+    weights = model.state_dict()
     architecture = f"{kind.title()}ForMaskedLM"
     if not has_head(load_checkpoint(run / "model.pt")):
-        tensors = {name: x for name, x in tensors.items() if name.startswith(f"{kind}.")}
+        weights = model.bert.state_dict(prefix="bert.")
         architecture = f"{kind.title()}Model"
+
+    # `none` has no positions: vectors of 0 add nothing
+    weights.setdefault(POSITION, torch.zeros(config.max_length, config.embedding_size))
+    tensors = {published_name(name, kind): tensor for name, tensor in weights.items()}
 
     safetensors = import_safetensors()
     with new_folder(folder) as temporary:
+        # not save_file, whose file only its owner can read
         content = safetensors.save(tensors, metadata={"format": "pt"})
         (temporary / "model.safetensors").write_bytes(content)
         write_json(temporary / "config.json", published_config(config, kind, architecture))
-        write_text(temporary / "tokenizer.json", published_tokenizer(tokenizer).to_str())
+        add_special_tokens(tokenizer)
+        write_text(temporary / "tokenizer.json", tokenizer.to_str())
         write_json(temporary / "tokenizer_config.json", tokenizer_settings(config))
     return [f"{folder}: {architecture}, from {config.variant}"]
 
@@ -412,15 +411,13 @@ def published_config(config, kind, architecture):
     }
 
 
-def published_tokenizer(tokenizer):
-    """A copy of a run's tokenizer that adds [CLS] and [SEP], as those of transformers do."""
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.post_processor = processors.TemplateProcessing(
+def add_special_tokens(tokenizer):
+    """Make a tokenizer add [CLS] and [SEP], as those of transformers do."""
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
     )
-    return copy
 
 
 def tokenizer_settings(config):
@@ -444,7 +441,7 @@ def write_json(path, values):
 COMMANDS = {"import": import_checkpoint, "export": export_run}
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     """The command line's values; .command is "import" or "export"."""
     parser = argparse.ArgumentParser(
         description="Read and write checkpoints of the transformers library."

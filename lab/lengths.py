@@ -42,7 +42,7 @@ A model with a vector per position (absolute, convbert) cannot read sequences th
 its table of vectors: these lengths are left out, and a line says so. All other models read every
 length. The losses are computed in float32 on every device.
 
-Letters as in attention.py; a batch has M scored tokens, and the vocabulary V.
+Letters as in attention.py.
 """
 
 import argparse
@@ -55,9 +55,9 @@ from torch.nn import functional as F
 
 from attention import VARIANTS
 from data import mask_tokens, next_tokens, prepare_corpus
-from lab.report import length_measure, print_table
+from lab.report import check_new, length_measure, print_table
 from model import load_config, load_run
-from pretrain import add_device, add_text
+from pretrain import add_device, add_text, evaluate
 from support.commands import UserError, number, run_command
 from support.devices import choose_device
 from support.runs import Run, group_runs, made_by, run_settings, write_records
@@ -72,10 +72,15 @@ MARGIN = 8  # tokens between a scored token and the ends of its sequence: the wi
 
 
 class HeldOutText(NamedTuple):
-    """Stretches of held-out text with masks; a line of a tensor is a stretch."""
+    """Held-out text with masks; a line of a tensor is a stretch, or a sequence of N tokens."""
 
-    masked_ids: torch.Tensor  # (stretches, longest - 1), what the model gets
+    masked_ids: torch.Tensor  # (stretches, longest - 1) or (sequences, N), what the model gets
     labels: torch.Tensor  # the masked tokens that are scored, -100 elsewhere
+
+    def held_out_batches(self, batch_size, causal):
+        """(masked_ids, labels), (B, N) each, for pretrain.evaluate; the labels know `causal`."""
+        parts = self.masked_ids.split(batch_size), self.labels.split(batch_size)
+        return zip(*parts, strict=True)
 
 
 def held_out_stretches(corpus, longest):
@@ -155,7 +160,7 @@ def scored_positions(width, lengths):
 
 
 def sequences_of_length(text, N):
-    """The text in sequences of N tokens: (masked_ids, labels), (sequences, N) each.
+    """The text in sequences of N tokens, as a HeldOutText.
 
     Example: a stretch of 8 tokens in sequences of N = 4. The last two tokens do not fill a
     sequence.
@@ -163,56 +168,44 @@ def sequences_of_length(text, N):
         t0 t1 t2 t3 t4 t5 t6 t7   ->   [CLS] t0 t1 t2
                                        [CLS] t3 t4 t5
     """
-    # the tokens that fill sequences: no other token is scored
+    # unfold leaves out the tokens that do not fill a sequence: none of them is scored
     text_width = N - 1  # tokens of the text in a sequence, without [CLS]
-    width = text.labels.shape[1]
-    used = width - width % text_width
-    masked_ids = text.masked_ids[:, :used].reshape(-1, text_width)  # (sequences, N - 1)
-    labels = text.labels[:, :used].reshape(-1, text_width)  # (sequences, N - 1)
+    masked_ids = text.masked_ids.unfold(1, text_width, text_width)  # (stretches, parts, N - 1)
+    labels = text.labels.unfold(1, text_width, text_width)  # (stretches, parts, N - 1)
+    masked_ids = masked_ids.flatten(0, 1)  # (sequences, N - 1)
+    labels = labels.flatten(0, 1)  # (sequences, N - 1)
 
     # [CLS] in front of every sequence
-    return F.pad(masked_ids, (1, 0), value=CLS), F.pad(labels, (1, 0), value=IGNORED)
+    return HeldOutText(F.pad(masked_ids, (1, 0), value=CLS), F.pad(labels, (1, 0), value=IGNORED))
 
 
 # --- The loss -------------------------------------------------------------------------------------
 
 
-@torch.inference_mode()
 def loss_of_text(model, text, N, device):
     """The mean loss in nats over all scored tokens, in sequences of N tokens."""
-    masked_ids, labels = sequences_of_length(text, N)
+    sequences = sequences_of_length(text, N)
     batch_size = max(1, TOKENS_PER_BATCH // N)
-    total = 0.0
-    count = 0
-    batches = zip(masked_ids.split(batch_size), labels.split(batch_size), strict=True)
-    for batch_ids, batch_labels in batches:
-        batch_ids = batch_ids.to(device)  # (B, N)
-        batch_labels = batch_labels.to(device)  # (B, N)
-        logits, targets = model(batch_ids, labels=batch_labels)  # (M, V), (M,)
-        total += F.cross_entropy(logits, targets, reduction="sum").item()
-        count += len(targets)
-    return total / count
+    loss, _ = evaluate(model, sequences, batch_size, device, torch.float32)
+    return loss
 
 
 def measure_run(folder, text, lengths, device):
-    """[[N, loss], ...] of a run at all lengths that it can read."""
+    """Yield [N, loss] of a run at all lengths that it can read."""
     model, _ = load_run(folder)
-    model = model.to(device)
+    model.to(device)
     config = model.config
-
-    losses = []
     for N in lengths:
         if VARIANTS[config.variant].absolute and N > config.max_length:
             print(f"{folder} cannot read {N:,} tokens: it has {config.max_length} positions")
         else:
-            losses.append([N, loss_of_text(model, text, N, device)])
-    return losses
+            yield [N, loss_of_text(model, text, N, device)]
 
 
 # --- The command line -----------------------------------------------------------------------------
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     parser = argparse.ArgumentParser(
         description="Held-out loss by length: how well does a model predict in longer sequences?"
     )
@@ -232,8 +225,7 @@ def main(arguments=None):
     device, _ = choose_device(args.device, "fp32")
 
     # What can be wrong is checked before the work.
-    if args.out is not None and args.out.exists():
-        raise UserError(f"{args.out} is there already: name a new file")
+    check_new(args.out)
     seq_len = max(load_config(folder).max_length for folder in args.runs)
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
     runs = [Run(folder, run_settings(folder), []) for folder in args.runs]
@@ -249,7 +241,7 @@ def main(arguments=None):
 
     records = []
     for run in runs:
-        losses = measure_run(run.folder, text, lengths, device)
+        losses = list(measure_run(run.folder, text, lengths, device))
         print(f"{run.folder}  {losses}", flush=True)
         records.append(
             {

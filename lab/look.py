@@ -50,9 +50,8 @@ def encode_sentence(model, tokenizer, sentence):
 
 def mixer_of(model, layer):
     """The mixer of a layer."""
-    layers = model.config.layers
-    if layer > layers:
-        raise UserError(f"there is no layer {layer}: the model has {layers}")
+    if layer > model.config.layers:
+        raise UserError(f"there is no layer {layer}: the model has {model.config.layers}")
     return model.bert.layers[layer - 1].mixer
 
 
@@ -126,11 +125,10 @@ def attention_map(model, ids, layer, with_content=True):
     all terms except the content.
     """
     mixer = mixer_of(model, layer)
-    variant = model.config.variant
     if not isinstance(mixer, SelfAttention):
         raise UserError(
-            f"layer {layer} of {variant} is a {type(mixer).__name__}, and this map needs "
-            "self-attention in all heads; python -m lab.explore shows every layer"
+            f"layer {layer} of {model.config.variant} is a {type(mixer).__name__}, and this map "
+            "needs self-attention in all heads; python -m lab.explore shows every layer"
         )
 
     # the queries, the keys and their rows, as the mixer computes them
@@ -141,7 +139,7 @@ def attention_map(model, ids, layer, with_content=True):
     # without the content term: 0 . k_j = 0
     if not with_content:
         if query_rows is None and key_rows is None:
-            raise UserError(f"{variant} adds no position terms to the content term")
+            raise UserError(f"{model.config.variant} adds no position terms to the content term")
         q = torch.zeros_like(q)
 
     # with the identity as values, the output is the weights themselves
@@ -197,11 +195,11 @@ def depthwise_convolutions(mixer):
         "key.depthwise": "for the key",
         "value.depthwise": "for the value",
     }
-    found = {}
-    for path, module in mixer.named_modules():
-        if isinstance(module, DepthwiseConvolution):
-            found[names.get(path, path)] = module
-    return found
+    return {
+        names.get(path, path): module
+        for path, module in mixer.named_modules()
+        if isinstance(module, DepthwiseConvolution)
+    }
 
 
 # --- Kernels --------------------------------------------------------------------------------------

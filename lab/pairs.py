@@ -34,7 +34,6 @@ A paradigm is a set of pairs of one kind; several paradigms test one phenomenon.
 
 import argparse
 import hashlib
-import itertools
 import json
 import zipfile
 from pathlib import Path
@@ -46,6 +45,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 import toy.pairs
+from data import next_tokens
 from lab.report import markdown, pairs_measure, table_rows
 from model import load_config, load_run
 from pretrain import add_device
@@ -88,9 +88,10 @@ def read_data(data, cache_dir):
     data: "toy", "blimp" or a folder. Built-in pairs do not change: their digest is None.
     """
     if data == "toy":
-        paradigms = []
-        for name, (phenomenon, _) in toy.pairs.PARADIGMS.items():
-            paradigms.append(Paradigm(name, phenomenon, toy.pairs.zero_shot_pairs(name)))
+        paradigms = [
+            Paradigm(name, phenomenon, toy.pairs.zero_shot_pairs(name))
+            for name, (phenomenon, _) in toy.pairs.PARADIGMS.items()
+        ]
         return data, None, paradigms
 
     # In the archive of BLiMP, the files are in a folder.
@@ -146,16 +147,8 @@ def read_folder(folder):
 # --- Scores ---------------------------------------------------------------------------------------
 
 
-class Sequence(NamedTuple):
-    """A sequence of token ids, and what the model has to predict in it."""
-
-    ids: list
-    labels: list  # the piece to predict at each place, -100 where there is none
-    sentence: int  # the number of the sentence
-
-
-def sequences_to_score(tokenizer, context, sentence, number, causal=False):
-    """A list of Sequence: for each piece of a sentence, the sequence in which it is masked.
+def sequences_to_score(tokenizer, context, sentence, causal):
+    """(ids, labels), (n, N) each: for each piece of a sentence, the sequence in which it is masked.
 
     A sequence is [CLS] sentence [SEP], or with a context [CLS] context [SEP] sentence [SEP].
     Example with the pieces "the dog slept", and M for [MASK]:
@@ -168,45 +161,22 @@ def sequences_to_score(tokenizer, context, sentence, number, causal=False):
     causal: one sequence without a mask. Each piece, and [SEP], is predicted from the one before it:
 
         [CLS] the dog slept [SEP]     the dog slept [SEP] .
-
-    number: of the sentence.
     """
     before = [CLS]
     if context:
         before += [*tokenizer.encode(context, add_special_tokens=False).ids, SEP]
     pieces = tokenizer.encode(sentence, add_special_tokens=False).ids
-    ids = [*before, *pieces, SEP]
+    ids = torch.tensor([[*before, *pieces, SEP]])  # (1, N)
 
+    # the first label is that of the token before the sentence
     if causal:
-        ignored = [IGNORED] * (len(before) - 1)
-        return [Sequence(ids, [*ignored, *pieces, SEP, IGNORED], number)]
+        labels = next_tokens(ids)  # (1, N)
+        labels[:, : len(before) - 1] = IGNORED
+        return ids, labels
 
-    # a copy for each piece of the sentence
-    sequences = []
-    for place, piece in enumerate(pieces, len(before)):
-        masked = ids.copy()
-        masked[place] = MASK
-        labels = [IGNORED] * len(ids)
-        labels[place] = piece
-        sequences.append(Sequence(masked, labels, number))
-    return sequences
-
-
-def length_of(sequence):
-    return len(sequence.ids)
-
-
-def batches_of(sequences, tokens_per_batch):
-    """Yield the sequences in batches (lists) of equal length, so there is no padding.
-
-    A batch has at most tokens_per_batch tokens, but at least one sequence.
-    """
-    sequences = sorted(sequences, key=length_of)  # groupby joins only neighbours
-    for length, group in itertools.groupby(sequences, length_of):
-        group = list(group)
-        size = max(tokens_per_batch // length, 1)
-        for start in range(0, len(group), size):
-            yield group[start : start + size]
+    # a sequence for each piece of the sentence: its line of the identity is True at its place
+    is_masked = torch.eye(ids.shape[1], dtype=torch.bool)[len(before) : -1]  # (n, N)
+    return ids.masked_fill(is_masked, MASK), ids.masked_fill(~is_masked, IGNORED)
 
 
 @torch.inference_mode()
@@ -217,33 +187,39 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
         model: a BertForMaskedLM in evaluation mode, in float32.
         tokenizer: of the model.
         pairs: list of (context, good, bad).
-        tokens_per_batch: the largest number of tokens in a batch.
+        tokens_per_batch: the largest number of tokens in a batch; it has at least one sequence.
     """
-    # the sequences of all sentences; those of pair i have the numbers 2 i and 2 i + 1
-    sequences = []
-    causal = model.config.causal
-    for number, (context, good, bad) in enumerate(pairs):
-        sequences += sequences_to_score(tokenizer, context, good, 2 * number, causal)
-        sequences += sequences_to_score(tokenizer, context, bad, 2 * number + 1, causal)
-    longest = max(sequences, key=length_of)
-    if length_of(longest) > model.config.max_length:
-        _, good, _ = pairs[longest.sentence // 2]
-        raise UserError(f"the pair {good!r} is longer than {model.config.max_length} tokens")
+    # The sequences of all sentences, by their length N: so there is no padding. The sentences of
+    # pair i have the numbers 2 i and 2 i + 1.
+    by_length = {}
+    for pair, (context, *good_and_bad) in enumerate(pairs):
+        for number, sentence in enumerate(good_and_bad, 2 * pair):
+            ids, labels = sequences_to_score(tokenizer, context, sentence, model.config.causal)
+            n, N = ids.shape
+            if N > model.config.max_length:
+                raise UserError(
+                    f"the pair {good_and_bad[0]!r} is longer than {model.config.max_length} tokens"
+                )
+            by_length.setdefault(N, []).append((ids, labels, torch.full((n,), number)))
 
     device = model.bias.device
     sums = torch.zeros(2 * len(pairs), dtype=torch.float64)
-    for batch in batches_of(sequences, tokens_per_batch):
-        ids = torch.tensor([sequence.ids for sequence in batch])  # (B, N)
-        labels = torch.tensor([sequence.labels for sequence in batch])  # (B, N)
+    for N, parts in sorted(by_length.items()):
+        size = max(tokens_per_batch // N, 1)
+        ids, labels, numbers = [
+            torch.cat(tensors).split(size) for tensors in zip(*parts, strict=True)
+        ]
+        for batch_ids, batch_labels, sentences in zip(ids, labels, numbers, strict=True):
+            # log p of the M pieces to predict
+            logits, targets = model(
+                batch_ids.to(device), labels=batch_labels.to(device)
+            )  # (M, V), (M,)
+            loss = F.cross_entropy(logits, targets, reduction="none")  # (M,)
 
-        # log p of the M pieces to predict
-        logits, targets = model(ids.to(device), labels=labels.to(device))  # (M, V), (M,)
-        loss = F.cross_entropy(logits, targets, reduction="none")  # (M,)
-
-        # Add it to its sentence, in float64, which Apple's GPU does not have.
-        sentences = torch.tensor([sequence.sentence for sequence in batch])  # (B,)
-        sentences = sentences.repeat_interleave((labels != IGNORED).sum(dim=1))  # (M,)
-        sums.index_add_(0, sentences, -loss.cpu().double())
+            # Add it to its sentence, in float64, which Apple's GPU does not have.
+            predicted = (batch_labels != IGNORED).sum(dim=1)  # (B,)
+            sentences = sentences.repeat_interleave(predicted)  # (B,) -> (M,)
+            sums.index_add_(0, sentences, -loss.cpu().double())
     return sums.view(-1, 2).numpy()  # (2 * pairs,) -> (pairs, 2)
 
 
@@ -264,36 +240,27 @@ def judge(scores):
 # --- The result of a run --------------------------------------------------------------------------
 
 
-def score_run(folder, paradigms, digest, device):
-    """Score a run on a list of Paradigm. Returns the dictionary that its file has."""
+def score_run(folder, paradigms, device):
+    """Score a run on a list of Paradigm. Yields the entries of "paradigms" in its file."""
     model, tokenizer = load_run(folder)
-    model = model.to(device)
+    model.to(device)
     tokens_per_batch = TOKENS_PER_BATCH.get(device.type, 2048)
 
     # the scores of the good and the bad sentences of each paradigm, and what they say
-    results = []
     unknown = 0
     for name, phenomenon, pairs in tqdm(paradigms, desc=str(folder), unit="paradigm", disable=None):
         scores = score_pairs(model, tokenizer, pairs, tokens_per_batch)
         for _, *sentences in pairs:
             if any(is_unknown(tokenizer, sentence) for sentence in sentences):
                 unknown += 1
-        results.append(
-            {
-                "paradigm": name,
-                "phenomenon": phenomenon,
-                "pairs": len(pairs),
-                "scores": {"pll": judge(scores)},
-            }
-        )
-    if unknown > 0:
+        yield {
+            "paradigm": name,
+            "phenomenon": phenomenon,
+            "pairs": len(pairs),
+            "scores": {"pll": judge(scores)},
+        }
+    if unknown:
         print(f"{folder}: in {unknown:,} pairs, all pieces of a sentence are [UNK]")
-    return {
-        "model": sha256_of(Path(folder, "model.pt"))[:12],
-        "data": digest,
-        "made_by": made_by(device),
-        "paradigms": results,
-    }
 
 
 def result_of(folder, name, digest, paradigms, device):
@@ -302,12 +269,18 @@ def result_of(folder, name, digest, paradigms, device):
     A run that was not scored before is scored. name, digest, paradigms: what read_data returns.
     """
     path = Path(folder, "pairs", f"{name}.json")
+    model = sha256_of(Path(folder, "model.pt"))[:12]
     if not path.exists():
-        result = score_run(folder, paradigms, digest, device)
+        result = {
+            "model": model,
+            "data": digest,
+            "made_by": made_by(device),
+            "paradigms": list(score_run(folder, paradigms, device)),
+        }
         write_text(path, json.dumps(result, indent=2) + "\n")
 
     result = read_records(path)
-    if result["model"] != sha256_of(Path(folder, "model.pt"))[:12]:
+    if result["model"] != model:
         raise UserError(f"{path} is of another model than {folder}/model.pt: delete it")
     if result["data"] != digest:
         raise UserError(f"{path} is of other pairs with the same name: delete it")
@@ -335,7 +308,7 @@ def print_tables(records, data, compared):
     # a row per phenomenon, a column per variant
     rows = list(zip(*table_rows(records, measures, compared), strict=True))
     note = "accuracy in per cent, mean and standard error over the runs of a variant"
-    if compared is not None:
+    if compared:
         note = INTERVAL_NOTE
     print(*markdown(rows), "", note, sep="\n")
 
@@ -343,7 +316,7 @@ def print_tables(records, data, compared):
 # --- The command line -----------------------------------------------------------------------------
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     parser = argparse.ArgumentParser(
         description="Minimal pairs: does a pre-trained model prefer the correct sentence?"
     )

@@ -26,16 +26,15 @@ The files in results/ hold such records, behind the tables of docs/.
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from glue import read_results
+from glue import origin_of, read_results
 from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
-from support.files import sha256_of
 from support.runs import Run, group_runs, read_log, read_records, run_settings, write_records
 from support.statistics import INTERVAL_NOTE, difference, mean_and_standard_error
 
@@ -50,44 +49,43 @@ def record_of_run(folder):
     config = load_config(folder)
     settings = run_settings(folder)
     first, *lines = read_log(folder)
-    steps = [line for line in lines if "tokens" in line]
-    evaluations = [line for line in lines if "held_out_loss" in line]
     if lines[-1]["step"] < settings["steps"]:
         raise UserError(f"{folder} is not finished: the command that started it continues it")
+    steps, last = lines[-2:]  # the last steps, and the evaluation after them
 
     # what was measured with the trained model
     glue = read_results(folder / "glue")
-    models = [result["settings"]["model"] for result in glue]
+    models = {result["settings"]["model"] for result in glue}
     for result in glue:
         del result["log"]  # the curve of its loss
     pairs = {}
     for path in sorted((folder / "pairs").glob("*.json")):
         result = read_records(path)
-        models.append(result["model"])
+        models.add(result["model"])
         pairs[path.stem] = result["paradigms"]
-    if set(models) - {sha256_of(folder / "model.pt")[:12]}:
+    if models - {origin_of(folder)["model"]}:
         raise UserError(f"{folder} has results of an earlier model in glue/ or pairs/: delete them")
 
     # On the device "meta", a model has shapes but no numbers: enough to count its parameters.
     with torch.device("meta"):
         parameters = parameter_count(BertForMaskedLM(config))
 
-    last = evaluations[-1]
-    seconds = steps[-1]["seconds"]
     return {
         "run": folder.resolve().name,
         "settings": settings,
         "made_by": first["made_by"],
         "continued": [line["made_by"] for line in lines if "made_by" in line],
         "curve": [
-            [line["step"], line["held_out_loss"], line["held_out_accuracy"]] for line in evaluations
+            [line["step"], line["held_out_loss"], line["held_out_accuracy"]]
+            for line in lines
+            if "held_out_loss" in line
         ],
         "result": {
             "loss": last["held_out_loss"],
             "accuracy": last["held_out_accuracy"],
             "parameters": parameters,
-            "tokens_per_second": steps[-1]["tokens"] / seconds,
-            "seconds": seconds,
+            "tokens_per_second": steps["tokens"] / steps["seconds"],
+            "seconds": steps["seconds"],
         },
         "glue": glue,
         "pairs": pairs,
@@ -97,8 +95,7 @@ def record_of_run(folder):
 # --- What is measured of a run --------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """A column of a table.
 
     Attributes:
@@ -251,13 +248,13 @@ def table_rows(records, measures, compared=None):
 
     compared: two variants. Then the table has only these, and their difference.
     """
-    if compared is not None:
+    if compared:
         records = of_variants(records, compared)
     check(records)
     rows = [["variant", *[measure.title for measure in measures]]]
     for variant in dict.fromkeys(record["settings"]["variant"] for record in records):
         rows.append([variant, *[cell(records, variant, measure) for measure in measures]])
-    if compared is not None:
+    if compared:
         rows.append(difference_row(records, measures, compared))
     return rows
 
@@ -302,7 +299,7 @@ def measured(records):
 # --- The command line -----------------------------------------------------------------------------
 
 
-def parse_arguments(arguments=None):
+def parse_arguments(arguments):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="A table of runs, or their records.")
     add = parser.add_argument
@@ -312,16 +309,21 @@ def parse_arguments(arguments=None):
     return parser.parse_args(arguments)
 
 
+def check_new(path):
+    """UserError if --out names a file that is there. None: it was not given."""
+    if path is not None and path.exists():
+        raise UserError(f"{path} is there already: name a new file")
+
+
 def main(arguments=None):
     """Print a table of runs, or write their records."""
     args = parse_arguments(arguments)
+    check_new(args.out)
     records = []
     for path in args.runs:
         records += [record_of_run(path)] if path.is_dir() else read_records(path)
 
     if args.out is not None:
-        if args.out.exists():
-            raise UserError(f"{args.out} is there already: name a new file")
         write_records(args.out, records)
         return
 

@@ -47,7 +47,6 @@ def write_records(path, records):
 
 def read_records(path):
     """The records of a .jsonl file, a list; of a .json file, its value."""
-    path = Path(path)
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         return json.loads(text)
@@ -111,10 +110,8 @@ def commit():
 
     A copy of the project inside another repository has no .git of its own: None, too.
     """
-    if not (ROOT / ".git").exists():
-        return None
     try:
-        command = "git describe --always --dirty"
+        command = "git --git-dir=.git describe --always --dirty"
         done = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True)
     except OSError:
         return None
@@ -161,8 +158,7 @@ def check_same(folder, saved, here):
 
     changed = [name for name in here["code"] if saved["code"].get(name) != here["code"][name]]
     if changed:
-        files = ", ".join(changed)
-        raise UserError(f"{folder} was trained before {files} was changed: {advice}")
+        raise UserError(f"{folder} was trained before {', '.join(changed)} was changed: {advice}")
 
 
 def differences(there, here, except_for=()):

@@ -121,10 +121,10 @@ def count_forms(tokenizer, sample):
 
     # Words longer than LONGEST_WORD are left out: most are addresses. But in a language without
     # spaces between words, they are the text: then they stay, and are cut.
-    long_words = {word: count for word, count in words.items() if len(word) > LONGEST_WORD}
-    characters = sum(len(word) * count for word, count in words.items())
-    in_long_words = sum(len(word) * count for word, count in long_words.items())
-    if in_long_words <= LONG_SHARE * characters:
+    characters = {word: len(word) * count for word, count in words.items()}
+    long_words = [word for word in words if len(word) > LONGEST_WORD]
+    in_long_words = sum(characters[word] for word in long_words)
+    if in_long_words <= LONG_SHARE * sum(characters.values()):
         for word in long_words:
             del words[word]
 
@@ -173,12 +173,10 @@ def train_pieces(forms, max_pieces):
     # Step 3: make the log-probabilities the same in all runs. Two things differ from run to run:
     # which rare character gets which of the lowest ones, and the last digits of all of them,
     # because the trainer adds numbers in another order.
-    pieces = level_rare_characters(pieces)
-    pieces = [(piece, round(log_probability, 3)) for piece, log_probability in pieces]
+    pieces = level_and_round(pieces)
 
     # Step 4: sort. Single characters come first, so that none of them is cut off at the end.
-    pieces.sort(key=rank_of_piece)
-    return pieces[:max_pieces]
+    return sorted(pieces, key=rank_of_piece)[:max_pieces]
 
 
 def training_lines(forms):
@@ -204,8 +202,10 @@ def training_lines(forms):
             yield f"{form} " * (count - 1) + f"{form}▁"
 
 
-def level_rare_characters(pieces):
-    """Give all characters that are too rare to be pieces the same log-probability: the lowest.
+def level_and_round(pieces):
+    """Yield the pieces. Characters that are too rare to be pieces all have the lowest probability.
+
+    All log-probabilities are rounded to three digits after the point.
 
     Every character must be in the vocabulary. So the trainer adds the characters that did not
     become pieces. It gives them the lowest log-probability and those just above it, in steps of
@@ -222,13 +222,11 @@ def level_rare_characters(pieces):
     characters = sum(1 for piece, _ in pieces if len(piece) == 1)
     limit = lowest + 1e-4 * characters
 
-    # Give all of them the lowest log-probability.
-    leveled = []
+    # Give all of them the lowest log-probability, and round.
     for piece, log_probability in pieces:
         if len(piece) == 1 and log_probability < limit:
             log_probability = lowest
-        leveled.append((piece, log_probability))
-    return leveled
+        yield piece, round(log_probability, 3)
 
 
 def rank_of_piece(piece_and_log_probability):

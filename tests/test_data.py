@@ -126,7 +126,7 @@ def test_wikitext_is_respelled_and_its_top_headings_begin_documents(tmp_path):
     ],
 )
 def test_sentences_end_at_full_stops_but_not_at_abbreviations(sentences):
-    assert split_sentences("".join(sentences)) == sentences
+    assert list(split_sentences("".join(sentences))) == sentences
 
 
 # --- Tokenizer ------------------------------------------------------------------------------------

@@ -47,19 +47,6 @@ def median_ratio(values, others):
     return round(float(np.median(np.divide(values, others))), 3)
 
 
-def with_peak(device, function, *arguments):
-    """Call a function. Returns (its result, how many MiB of tensors were added at its peak).
-
-    The peak is None on other devices than CUDA, where torch does not tell it.
-    """
-    if device.type != "cuda":
-        return function(*arguments), None
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    result = function(*arguments)
-    return result, (torch.cuda.max_memory_allocated(device) - before) / 2**20
-
-
 # --- Training steps of the variants ---------------------------------------------------------------
 
 
@@ -123,7 +110,6 @@ def step_rows(args, device, dtype):
 
     # the first steps of each row
     trainers = {}
-    peaks = {}
     first_seconds = {}
     for row in rows:
         variant, unit = row
@@ -135,9 +121,7 @@ def step_rows(args, device, dtype):
             dropout=recipe.dropout,
         )
         started = time.perf_counter()
-        trainers[row], peaks[row] = with_peak(
-            device, start_training, config, settings, full_sequences, device, dtype, unit
-        )
+        trainers[row] = start_training(config, settings, full_sequences, device, dtype, unit)
         first_seconds[row] = time.perf_counter() - started
 
     # The first batches of the corpus are a warm-up: they have widths that have not occurred before.
@@ -159,7 +143,6 @@ def step_rows(args, device, dtype):
             "full_ratio": median_ratio(full_times[row], full_times[rows[0]]),
             "corpus_tokens_per_second": median_ratio(tokens, corpus_times[row]),
             "corpus_ratio": median_ratio(corpus_times[row], corpus_times[rows[0]]),
-            "peak_mib": peaks[row],
         }
 
 

@@ -41,7 +41,7 @@ from tqdm import tqdm
 
 from attention import VARIANTS, SelfAttention, make_mixers
 from data import batches_per_epoch, draw_epoch, next_tokens, pad_pairs, regroup_by_length
-from lab.translation import bleu, encode, encode_pairs, load_bleu, read_sets, spans_of, train_bpe
+from lab.translation import bleu, encode, encode_pairs, load_bleu, read_sets, spans_of
 from model import BertConfig, BertForMaskedLM, Layer, initialise, load_run, parameter_count
 from pretrain import (
     CHECKPOINT,
@@ -60,7 +60,7 @@ from support.commands import UserError, positive_int, run_command, utf8_text
 from support.devices import autocast, choose_device, to_device
 from support.files import load_checkpoint, write_text
 from support.runs import code_digests, made_by
-from support.tokenizer import CLS, IGNORED, NEVER_WRITTEN, PAD, SEP
+from support.tokenizer import CLS, IGNORED, NEVER_WRITTEN, PAD, SEP, train_bpe
 
 # As in Vaswani et al. 2017. BERT's are 0.9, 0.999 and 1e-6.
 ADAM = {"betas": (0.9, 0.98), "eps": 1e-8}
@@ -78,7 +78,8 @@ OTHERS = (
     0.1,
 )
 
-PAIRS_AT_ONCE = 64  # that are translated, or tested, in one batch
+PIECES = 10_000  # of both languages, at most
+PAIRS_AT_ONCE = 64  # that are tested in one batch
 BEAM = 5
 PENALTIES = (0.6, 1.0, 1.4)  # of length, from which the one that is best on `val` is chosen
 
@@ -425,7 +426,7 @@ def train_and_test(args, sets, seed):
     recipe = with_options(default, args)
 
     # the pairs as token ids: one vocabulary for both languages
-    tokenizer = train_bpe(chain(*sets["train"]))
+    tokenizer = train_bpe(chain(*sets["train"]), PIECES)
     ids = {name: encode_pairs(tokenizer, sets[name], recipe.seq_len) for name in sets}
 
     # the model, whose initial weights depend on the seed

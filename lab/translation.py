@@ -16,40 +16,17 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
 from data import MASK_PROBABILITY
 from glue import token_ids
 from support.commands import UserError
 from support.corpus import read_lines
-from support.files import download
-from support.tokenizer import MASK, SPECIAL_TOKENS
+from support.multi30k import FILES, read_split
+from support.tokenizer import MASK
 from toy.translation import toy_pairs
 
 HELD_OUT = 200  # pairs of a set that is held out (not of Multi30k)
 TOY_PAIRS = 20_000  # to train on
-VOCABULARY_SIZE = 10_000  # pieces of both languages, at most
 SPAN = 3  # tokens that one [MASK] stands for in pre-training
-
-# Task 1 of Multi30k, tokenized and lower-cased, and the SHA-256 of its files.
-MULTI30K_URL = (
-    "https://raw.githubusercontent.com/multi30k/dataset/"
-    "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/tok/"
-)
-MULTI30K = {  # of each split, the English and the German file
-    "train": (
-        "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
-        "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
-    ),
-    "val": (
-        "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
-        "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
-    ),
-    "test_2016_flickr": (
-        "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
-        "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
-    ),
-}
 
 
 # --- Where pairs come from ------------------------------------------------------------------------
@@ -58,22 +35,12 @@ MULTI30K = {  # of each split, the English and the German file
 def read_sets(data, cache_dir):
     """The sets of "toy", "multi30k" or a file, as texts."""
     if data == "multi30k":
-        return {split: multi30k(split, cache_dir) for split in MULTI30K}
+        return {split: read_split(split, cache_dir) for split in FILES}
     if data != "toy":
         return file_sets(Path(data))
     pairs = toy_pairs(0, (0, 1), HELD_OUT + TOY_PAIRS)
     deep = toy_pairs(1, (2,), HELD_OUT)
     return {"train": pairs[HELD_OUT:], "dev": pairs[:HELD_OUT], "deep": deep}
-
-
-def multi30k(split, cache_dir):
-    """The pairs of "train", "val" or "test_2016_flickr"."""
-    columns = []
-    for language, digest in zip(("en", "de"), MULTI30K[split], strict=True):
-        name = f"{split}.lc.norm.tok.{language}"
-        path = download(MULTI30K_URL + name, cache_dir / "downloads" / "multi30k" / name, digest)
-        columns.append(list(read_lines(path)))
-    return list(zip(*columns, strict=True))
 
 
 def file_sets(path):
@@ -97,22 +64,6 @@ def file_sets(path):
 
 
 # --- Tokens ---------------------------------------------------------------------------------------
-
-
-def train_bpe(texts):
-    """A tokenizer of pieces for both languages, by byte-pair encoding (Sennrich et al. 2016).
-
-    Words are what spaces separate. The first piece of a word begins with the mark of a space, so
-    decoding gives the words back: "\u2581under" "\u2581a" "\u2581tre" "e" is "under a tree".
-    """
-    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE, special_tokens=list(SPECIAL_TOKENS), show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
 
 
 def encode(tokenizer, texts, longest):

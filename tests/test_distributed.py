@@ -14,7 +14,6 @@ import pretrain
 from conftest import assert_same_run, needs_signals, start_process, words_of
 from model import SIZES
 from model_helpers import TINIER
-from support import devices
 from support.commands import run_command
 from support.files import load_checkpoint
 
@@ -40,7 +39,6 @@ def be_process(rank, port, signal_number, words):
         true_step(trainer, *arguments)
 
     pretrain.train_step = step
-    devices.LOOK_TOGETHER = 0.0  # they ask each other after every step
     run_command(lambda: pretrain.main(words))
 
 

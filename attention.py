@@ -112,7 +112,7 @@ def composite_attention(q, k, v, w, beta):
     them is a factor that lowers the weight. With two softmaxes that are averaged, a key that only
     one of the two likes would keep half of its weight.
 
-    Why is this a convolution? Take beta alone, and only the keys within k positions (the code gives
+    Why is this a convolution? Take beta alone, and only the keys within reach (the code gives
     farther keys the end number of the row, too). Then
     z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values, and softmax(beta) is its
     kernel. (Exact except at the first and last k tokens, where the window reaches beyond the
@@ -233,7 +233,7 @@ def attention(
             beyond,
             dropout,
             causal,
-            banded_softmax,  # eager: see kernels.not_compiled
+            banded_softmax,  # the plain one: blocks are not compiled (kernels.not_compiled)
         )
 
     # content: q_i . k_j / sqrt(d). Why sqrt(d)? If the numbers in q and k have variance 1, a sum of
@@ -760,7 +760,7 @@ def depthwise_convolution(x, weight, bias=None, dilation=1, causal=False):
 
     causal: the sequence gets (K - 1) * D zeros on its left and none on its right, as in the
     decoders of Wu et al. 2019. So the K columns of the weight stand for r = -(K - 1) to 0. The code
-    pads k * D zeros more on the left than above, and keeps the first N results.
+    puts k * D zeros on the left before it makes the image, and keeps the first N results.
 
     Args:
         x: (B, N, C). weight: (C, K), K odd. bias: (C,) or None.
@@ -1083,7 +1083,7 @@ class ConvBert(Mixer):
     convolution heads. The softmax is over all K weights. A weight at padding or beyond an end of
     the sequence is multiplied by a value of 0, so the sum of the other weights of this kernel is
     less than 1. In training each weight p_i,r is dropped with the config's probability, as in the
-    released code of Chang, whose A.3 compares with this mixer.
+    code of Chang, who compare with ConvBERT in their appendix A.3.
     """
 
     def __init__(self, config, variant, layer):

@@ -1,8 +1,10 @@
 """The hot loop of attention: from a row of numbers per query to weights. And its compiled path.
 
-    add_relative_scores(scores, rows)    adds rows[i, j - i] to the score of query i and key j
-    banded_softmax(scores, ...)          scores + rows + unseen -> softmax, eager or compiled
-    convolve(kernels, value)             every query has a kernel of its own
+    scores_by_index(rows, N)             the map of scores that rows add: [i, j] is rows[i, j - i]
+    scores_by_skew(rows, N)              the same without an index
+    banded_softmax(scores, ...)          the hot loop: scores + maps + unseen -> softmax
+    compile_hot_loop(layers, ...)        torch.compile of it
+    convolve(kernels, value)             a convolution in which every query has its own kernel
 
 A row holds one number for each relative position r = j - i from -k to k: K = 2k + 1 numbers (k is
 N - 1 for terms without a window). The number for r is in column r + k. In code, k is `reach`. A key
@@ -137,57 +139,19 @@ def skew(x):
     return numbers.unflatten(-1, (n, W - 1))  # n W - n = n (W - 1): 3 lines of 5
 
 
-class GatheredGradient(torch.autograd.Function):
-    """`scores_by_index` for compiled layers on a GPU: its gradient is gathered.
-
-    The backward of `gather` adds the gradients of all keys that read a number. Many keys read the
-    end numbers of a row, so on a GPU the additions wait for each other: 8 times as slow as eager
-    with 1,024 tokens (results/bench-gpu.json). Here the number for r takes the gradient at i + r,
-    and an end number ("clip") adds those of the keys farther away: the sums of relative_values.
-    """
-
-    @staticmethod
-    def forward(ctx, rows, N, beyond, first):
-        ctx.arguments = (rows.shape[-1], beyond, first)
-        return scores_by_index(rows, N, beyond, first)
-
-    @staticmethod
-    def backward(ctx, grad):  # (B, H, n, N) -> (B, H, n, K)
-        K, beyond, first = ctx.arguments
-        n, N = grad.shape[-2:]
-        reach = K // 2
-
-        # the key j = i + r that read each number of a row
-        i = torch.arange(first, first + n, device=grad.device)[:, None]  # (n, 1)
-        j = i + torch.arange(-reach, reach + 1, device=grad.device)  # (n, K)
-
-        # the gradient at this key; 0 if there is no such key
-        column = j.clamp(0, N - 1).expand(*grad.shape[:-1], K)  # (B, H, n, K)
-        row_grad = grad.gather(-1, column)  # (B, H, n, N) -> (B, H, n, K)
-        row_grad = row_grad.masked_fill((j < 0) | (j >= N), 0)
-
-        # the end numbers were also read by the keys farther away
-        if beyond == "clip":
-            r = relative_positions(n, N, first, grad.device)  # (n, N)
-            row_grad[..., 0] += grad.masked_fill(r >= -reach, 0).sum(dim=-1)  # (B, H, n)
-            row_grad[..., -1] += grad.masked_fill(r <= reach, 0).sum(dim=-1)
-        return row_grad, None, None, None
-
-
 def add_relative_scores(scores, rows, beyond="clip", first=0):
     """scores[i, j] + rows[i, j - i]. The sum overwrites `scores`, which saves the memory of a map.
 
-    scores: (B, H, n, N), a sum: its backward does not need it. rows: (B, H, n, K), or fewer
+    scores: (B, H, n, N), a sum, whose gradient does not need it. rows: (B, H, n, K), or fewer
     dimensions, as in attention.attention. beyond, first: as in `scores_by_index`.
     """
     n, N = scores.shape[-2:]
     rows = rows.to(scores.dtype)
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
-    # The skew is for longer sequences in bf16: there it saves up to 10 % of a step on one CPU (in
-    # float32 it costs 3 to 30 %: results/map-methods.jsonl). It is not for the rows of keys in a
-    # block, where each row would become N + n wide, nor for the compiler, which makes slow code of
-    # it (results/bench-map-compiled.json).
+    # Longer sequences take the skew: in bf16 it saves up to 10 % of a step on a CPU (in float32 it
+    # costs 3 to 30 %: results/map-methods.jsonl). Not the rows of keys in a block, where each would
+    # be N + n wide, nor the compiler: its skew is slow (results/bench-map-compiled.json).
     if torch.compiler.is_compiling() and scores.is_cuda:
         scores_of_rows = GatheredGradient.apply(rows, N, beyond, first)
     elif torch.compiler.is_compiling() or min(n, N) <= SHORT or n > N:
@@ -197,7 +161,7 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     return scores.add_(scores_of_rows)
 
 
-# --- The compiled path ----------------------------------------------------------------------------
+# --- The compiled path: the hot loop, and torch.compile of it -------------------------------------
 
 
 def banded_softmax(scores, unseen, query_rows=None, key_rows=None, beyond="clip", first=0):
@@ -211,8 +175,8 @@ def banded_softmax(scores, unseen, query_rows=None, key_rows=None, beyond="clip"
 
                           i = 1   2
               key j = 0       1   2      In column c, i is first + c, so i - j is c - (j - first).
-                      1       0   1      add_relative_scores computes column - (line + its first):
-                      2      -1   0      it needs -first.
+                      1       0   1      For add_relative_scores, a position is the column minus
+                      2      -1   0      (line + its own first), so here its own first is -first.
                       3      -2  -1
 
     Args:
@@ -251,7 +215,7 @@ def compile_hot_loop(layers, device, unit=None):
     row is read and added while the score is in a register, and no map is written.
 
     unit: "band", banded_softmax alone; on a CPU, dropout is slow inside. Or "layer", a whole layer:
-        on CUDA, fewer kernels are launched. None: "layer" on CUDA, else "band" (docs/speed.md).
+        on CUDA, fewer operations are started. None: "layer" on CUDA, else "band" (docs/speed.md).
 
     Without a compiler on the machine, everything stays eager, and one line says so.
     """
@@ -262,8 +226,7 @@ def compile_hot_loop(layers, device, unit=None):
         print(f"nothing is compiled: {str(error).splitlines()[0]}")
         return
 
-    # clear what was compiled for an earlier model
-    torch.compiler.reset()
+    torch.compiler.reset()  # clear what was compiled for an earlier model
     # a graph for each combination of arguments; what cannot be compiled stays eager
     torch._dynamo.config.recompile_limit = 128
     torch._dynamo.config.suppress_errors = True
@@ -276,6 +239,43 @@ def compile_hot_loop(layers, device, unit=None):
             layer.compile(dynamic=True)
         else:
             layer.mixer.banded_softmax = compiled_band
+
+
+class GatheredGradient(torch.autograd.Function):
+    """`scores_by_index` for compiled layers on a GPU: its gradient is gathered.
+
+    The backward of `gather` adds the gradients of all keys that read a number. Many keys read the
+    end numbers of a row, so on a GPU the additions wait for each other: 8 times as slow as eager
+    with 1,024 tokens (results/bench-gpu.json). Here the number for r takes the gradient at i + r,
+    and an end number ("clip") adds those of the keys farther away: the sums of relative_values.
+    """
+
+    @staticmethod
+    def forward(ctx, rows, N, beyond, first):
+        ctx.arguments = (rows.shape[-1], beyond, first)
+        return scores_by_index(rows, N, beyond, first)
+
+    @staticmethod
+    def backward(ctx, grad):  # (B, H, n, N) -> (B, H, n, K)
+        K, beyond, first = ctx.arguments
+        n, N = grad.shape[-2:]
+        reach = K // 2
+
+        # the key j = i + r that read each number of a row
+        i = torch.arange(first, first + n, device=grad.device)[:, None]  # (n, 1)
+        j = i + torch.arange(-reach, reach + 1, device=grad.device)  # (n, K)
+
+        # the gradient at this key; 0 if there is no such key
+        column = j.clamp(0, N - 1).expand(*grad.shape[:-1], K)  # (B, H, n, K)
+        row_grad = grad.gather(-1, column)  # (B, H, n, N) -> (B, H, n, K)
+        row_grad = row_grad.masked_fill((j < 0) | (j >= N), 0)
+
+        # the end numbers were also read by the keys farther away
+        if beyond == "clip":
+            r = relative_positions(n, N, first, grad.device)  # (n, N)
+            row_grad[..., 0] += grad.masked_fill(r >= -reach, 0).sum(dim=-1)  # (B, H, n)
+            row_grad[..., -1] += grad.masked_fill(r <= reach, 0).sum(dim=-1)
+        return row_grad, None, None, None
 
 
 # --- Convolutions with a kernel per query ---------------------------------------------------------

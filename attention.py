@@ -76,7 +76,7 @@ def composite_attention(q, k, v, w, beta):
     for each r = j - i says this directly, and what is learned at one place holds at every place.
 
     Why does beta stand outside of the division by sqrt(d)? The two others are sums of d products,
-    which grow with d. beta is a free number.
+    whose standard deviation grows with sqrt(d). beta is a free number.
 
     Why two position terms? With the fixed term beta_r alone, every query of a head prefers the same
     side. Take a query between two equal keys: the ratio of their weights, p_left / p_right, is
@@ -106,19 +106,6 @@ def composite_attention(q, k, v, w, beta):
             [0.6400, 0.0300, 0.2400, 0.0900],
             [0.2000, 0.2000, 0.0700, 0.5300],
             [0.0300, 0.2500, 0.0300, 0.6800]])
-
-    Why one softmax over the sum? Because exp(content + beta_r) = exp(content) * exp(beta_r): the
-    two are multiplied, so attention goes where content AND position agree. A low score of one of
-    them is a factor that lowers the weight. With two softmaxes that are averaged, a key that only
-    one of the two likes would keep half of its weight.
-
-    Why is this a convolution? Take beta alone, and only the keys within reach (the code gives
-    farther keys the end number of the row, too). Then
-    z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution of the values, and softmax(beta) is its
-    kernel. (Exact except at the first and last k tokens, where the window reaches beyond the
-    sequence: tests/science/test_equivalence.py.) So a row of K numbers that is added to the scores
-    is a kernel before its softmax: fixed is one kernel for all queries, and dynamic is a kernel
-    that each query makes for itself.
 
     The rest of this file generalises these lines: other terms, padding, dropout, long sequences.
 
@@ -159,6 +146,19 @@ def composite_attention(q, k, v, w, beta):
     a = (content + dynamic) / math.sqrt(d) + fixed
     p = a.softmax(dim=-1)
     return merge_heads(p @ v)
+
+
+# Why one softmax over the sum? Because exp(content + beta_r) = exp(content) * exp(beta_r): the two
+# are multiplied, so attention goes where content AND position agree. A low score of one of them is
+# a factor that lowers the weight. With two softmaxes that are averaged, a key that only one of the
+# two likes would keep half of its weight.
+#
+# Why is this a convolution? Take beta alone, and only the keys within reach (the code gives farther
+# keys the end number of the row, too). Then z_i = sum_j softmax_j(beta_(j-i)) v_j is a convolution
+# of the values, and softmax(beta) is its kernel. (Exact except at the first and last k tokens,
+# where the window reaches beyond the sequence: tests/science/test_equivalence.py.) So a row of K
+# numbers that is added to the scores is a kernel before its softmax: fixed is one kernel for all
+# queries, and dynamic is a kernel that each query makes for itself.
 
 
 def split_heads(x, heads):
@@ -354,12 +354,14 @@ class Term(nn.Module):
     A term overrides one or more of four methods; the others say "none of these". q and k are
     (B, H, N, d). SelfAttention.apply_terms adds up what the terms return.
 
-    A term depends on positions only through r = j - i. Its constructor also initialises its
+    A term depends on positions only through r = j - i, and not on N, which also counts padding and
+    later tokens. Its constructor also initialises its
     parameters. Linear layers must start as in BERT: call initialise_linear(self); a test checks
     this, except in fire.
 
     Adding one number to a whole row of a query changes nothing, because of the softmax (except with
-    a window and beyond="zero": far keys do not get it). So a bias of this kind learns nothing.
+    a window and beyond="zero": far keys do not get it). So a bias of this kind learns nothing. To
+    a row of a key it does: all queries see this key more, or less.
 
     config: the settings of the model, as in mixer_of_layer at the end of this file.
     """
@@ -495,6 +497,21 @@ def add_rows(total, rows, beyond):
 # --- Further relative positions -------------------------------------------------------------------
 #
 # What the authors' own releases do otherwise, also in Canon and DeBERTa: docs/differences.md.
+
+
+def every_r(q):
+    """-(N - 1) .. N - 1, all relative positions of N queries (B, H, N, d): (2N - 1,) integers."""
+    N = q.shape[-2]
+    return torch.arange(1 - N, N, device=q.device)
+
+
+def exact_dtype(q):
+    """The dtype of numbers that are computed from positions: float32, or float64 if q has it.
+
+    In bf16, which has 8 bits of precision, large distances would be rounded. Under autocast, the
+    matrix products of fire and xl still compute in bf16, but from exact distances.
+    """
+    return torch.promote_types(q.dtype, torch.float32)
 
 
 class T5(Term):
@@ -691,21 +708,6 @@ def require_even(name, number, reason):
     """UserError if a number that a user chooses is odd, and a variant needs an even one."""
     if number % 2:
         raise UserError(f"{reason}: {name} must be even, not {number}")
-
-
-def every_r(q):
-    """-(N - 1) .. N - 1, all relative positions of N queries (B, H, N, d): (2N - 1,) integers."""
-    N = q.shape[-2]
-    return torch.arange(1 - N, N, device=q.device)
-
-
-def exact_dtype(q):
-    """The dtype of numbers that are computed from positions: float32, or float64 if q has it.
-
-    In bf16, which has 8 bits of precision, large distances would be rounded. Under autocast, the
-    matrix products of fire and xl still compute in bf16, but from exact distances.
-    """
-    return torch.promote_types(q.dtype, torch.float32)
 
 
 def frequencies(channels, device, dtype):

@@ -1,5 +1,6 @@
 """course/: the worked example, and the points of the handout."""
 
+import doctest
 import re
 
 import pytest
@@ -74,3 +75,8 @@ def test_each_part_prints_its_functions_with_their_points(part):
     assert named == {line.name.partition(".")[2]: str(line.points) for line in functions}
     row = rows_after("points", HANDOUT)[part - 1]
     assert (row[0], row[2], row[3]) == (str(part), str(len(functions)), "20")
+
+
+def test_the_examples_of_the_handout_are_what_the_code_computes():
+    found = doctest.testfile(str(ROOT / "course/handout.md"), module_relative=False)
+    assert found.attempted == 60 and found.failed == 0

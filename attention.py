@@ -214,7 +214,7 @@ def attention(
         dropout: probability of setting a weight of the softmax to 0.
         causal: True: keys after the query get no attention, and what the rows hold for r > 0 is
             never read.
-        softmax: kernels.banded_softmax, or the compiled one (in blocks, always the first).
+        softmax: kernels.banded_softmax, or the compiled one (in blocks always the former).
         first: position of the first query, which is not 0 in a block of a long sequence.
     Returns:
         z (B, H, n, d).
@@ -354,9 +354,9 @@ class Term(nn.Module):
     A term overrides one or more of four methods; the others say "none of these". q and k are
     (B, H, N, d). SelfAttention.apply_terms adds up what the terms return.
 
-    A term depends on positions only through r = j - i, and not on N, which also counts padding and
-    later tokens. Its constructor also initialises its
-    parameters. Linear layers must start as in BERT: call initialise_linear(self); a test checks
+    A term should depend on positions only through r = j - i, and not on N, which also counts
+    padding and later tokens (fire has max(N, L), with a large L). Its constructor also initialises
+    its parameters. Linear layers must start as in BERT: call initialise_linear(self); a test checks
     this, except in fire.
 
     Adding one number to a whole row of a query changes nothing, because of the softmax (except with
@@ -366,6 +366,7 @@ class Term(nn.Module):
     config: the settings of the model, as in mixer_of_layer at the end of this file.
     """
 
+    # Whether the variant has --kernel_size and --beyond.
     # True: its rows (or its table) have K columns, r from -k to k. False: its rows have 2N - 1
     # columns, one for every r (see every_r), or it has no rows (rotary).
     has_window = True
@@ -500,7 +501,10 @@ def add_rows(total, rows, beyond):
 
 
 def every_r(q):
-    """-(N - 1) .. N - 1, all relative positions of N queries (B, H, N, d): (2N - 1,) integers."""
+    """-(N - 1) .. N - 1, all relative positions of N queries (B, H, N, d): (2N - 1,) integers.
+
+    Before a log or a division, make exact numbers of them: every_r(q).to(exact_dtype(q)).
+    """
     N = q.shape[-2]
     return torch.arange(1 - N, N, device=q.device)
 

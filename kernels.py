@@ -150,8 +150,8 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
     # Longer sequences take the skew. They are trained in bf16, where it saves up to 10 % of a step
-    # (float32: it costs 3 to 30 %; results/map-methods.jsonl). Not the rows of keys in a block,
-    # each N + n wide; nor the compiler: its skew is slow (results/bench-map-compiled.json).
+    # (float32: it costs 3 to 30 %; results/map-methods.jsonl). Not rows of keys in a block: n > N,
+    # and they would be N + n wide. Nor compiled code (results/bench-map-compiled.json).
     if torch.compiler.is_compiling() and scores.is_cuda:
         scores_of_rows = GatheredGradient.apply(rows, N, beyond, first)
     elif torch.compiler.is_compiling() or min(n, N) <= SHORT or n > N:
@@ -175,8 +175,8 @@ def banded_softmax(scores, unseen, query_rows=None, key_rows=None, beyond="clip"
 
                           i = 1   2
               key j = 0       1   2      In column c, i is first + c, so i - j is c - (j - first).
-                      1       0   1      For add_relative_scores, a position is the column minus
-                      2      -1   0      (line + its own first), so here its own first is -first.
+                      1       0   1      add_relative_scores takes column - (line + f); the line
+                      2      -1   0      is j, so f must be -first.
                       3      -2  -1
 
     Args:

@@ -358,11 +358,12 @@ OLDER_AND_NEWER = ("english", "plan-plateau")
 PLATEAU = ("dynamic", "absolute")
 LONG = ("none", "fixed", "dynamic", "alibi", "rotary", "dynamicconv")
 ORDER_MEANS = [
-    ("English: loss", ["english"], range(3), LOSS),
-    ("toy language: minimal pairs (%)", ALL_TOY, range(8), PAIRS),
-    ("toy language: toy score", ALL_TOY, range(8), SCORE),
+    ("English: loss (3 runs)", ["english"], range(3), LOSS),
+    ("toy language: minimal pairs (%) (8 runs)", ALL_TOY, range(8), PAIRS),
+    ("toy language: toy score (8 runs)", ALL_TOY, range(8), SCORE),
 ]
-TEXT_MEANS = [("mean", ALL_TOY, range(3, 8), SCORE)]
+NEW = range(3, 8)
+TEXT_MEANS = [("toy score", ALL_TOY, NEW, SCORE), ("loss", ALL_TOY, NEW, LOSS)]
 MEASURED = ("absolute", "dynamic", "composite", "composite-conv-qkv", "lightconv", "dynamicconv")
 TABLES = {
     "lesson": partial(means, ["lesson"], (report.PARAMETERS, LOSS, ACCURACY, PAIRS)),

@@ -263,9 +263,8 @@ def relative_values(p, table, beyond="clip", first=0):
     """sum_j p_ij s_(j-i): the weights times a vector that depends on the relative position.
 
     A vector belongs to each pair i, j, but only K of them are different. So first, all weights of a
-    query that belong to the same column of the table are added up. This is the transpose of
-    kernels.scores_by_index: there one number of a row is read at many places of the map, here these
-    places are added to one number. Example with N = n = 3 and K = 3:
+    query that belong to the same column of the table are added up. (kernels.scores_by_index does
+    the reverse: it reads one number at many places of the map.) Example with N = n = 3 and K = 3:
 
         weights          column      the sums ("clip")      ("zero")
         p00 p01 p02      1 2 2       0        p00  p01+p02  0    p00  p01
@@ -360,8 +359,8 @@ class Term(nn.Module):
     this, except in fire.
 
     Adding one number to a whole row of a query changes nothing, because of the softmax (except with
-    a window and beyond="zero": far keys do not get it). So a bias of this kind learns nothing. To
-    a row of a key it does: all queries see this key more, or less.
+    a window and beyond="zero": far keys do not get it). So a bias of this kind learns nothing.
+    Adding one number to a whole row of a KEY does change something: all queries see it more.
 
     config: the settings of the model, as in mixer_of_layer at the end of this file.
     """
@@ -439,7 +438,7 @@ class KeyDynamic(Term):
         a1 b1 c1              c0 b1 a2
         a2 b2 c2              c0 c1 b2
 
-    u is one table per layer, shared by all heads.
+    u is one table per layer, shared by all heads. (Huang et al. have one table for both, w = u.)
     """
 
     def __init__(self, config):
@@ -749,9 +748,9 @@ TERMS = {
 def depthwise_convolution(x, weight, bias=None, dilation=1, causal=False):
     """y_i,c = sum_r weight_c,r x_(i + r*dilation),c  [+ bias_c]: a kernel per channel. Chang eq. 2
 
-    Values beyond the ends of the sequence are 0. The sequence is written as an image that is
-    D = dilation tokens wide: one step down in the image is a step of D tokens in the sequence.
-    Example: N = 8 tokens, D = 3, padded to 9:
+    Values beyond the ends of the sequence are 0. torch's conv1d computes the same, but takes 2 to
+    12 times as long on a CPU. So the sequence is written as an image that is D = dilation tokens
+    wide: one step down in the image is a step of D tokens. Example: N = 8, D = 3, padded to 9:
 
         0 1 2
         3 4 5        the column 0 3 6 holds the tokens that a kernel of 3 weights
@@ -851,7 +850,7 @@ class Mixer(nn.Module):
 
     x is not 0 at padding: mask it (zero_padding, or lowest_at_padding). A mixer that can read from
     left to right sets self.causal = config.causal, and obeys it: `attention` and the convolutions
-    above take it as an argument. Another one is refused in a causal model. The tests also demand
+    above take it as an argument. A mixer that does not set it is refused. The tests also demand
     that config.dropout acts in training, and that the order of the tokens matters (not in `none`).
     """
 

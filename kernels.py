@@ -149,9 +149,9 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     rows = rows.to(scores.dtype)
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
-    # Longer sequences take the skew. They are trained in bf16, where it saves up to 10 % of a step
-    # (float32: it costs 3 to 30 %; results/map-methods.jsonl). Not rows of keys in a block: n > N,
-    # and they would be N + n wide. Nor compiled code (results/bench-map-compiled.json).
+    # Longer sequences take the skew: in bf16 it saves up to 10 % of a step, in float32 it costs up
+    # to 30 % (results/map-methods.jsonl). Not rows of keys in a block (here n counts keys: n > N),
+    # each N + n wide. Nor compiled code (results/bench-map-compiled.json).
     if torch.compiler.is_compiling() and scores.is_cuda:
         scores_of_rows = GatheredGradient.apply(rows, N, beyond, first)
     elif torch.compiler.is_compiling() or min(n, N) <= SHORT or n > N:
@@ -165,7 +165,7 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
 
 
 def banded_softmax(scores, unseen, query_rows=None, key_rows=None, beyond="clip", first=0):
-    """The hot loop: scores, the band (the numbers along K diagonals), then the softmax.
+    """The hot loop: scores, the maps of the rows (with "zero" a band of K diagonals), the softmax.
 
         p_ij = softmax over j of  scores_ij + unseen_ij  [+ query_rows[i, j - i]]
                                                           [+ key_rows[j, i - j]]

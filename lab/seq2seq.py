@@ -121,12 +121,16 @@ class DecoderLayer(Layer):
 
 
 class Seq2Seq(BertForMaskedLM):
-    """BERT as the encoder, and a decoder of as many layers that shares its embeddings and head."""
+    """BERT as the encoder, and a decoder of as many layers that shares its embeddings and head.
+
+    The encoder and `lm_head` are those of BertForMaskedLM; `forward` is another one.
+    """
 
     config_file = "seq2seq.json"
 
     def __init__(self, config):
         super().__init__(config)
+        # the mixers are causal; cross-attention is not: it sees the whole source
         mixers = make_mixers(replace(config, causal=True))
         self.decoder = nn.ModuleList(DecoderLayer(config, mixer) for mixer in mixers)
         initialise(self.decoder)
@@ -207,7 +211,11 @@ def best_target(found, penalty):
 
 @torch.inference_mode()
 def search(model, tokenizer, text, beam):
-    """What beam_search finds for a text. The model must be in evaluation mode."""
+    """What beam_search finds for a text. The model must be in evaluation mode.
+
+    The source is encoded once. The beginnings are decoded anew at every step: simple, and fast
+    enough for sentences.
+    """
     longest = model.config.max_length
     device = model.bias.device
     (ids,) = encode(tokenizer, [text], longest)
@@ -293,8 +301,8 @@ def evaluate(trainer, pairs):
     """(loss in nats, share of right tokens, share of exact targets) of pairs of token ids.
 
     Each token is predicted from the right beginning of its target. If all tokens of a target are
-    right, greedy search predicts them from the same beginnings, so it writes the same target (up to
-    its limit, and without [UNK]).
+    right, greedy search predicts them from the same beginnings, so it writes the same target (if
+    that is within its limit, and has no [UNK], which is never written).
     """
     model = trainer.model.eval()
     sums = torch.zeros(4, dtype=torch.float64)  # loss, labels, right tokens, exact targets

@@ -90,7 +90,8 @@ PENALTIES = (0.6, 1.0, 1.4)  # of length, from which the one that is best on `va
 class CrossAttention(SelfAttention):
     """Attention of the target to the source: z_i = sum_j softmax_j(q_i . k_j / sqrt(d)) v_j.
 
-    Self-attention whose keys and values come from the source, and only the queries from the target.
+    Self-attention whose x is (target, source): only `project` reads it, and makes queries of the
+    target, keys and values of the source.
     There are no position terms: the two have positions of their own, and j - i means nothing.
     """
 
@@ -370,7 +371,7 @@ def test_bleu(trainer, tokenizer, validation, test):
     scores = {penalty: score(validation, found, penalty) for penalty in PENALTIES}
     penalty = max(scores, key=scores.get)
     return {
-        "greedy": score(test, find(test, 1), penalty),
+        "greedy": score(test, find(test, 1), penalty),  # of one target: the penalty has no choice
         "beam": score(test, find(test, BEAM), penalty),
         "penalty": penalty,
         "penalties": scores,

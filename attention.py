@@ -31,7 +31,7 @@ in place of some or all scores (convbert, lightconv, dynamicconv, dilated). "Cha
 Xu, Tu 2021, "Convolutions and Self-Attention: Re-interpreting Relative Positions in Pre-trained
 Language Models".
 
-This file, from top to bottom: the paper in ten lines; attention in general; the terms; further
+This file, from top to bottom: the paper in one function; attention in general; the terms; further
 relative positions; convolutions; the mixers, each with its equation; and the table VARIANTS.
 
 If you change it. A new combination of terms is an entry of VARIANTS. A new term or mixer is a
@@ -61,11 +61,11 @@ LONGEST_WHOLE = 1024
 BLOCK = 128
 
 
-# --- The paper in ten lines -----------------------------------------------------------------------
+# --- The paper in one function --------------------------------------------------------------------
 
 
 def composite_attention(q, k, v, w, beta):
-    """The paper in ten lines: composite attention as one would write it at first. Chang eq. 6
+    """The paper in one function: composite attention as one would write it at first. Chang eq. 6
 
         a_ij = (q_i . k_j + q_i . w_(j-i)) / sqrt(d) + beta_(j-i)
         z_i  = sum_j softmax_j(a_ij) v_j

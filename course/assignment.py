@@ -56,7 +56,7 @@ GRADED = (
     Function(2, "kernels.scores_by_index", 6, "from rows to the map, by an index",
         KERNELS, ("loops[scores_by_index", "order[scores_by_index", "computes[scores_by_index",
             "over_the_positions[scores_by_index")),
-    Function(2, "attention.composite_attention", 5, "the paper in ten lines",
+    Function(2, "attention.composite_attention", 5, "the paper in one function",
         TERMS, ("ten_lines_equal", "ten_lines_prints", "over_the_positions[composite_att")),
 
     Function(3, "kernels.skew", 4, "move each row, without a copy",

@@ -1,6 +1,6 @@
 """The function `attention` and every term equal their equations.
 
-From top to bottom: the paper in ten lines; the function `attention`; no Python loop over the
+From top to bottom: the paper in one function; the function `attention`; no Python loop over the
 positions; the terms of the score and of the values.
 """
 
@@ -36,7 +36,7 @@ from helpers import (
 )
 from support.commands import UserError
 
-# --- The paper in ten lines -----------------------------------------------------------------------
+# --- The paper in one function --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("N", [1, 2, 9, 70])

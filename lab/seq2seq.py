@@ -29,7 +29,6 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -41,7 +40,7 @@ from tqdm import tqdm
 
 from attention import VARIANTS, SelfAttention, make_mixers
 from data import batches_per_epoch, draw_epoch, next_tokens, pad_pairs, regroup_by_length
-from lab.translation import bleu, encode, encode_pairs, load_bleu, read_sets, spans_of
+from lab.translation import encode, encode_pairs, load_bleu, read_sets, spans_of
 from model import BertConfig, BertForMaskedLM, Layer, initialise, load_run, parameter_count
 from pretrain import (
     CHECKPOINT,
@@ -51,7 +50,6 @@ from pretrain import (
     add_device,
     add_dtype,
     add_training,
-    prediction_count,
     step_seed,
     train,
     with_options,
@@ -59,11 +57,8 @@ from pretrain import (
 from support.commands import UserError, positive_int, run_command, utf8_text
 from support.devices import autocast, choose_device, to_device
 from support.files import load_checkpoint, write_text
-from support.runs import code_digests, made_by
+from support.runs import code_digests
 from support.tokenizer import CLS, IGNORED, NEVER_WRITTEN, PAD, SEP, train_bpe
-
-# As in Vaswani et al. 2017. BERT's are 0.9, 0.999 and 1e-6.
-ADAM = {"betas": (0.9, 0.98), "eps": 1e-8}
 
 # For each kind of pairs: what differs from the tiny BERT (model.SIZES) in the encoder and in the
 # decoder, the Recipe, and the label smoothing (train_step).
@@ -137,8 +132,8 @@ class Seq2Seq(BertForMaskedLM):
         initialise(self.decoder)
 
     def forward(self, source, target):
-        """(B, S) and (B, N) -> (B, N, C): from the vector at i, the head predicts token i + 1."""
-        return self.decode(self.encode(source), target)
+        """(B, S) and (B, N) -> logits (B, N, V): those at i are of token i + 1."""
+        return self.lm_head(self.decode(self.encode(source), target))
 
     def encode(self, source):
         """What the decoder reads of a source (B, S): its hidden states (B, S, C), and its mask."""
@@ -232,11 +227,6 @@ def search(model, tokenizer, text, beam):
     return beam_search(next_log_p, min(longest - 1, 2 * len(ids) + 10), beam)
 
 
-def translate(model, tokenizer, text, beam=BEAM, penalty=1.0):
-    """The translation of a text. The model must be in evaluation mode."""
-    return tokenizer.decode(best_target(search(model, tokenizer, text, beam), penalty))
-
-
 # --- Training -------------------------------------------------------------------------------------
 
 
@@ -282,24 +272,24 @@ def train_step(trainer, batches):
     source, target = batches.batch(seed, trainer.step, settings["batch_size"])
     count = int((target[:, 1:] != PAD).sum())
     source, target = (to_device(x, trainer.device) for x in (source, target))
-    labels = next_tokens(target)  # (B, N)
 
     # as in pretrain.train_step, everything random is a function of (seed, step)
     torch.manual_seed(step_seed(seed, trainer.step, "dropout"))
     with autocast(trainer.device, trainer.dtype):
-        hidden = trainer.model(source, target)  # (B, N, C)
-        M = prediction_count(labels, causal=True)
-        logits, targets = trainer.model.masked_logits(hidden, labels, M)  # (M, V), (M,)
-        # The mean over the labels of the batch. Smoothing asks for a little probability of all
-        # tokens, so that the right one need not become certain (Vaswani et al. 2017).
-        loss = F.cross_entropy(logits, targets, label_smoothing=settings["smoothing"])
+        logits = trainer.model(source, target)  # (B, N, V)
+    # The mean over the labels of the batch. Smoothing asks for a little probability of all tokens,
+    # so that the right one need not become certain (Vaswani et al. 2017).
+    labels = next_tokens(target)  # (B, N)
+    loss = F.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), label_smoothing=settings["smoothing"]
+    )
     loss.backward()
     trainer.update(loss.detach(), count)
 
 
 @torch.no_grad()
 def evaluate(trainer, pairs):
-    """(loss in nats, share of right tokens, share of exact targets) of pairs of token ids.
+    """{"loss" in nats, "tokens" and "exact": shares that are right} of pairs of token ids.
 
     Each token is predicted from the right beginning of its target. If all tokens of a target are
     right, greedy search predicts them from the same beginnings, so it writes the same target (if
@@ -312,7 +302,7 @@ def evaluate(trainer, pairs):
         source, target = (to_device(x, trainer.device) for x in batch)
         labels = next_tokens(target)  # (B, N)
         with autocast(trainer.device, trainer.dtype):
-            logits = model.lm_head(model(source, target))  # (B, N, V)
+            logits = model(source, target)  # (B, N, V)
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
 
         # a target is exact if its tokens are right wherever it has labels
@@ -324,26 +314,33 @@ def evaluate(trainer, pairs):
 
     # means over all labels, and over all targets
     loss, labels, right, exact = sums.tolist()
-    return loss / labels, right / labels, exact / len(pairs)
+    return {"loss": loss / labels, "tokens": right / labels, "exact": exact / len(pairs)}
 
 
-def fit(model, settings, sets, tokenizer, folder, device, dtype, eval_every=None):
+def fit(model, settings, sets, tokenizer, folder, device, dtype, eval_every):
     """Train a model, or load it if the run is finished. Returns its Trainer.
 
     sets: pairs of token ids; the first set is trained on, and the second one is evaluated.
     """
-    # the Trainer of pre-training, with the optimizer's settings of translation
+    # the Trainer of pre-training, with the Adam of Vaswani et al. 2017
     code = {**CODE, **code_digests("lab/seq2seq.py", "lab/translation.py")}
-    path = folder / CHECKPOINT
-    trainer = Trainer(model, settings, path, device, dtype, code=code, compiled=False)
+    trainer = Trainer(
+        model, settings, folder / CHECKPOINT, device, dtype, code=code, compiled=False
+    )
     for group in trainer.optimizer.param_groups:
-        group.update(ADAM)
+        group.update(betas=(0.9, 0.98), eps=1e-8)
 
     pairs, held_out, *_ = sets.values()
     batches = PairBatches(pairs[: settings["examples"]], settings["seq_len"])
-    print(f"{settings['task']}: {len(batches.pairs):,} pairs, folder {folder}")
-    step = partial(train_step, trainer, batches)
-    train(trainer, tokenizer, folder, step, lambda: evaluate(trainer, held_out)[:2], eval_every)
+    print(f"folder {folder}")
+    train(
+        trainer,
+        tokenizer,
+        folder,
+        step=lambda: train_step(trainer, batches),
+        evaluate=lambda: list(evaluate(trainer, held_out).values())[:2],
+        eval_every=eval_every,
+    )
     model.load_state_dict(load_checkpoint(folder / "model.pt"))  # it may be finished already
     return trainer
 
@@ -358,23 +355,24 @@ def test_bleu(trainer, tokenizer, validation, test):
     """
     trainer.model.eval()
 
-    def find(pairs, beam):
-        bar = tqdm(pairs, desc=f"beam of {beam}", leave=False, disable=None)
+    def scores(pairs, beam, penalties):
+        """{penalty: BLEU}: one search, whatever the penalties are."""
+        bar = tqdm(pairs, leave=False, disable=None)
         with autocast(trainer.device, trainer.dtype):
-            return [search(trainer.model, tokenizer, source, beam) for source, _ in bar]
+            found = [search(trainer.model, tokenizer, source, beam) for source, _ in bar]
+        references = [[target for _, target in pairs]]
+        of_penalty = {}
+        for penalty in penalties:
+            written = [tokenizer.decode(best_target(each, penalty)) for each in found]
+            of_penalty[penalty] = load_bleu().corpus_score(written, references).score
+        return of_penalty
 
-    def score(pairs, found, penalty):
-        written = [tokenizer.decode(best_target(each, penalty)) for each in found]
-        return bleu(written, [target for _, target in pairs])
-
-    found = find(validation, BEAM)
-    scores = {penalty: score(validation, found, penalty) for penalty in PENALTIES}
-    penalty = max(scores, key=scores.get)
+    on_validation = scores(validation, BEAM, PENALTIES)
+    penalty = max(on_validation, key=on_validation.get)
     return {
-        "greedy": score(test, find(test, 1), penalty),  # of one target: the penalty has no choice
-        "beam": score(test, find(test, BEAM), penalty),
-        "penalty": penalty,
-        "penalties": scores,
+        "greedy": scores(test, 1, [penalty]),  # of one target: the penalty has no choice
+        "beam": scores(test, BEAM, [penalty]),
+        "penalties": on_validation,
         "signature": "sacrebleu, tokenize none",
     }
 
@@ -385,14 +383,11 @@ def test_bleu(trainer, tokenizer, validation, test):
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(
         usage="%(prog)s [options]        train a model\n       %(prog)s RUN TEXT         translate",
-        description="Encoder and decoder: translation with any mixer.",
         allow_abbrev=False,
     )
     add = parser.add_argument
 
-    # a text for a trained model
     add("words", nargs="*", type=utf8_text, metavar="RUN TEXT", help="translate with this run")
-    add("--beam", type=positive_int, default=BEAM, help="of this translation (%(default)s)")
 
     # what is trained, on which pairs, where
     add("--variant", choices=VARIANTS, default="composite", metavar="NAME", help="of attention.py")
@@ -418,7 +413,7 @@ def main(arguments=None):
             )
         folder, text = args.words
         model, tokenizer = load_run(folder, kind=Seq2Seq)
-        print(translate(model, tokenizer, text, args.beam))
+        print(tokenizer.decode(best_target(search(model, tokenizer, text, BEAM), penalty=1.0)))
         return
     if args.data != "toy":
         load_bleu()  # missing: say it before the work, not after it
@@ -440,18 +435,22 @@ def train_and_test(args, sets, seed):
 
     # the model, whose initial weights depend on the seed
     torch.manual_seed(step_seed(seed, 0, "weights"))
-    options = {**sizes, "max_length": recipe.seq_len, "dropout": recipe.dropout}
-    vocab_size = tokenizer.get_vocab_size()
-    model = Seq2Seq(BertConfig.from_size("tiny", args.variant, vocab_size, **options))
-    print(f"{args.variant}: {VARIANTS[args.variant].equation}")
-    print(f"  {parameter_count(model):,} parameters, {recipe}")
+    config = BertConfig.from_size(
+        "tiny",
+        args.variant,
+        tokenizer.get_vocab_size(),
+        max_length=recipe.seq_len,
+        dropout=recipe.dropout,
+        **sizes,
+    )
+    model = Seq2Seq(config)
+    print(f"{args.variant}: {parameter_count(model):,} parameters, {recipe}")
 
     # everything that the result depends on
-    digest = hashlib.sha256(repr(sets).encode()).hexdigest()[:12]
     settings = {
         "task": "translation",
-        "data": f"{Path(args.data).stem} {digest}",
-        **asdict(model.config),
+        "data": hashlib.sha256(repr(sets).encode()).hexdigest()[:12],
+        **asdict(config),
         **asdict(recipe),
         "smoothing": smoothing,
         "examples": args.examples,
@@ -466,7 +465,7 @@ def train_and_test(args, sets, seed):
         changed = {"task": "spans", "examples": None, "steps": args.pretrain, "lr": default.lr}
         changed["warmup_steps"] = max(1, args.pretrain // 10)
         spans = spans_of(ids["train"], seed)
-        fit(model, settings | changed, spans, tokenizer, folder / "spans", device, dtype)
+        fit(model, settings | changed, spans, tokenizer, folder / "spans", device, dtype, None)
 
     # translate
     trainer = fit(model, settings, ids, tokenizer, folder, device, dtype, args.eval_every)
@@ -475,10 +474,7 @@ def train_and_test(args, sets, seed):
     _, *names = sets
     path = folder / "test.json"
     if not path.exists():
-        results = {"made_by": made_by(device)}
-        for name in names:
-            loss, tokens, exact = evaluate(trainer, ids[name])
-            results[name] = {"loss": loss, "tokens": 100 * tokens, "exact": 100 * exact}
+        results = {name: evaluate(trainer, ids[name]) for name in names}
         if not is_toy:
             results["BLEU"] = test_bleu(trainer, tokenizer, *(sets[name] for name in names))
         write_text(path, json.dumps(results, indent=2) + "\n")
@@ -487,12 +483,12 @@ def train_and_test(args, sets, seed):
 
 def run_folder(args, seed):
     """runs/seq2seq-multi30k-shaw-seed1, without what is the default."""
-    parts = ["seq2seq", Path(args.data).stem, args.variant]
+    name = f"seq2seq-{Path(args.data).stem}-{args.variant}"
     if args.pretrain:
-        parts.append(f"spans{args.pretrain}")
+        name += f"-spans{args.pretrain}"
     if args.seed != [0]:
-        parts.append(f"seed{seed}")
-    return args.out_dir / "-".join(parts)
+        name += f"-seed{seed}"
+    return args.out_dir / name
 
 
 if __name__ == "__main__":

@@ -39,8 +39,11 @@ def read_sets(data, cache_dir):
     if data != "toy":
         return file_sets(Path(data))
     pairs = toy_pairs(0, (0, 1), HELD_OUT + TOY_PAIRS)
-    deep = toy_pairs(1, (2,), HELD_OUT)
-    return {"train": pairs[HELD_OUT:], "dev": pairs[:HELD_OUT], "deep": deep}
+    return {
+        "train": pairs[HELD_OUT:],
+        "dev": pairs[:HELD_OUT],
+        "deep": toy_pairs(1, (2,), HELD_OUT),
+    }
 
 
 def file_sets(path):
@@ -54,13 +57,12 @@ def file_sets(path):
             raise UserError(f"{path}, line {number} is not `source TAB target`")
         pairs[tuple(columns)] = None
 
-    held_out = 2 * HELD_OUT
-    if len(pairs) <= held_out:
-        raise UserError(f"{path} has {len(pairs)} different pairs; {held_out} are held out")
+    end = 2 * HELD_OUT  # of what is held out
+    if len(pairs) <= end:
+        raise UserError(f"{path} has {len(pairs)} different pairs; {end} are held out")
     pairs = list(pairs)
     Random(0).shuffle(pairs)
-    dev, test = pairs[:HELD_OUT], pairs[HELD_OUT:held_out]
-    return {"train": pairs[held_out:], "dev": dev, "test": test}
+    return {"train": pairs[end:], "dev": pairs[:HELD_OUT], "test": pairs[HELD_OUT:end]}
 
 
 # --- Tokens ---------------------------------------------------------------------------------------
@@ -125,9 +127,3 @@ def load_bleu():
     except ImportError:
         raise UserError("BLEU needs a package: pip install sacrebleu") from None
     return sacrebleu.BLEU(tokenize="none", force=True)
-
-
-def bleu(translations, references):
-    """BLEU in per cent: one reference for each translation."""
-    assert len(translations) == len(references)
-    return load_bleu().corpus_score(translations, [references]).score

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from helpers import assert_near, draw, every_variant, random_tokens, randomise
 from lab import seq2seq, translation
-from lab.seq2seq import Seq2Seq, beam_search, best_target, translate
+from lab.seq2seq import Seq2Seq, beam_search, best_target, search
 from model import BertConfig
 from support.tokenizer import CLS, MASK, PAD, SEP, UNK, train_bpe
 from toy.translation import toy_pairs
@@ -88,17 +88,17 @@ def test_the_layers_of_none_equal_those_of_torch_with_padding_and_the_causal_mas
 def test_what_is_written_depends_on_the_source_and_on_what_is_before_and_not_on_padding(variant):
     model = small_seq2seq(variant, kernel_size=5)
     source, target = random_tokens(2, 9), random_tokens(2, 12, seed=1)
-    hidden = model(source, target)  # (2, 12, C)
+    logits = model(source, target)  # (2, 12, V)
 
     for n in (1, 6, 11):
-        assert_near(model(source, target[:, :n]), hidden[:, :n], 1e-9)
+        assert_near(model(source, target[:, :n]), logits[:, :n], 1e-9)
     more = model(F.pad(source, (0, 20), value=PAD), F.pad(target, (0, 20), value=PAD))
-    assert_near(more[:, :12], hidden, 1e-9)
-    assert not torch.allclose(model(source.flip(0), target), hidden)
+    assert_near(more[:, :12], logits, 1e-9)
+    assert not torch.allclose(model(source.flip(0), target), logits)
 
     # each pair alone
     alone = torch.cat([model(source[[b]], target[[b]]) for b in range(2)])
-    assert_near(alone, hidden, 1e-9)
+    assert_near(alone, logits, 1e-9)
 
 
 def test_embeddings_and_head_are_shared_and_cross_attention_has_dropout():
@@ -192,12 +192,12 @@ def test_a_beam_of_one_is_greedy_search(toy, source):
     source_ids = torch.tensor([[CLS, *ids, SEP]])
     written = [CLS]
     for _ in range(2 * len(ids) + 10):
-        logits = model.lm_head(model(source_ids, torch.tensor([written])))[0, -1]
+        logits = model(source_ids, torch.tensor([written]))[0, -1]
         logits[[PAD, UNK, CLS, MASK]] = -math.inf
         written.append(int(logits.argmax()))
         if written[-1] == SEP:
             break
-    assert translate(model, tokenizer, source, beam=1) == tokenizer.decode(written)
+    assert best_target(search(model, tokenizer, source, beam=1), 1.0) == written
 
 
 # --- Pairs and BLEU -------------------------------------------------------------------------------
@@ -235,12 +235,12 @@ def test_source_and_removed_spans_merge_to_the_text(length):
 def test_bleu_is_that_of_words_as_they_are():
     pytest.importorskip("sacrebleu")
     texts = ["a dog runs over the green grass", "two men sit on a bench ."]
-    assert translation.bleu(texts, texts) == pytest.approx(100)
+    bleu = translation.load_bleu()
+    assert bleu.corpus_score(texts, [texts]).score == pytest.approx(100)
     # a missing word: 13 of 13 words, 11 of 11 pairs, 9 of 9, 7 of 7, and the brevity exp(1 - 14/13)
     shorter = [texts[0], "two men sit on a bench"]
-    assert translation.bleu(shorter, texts) == pytest.approx(100 * math.exp(1 - 14 / 13))
-    with pytest.raises(AssertionError):
-        translation.bleu(texts[:1], texts)
+    expected = 100 * math.exp(1 - 14 / 13)
+    assert bleu.corpus_score(shorter, [texts]).score == pytest.approx(expected)
 
 
 def test_the_penalty_of_length_is_chosen_on_the_validation_set(monkeypatch):
@@ -256,11 +256,14 @@ def test_the_penalty_of_length_is_chosen_on_the_validation_set(monkeypatch):
         used.append((found, penalty))
         return []
 
+    def corpus_score(written, references):
+        return SimpleNamespace(score=scores[references[0][0], used[-1][1]])
+
     monkeypatch.setattr(seq2seq, "search", search)
     monkeypatch.setattr(seq2seq, "best_target", best_target)
-    monkeypatch.setattr(seq2seq, "bleu", lambda _, right: scores[right[0], used[-1][1]])
+    monkeypatch.setattr(seq2seq, "load_bleu", lambda: SimpleNamespace(corpus_score=corpus_score))
     tokenizer = SimpleNamespace(decode=lambda ids: "")
     trainer = SimpleNamespace(model=small_seq2seq().train(), device=CPU, dtype=torch.float32)
     found = seq2seq.test_bleu(trainer, tokenizer, [("v", "v")], [("t", "t")])
-    assert (found["penalty"], found["beam"], used[-1]) == (1.4, 5.0, (seq2seq.BEAM, 1.4))
-    assert (1, 1.4) in used  # greedy search of the test set
+    assert found["beam"] == found["greedy"] == {1.4: 5.0}
+    assert used[-2:] == [(1, 1.4), (seq2seq.BEAM, 1.4)]  # greedy search, then a beam

@@ -246,8 +246,8 @@ class GatheredGradient(torch.autograd.Function):
 
     The backward of `gather` adds the gradients of all keys that read a number. Many keys read the
     end numbers of a row, so on a GPU the additions wait for each other: 8 times as slow as eager
-    with 1,024 tokens (results/bench-gpu.json). Here the number for r takes the gradient at i + r,
-    and an end number ("clip") adds those of the keys farther away: the sums of relative_values.
+    with 1,024 tokens (results/bench-gpu.json). Here the number for r takes the gradient at i + r;
+    an end number ("clip") adds those of the keys farther away, as attention.relative_values does.
     """
 
     @staticmethod

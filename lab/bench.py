@@ -65,7 +65,7 @@ class FullSequences:
 
 
 def start_training(config, settings, full_sequences, device, dtype, unit):
-    """A Trainer that has done three steps on full sequences: by then it has used all its memory."""
+    """A Trainer after three steps on full sequences, which are not timed: the warm-up."""
     # its checkpoint is never written
     trainer = Trainer(BertForMaskedLM(config), settings, Path(), device, dtype, compiled=False)
     if unit != "eager":

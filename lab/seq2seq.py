@@ -30,6 +30,7 @@ import json
 import math
 from dataclasses import asdict, replace
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,15 @@ from tqdm import tqdm
 from attention import VARIANTS, SelfAttention, make_mixers
 from data import batches_per_epoch, draw_epoch, next_tokens, pad_pairs, regroup_by_length
 from lab.translation import encode, encode_pairs, load_bleu, read_sets, spans_of
-from model import BertConfig, BertForMaskedLM, Layer, initialise, load_run, parameter_count
+from model import (
+    BertConfig,
+    BertForMaskedLM,
+    Layer,
+    initialise,
+    load_run,
+    parameter_count,
+    say_unknown_words,
+)
 from pretrain import (
     CHECKPOINT,
     CODE,
@@ -73,7 +82,6 @@ OTHERS = (
     0.1,
 )
 
-PIECES = 10_000  # of both languages, at most
 PAIRS_AT_ONCE = 64  # that are tested in one batch
 BEAM = 5
 PENALTIES = (0.6, 1.0, 1.4)  # of length, from which the one that is best on `val` is chosen
@@ -182,10 +190,12 @@ def beam_search(next_log_p, limit, beam):
         beginnings = []
         ranks = zip(best.values.tolist(), best.indices.tolist(), strict=True)
         for rank, (score, index) in enumerate(ranks):
-            line, token = divmod(index, log_p.shape[1])
-            target = (score, [*lines[line][1], token])
+            # -inf: this token and all after it are never written
             if score == -math.inf or len(beginnings) == beam:
                 break
+            line, token = divmod(index, log_p.shape[1])
+            target = (score, [*lines[line][1], token])
+            # an end counts only if it is one of the `beam` best
             if token != SEP:
                 beginnings.append(target)
             elif rank < beam:
@@ -289,7 +299,7 @@ def train_step(trainer, batches):
 
 @torch.no_grad()
 def evaluate(trainer, pairs):
-    """{"loss" in nats, "tokens" and "exact": shares that are right} of pairs of token ids.
+    """Of pairs of token ids: {"loss" in nats, "accuracy" of tokens, share of "exact" targets}.
 
     Each token is predicted from the right beginning of its target. If all tokens of a target are
     right, greedy search predicts them from the same beginnings, so it writes the same target (if
@@ -314,7 +324,7 @@ def evaluate(trainer, pairs):
 
     # means over all labels, and over all targets
     loss, labels, right, exact = sums.tolist()
-    return {"loss": loss / labels, "tokens": right / labels, "exact": exact / len(pairs)}
+    return {"loss": loss / labels, "accuracy": right / labels, "exact": exact / len(pairs)}
 
 
 def fit(model, settings, sets, tokenizer, folder, device, dtype, eval_every):
@@ -338,7 +348,7 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, eval_every):
         tokenizer,
         folder,
         step=lambda: train_step(trainer, batches),
-        evaluate=lambda: list(evaluate(trainer, held_out).values())[:2],
+        evaluate=lambda: itemgetter("loss", "accuracy")(evaluate(trainer, held_out)),
         eval_every=eval_every,
     )
     model.load_state_dict(load_checkpoint(folder / "model.pt"))  # it may be finished already
@@ -356,10 +366,12 @@ def test_bleu(trainer, tokenizer, validation, test):
     trainer.model.eval()
 
     def scores(pairs, beam, penalties):
-        """{penalty: BLEU}: one search, whatever the penalties are."""
+        """{penalty: BLEU}. The search does not depend on the penalty, so one serves all."""
         bar = tqdm(pairs, leave=False, disable=None)
         with autocast(trainer.device, trainer.dtype):
             found = [search(trainer.model, tokenizer, source, beam) for source, _ in bar]
+
+        # of each text the best target by this penalty, against the one reference
         references = [[target for _, target in pairs]]
         of_penalty = {}
         for penalty in penalties:
@@ -367,13 +379,13 @@ def test_bleu(trainer, tokenizer, validation, test):
             of_penalty[penalty] = load_bleu().corpus_score(written, references).score
         return of_penalty
 
+    # the penalty is chosen on the one set, and used for the other
     on_validation = scores(validation, BEAM, PENALTIES)
     penalty = max(on_validation, key=on_validation.get)
     return {
         "greedy": scores(test, 1, [penalty]),  # of one target: the penalty has no choice
         "beam": scores(test, BEAM, [penalty]),
         "penalties": on_validation,
-        "signature": "sacrebleu, tokenize none",
     }
 
 
@@ -381,10 +393,7 @@ def test_bleu(trainer, tokenizer, validation, test):
 
 
 def parse_arguments(arguments=None):
-    parser = argparse.ArgumentParser(
-        usage="%(prog)s [options]        train a model\n       %(prog)s RUN TEXT         translate",
-        allow_abbrev=False,
-    )
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     add = parser.add_argument
 
     add("words", nargs="*", type=utf8_text, metavar="RUN TEXT", help="translate with this run")
@@ -413,6 +422,7 @@ def main(arguments=None):
             )
         folder, text = args.words
         model, tokenizer = load_run(folder, kind=Seq2Seq)
+        say_unknown_words(folder, tokenizer, text)
         print(tokenizer.decode(best_target(search(model, tokenizer, text, BEAM), penalty=1.0)))
         return
     if args.data != "toy":
@@ -430,7 +440,7 @@ def train_and_test(args, sets, seed):
     recipe = with_options(default, args)
 
     # the pairs as token ids: one vocabulary for both languages
-    tokenizer = train_bpe(chain(*sets["train"]), PIECES)
+    tokenizer = train_bpe(chain(*sets["train"]))
     ids = {name: encode_pairs(tokenizer, sets[name], recipe.seq_len) for name in sets}
 
     # the model, whose initial weights depend on the seed

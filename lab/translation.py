@@ -58,8 +58,8 @@ def file_sets(path):
         pairs[tuple(columns)] = None
 
     end = 2 * HELD_OUT  # of what is held out
-    if len(pairs) <= end:
-        raise UserError(f"{path} has {len(pairs)} different pairs; {end} are held out")
+    if len(pairs) < end + HELD_OUT:
+        raise UserError(f"{path} has {len(pairs)} different pairs: too few, {end} are held out")
     pairs = list(pairs)
     Random(0).shuffle(pairs)
     return {"train": pairs[end:], "dev": pairs[:HELD_OUT], "test": pairs[HELD_OUT:end]}

@@ -292,7 +292,7 @@ def train_tokenizer(sample, vocab_size):
 # --- A vocabulary for two languages (lab/seq2seq.py) ----------------------------------------------
 
 
-def train_bpe(texts, vocab_size):
+def train_bpe(texts, vocab_size=10_000):
     """A tokenizer of pieces for both languages, by byte-pair encoding (Sennrich et al. 2016).
 
     Words are what spaces separate. The first piece of a word begins with the mark of a space, so

@@ -40,7 +40,7 @@ def test_a_blank_copy_keeps_what_is_not_a_body_holds_no_answers_and_has_no_point
     assert all((test["score"], test["output"]) == (0, "still blank") for test in tests)
 
 
-def test_a_wrong_function_costs_only_its_own_points(tmp_path):
+def test_a_wrong_function_costs_only_its_own_points(tmp_path, capsys):
     """skew returns nothing: all its tests fail. convolve uses it and is right, but has a loop."""
     anna, bert = tmp_path / "anna", tmp_path / "bert"
     names = ("kernels.skew", "kernels.convolve")
@@ -62,6 +62,9 @@ def test_a_wrong_function_costs_only_its_own_points(tmp_path):
     rows = list(csv.DictReader(table.open()))
     assert [float(rows[0][name]) for name in names] == [0, 2.5]
     assert [float(row["total"]) for row in rows] == [2.5, 0]
+    printed = capsys.readouterr().out
+    for reason in ("still blank", "attention.py is not valid Python", "there is no data.py"):
+        assert reason in printed
 
 
 @pytest.mark.parametrize(

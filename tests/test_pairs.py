@@ -163,6 +163,7 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     assert [path.read_text() for path in files] == before
     assert [each["pairs"] for each in json.loads(before[0])["paradigms"]] == [1, 1]
 
+    assert "mean of 2 paradigms" in run_program(pairs.main, *runs, *options).out
     compared = run_program(pairs.main, *runs, *options, "--compare composite fixed").out
     assert "composite - fixed" in compared and "(no interval)" in compared
     refused(pairs.main, *runs, *options, "--compare composite none")

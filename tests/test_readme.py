@@ -1,4 +1,4 @@
-"""The pages: the ten lines, links, outputs, commands, and the examples of new variants, run."""
+"""The pages: the function of README.md, links, outputs, commands, and new variants, run."""
 
 import ast
 import importlib

@@ -90,7 +90,9 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     # the program prints it, with the mean of two fine-tuning seeds
     record["glue"].append(glue_record(20.0, seed=43))
     report.write_records(out, [record])
-    assert "| 60.0 | 15.0 |" in run_program(report.main, out).out
+    result = record["result"]
+    cells = f"{result['parameters']:,} | {result['loss']:.3f} | {100 * result['accuracy']:.2f}"
+    assert f"| fixed | {cells} | 60.0 | 15.0 |" in run_program(report.main, out).out
 
 
 @pytest.mark.parametrize(

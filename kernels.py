@@ -236,7 +236,8 @@ def compile_hot_loop(layers, device, unit=None):
     compiled_band = torch.compile(banded_softmax, dynamic=True)
     for layer in layers:
         if unit == "layer":
-            layer.compile(dynamic=True)
+            # On a GPU, a softmax loops over the keys: unrolled, it took the compiler minutes.
+            layer.compile(dynamic=True, options={"triton.persistent_reductions": False})
         else:
             layer.mixer.banded_softmax = compiled_band
 
@@ -261,20 +262,19 @@ class GatheredGradient(torch.autograd.Function):
         n, N = grad.shape[-2:]
         reach = K // 2
 
-        # the key j = i + r that read each number of a row
+        # The gradient at the key j = i + r that read each number of a row. With k zeros for keys
+        # that do not exist on each side, key j is in column j + k: the K columns from i on.
         i = torch.arange(first, first + n, device=grad.device)[:, None]  # (n, 1)
-        j = i + torch.arange(-reach, reach + 1, device=grad.device)  # (n, K)
-
-        # the gradient at this key; 0 if there is no such key
-        column = j.clamp(0, N - 1).expand(*grad.shape[:-1], K)  # (B, H, n, K)
-        row_grad = grad.gather(-1, column)  # (B, H, n, N) -> (B, H, n, K)
-        row_grad = row_grad.masked_fill((j < 0) | (j >= N), 0)
+        column = i + torch.arange(K, device=grad.device)  # (n, K)
+        padded = F.pad(grad, (reach, reach))  # (B, H, n, N + 2k)
+        row_grad = padded.gather(-1, column.expand(*grad.shape[:-1], K))  # (B, H, n, K)
 
         # the end numbers were also read by the keys farther away
         if beyond == "clip":
             r = relative_positions(n, N, first, grad.device)  # (n, N)
-            row_grad[..., 0] += grad.masked_fill(r >= -reach, 0).sum(dim=-1)  # (B, H, n)
-            row_grad[..., -1] += grad.masked_fill(r <= reach, 0).sum(dim=-1)
+            left = grad.masked_fill(r >= -reach, 0).sum(dim=-1, keepdim=True)  # (B, H, n, 1)
+            right = grad.masked_fill(r <= reach, 0).sum(dim=-1, keepdim=True)
+            row_grad = row_grad + F.pad(left, (0, K - 1)) + F.pad(right, (K - 1, 0))
         return row_grad, None, None, None
 
 

@@ -67,7 +67,7 @@ class FullSequences:
 def start_training(config, settings, full_sequences, device, dtype, unit):
     """A Trainer after three steps on full sequences, which are not timed: the warm-up."""
     # its checkpoint is never written
-    trainer = Trainer(BertForMaskedLM(config), settings, Path(), device, dtype, compiled=False)
+    trainer = Trainer(BertForMaskedLM(config), settings, Path(), device, dtype)
     if unit != "eager":
         compile_hot_loop(trainer.model.bert.layers, device, unit)
     for _ in range(3):

@@ -334,9 +334,7 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, eval_every):
     """
     # the Trainer of pre-training, with the Adam of Vaswani et al. 2017
     code = {**CODE, **code_digests("lab/seq2seq.py", "lab/translation.py")}
-    trainer = Trainer(
-        model, settings, folder / CHECKPOINT, device, dtype, code=code, compiled=False
-    )
+    trainer = Trainer(model, settings, folder / CHECKPOINT, device, dtype, code=code)
     for group in trainer.optimizer.param_groups:
         group.update(betas=(0.9, 0.98), eps=1e-8)
 

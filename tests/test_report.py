@@ -265,11 +265,15 @@ def all_runs():
 
 
 def english_small():
-    rows = []
+    """Of seed 0 the losses on the way, of seed 1 the last one and BLiMP."""
+    rows = {}
     for x in records_of("english-small"):
+        cells = rows.setdefault(x["settings"]["variant"], [])
         losses = [f"{loss:.3f}" for step, loss, _ in x["curve"] if step % 500 == 0]
-        rows.append([x["settings"]["variant"], *losses])
-    return rows
+        cells += losses[-1:] if cells else losses
+        if "pairs" in x:
+            cells.append(f"{report.BLIMP.value(x):.1f}")
+    return [[variant, *cells] for variant, cells in rows.items()]
 
 
 def translations(data, steps):
@@ -335,12 +339,14 @@ def steps():
 
 
 def gpu_steps():
-    """Of each variant, eager and compiled: time of a step, time on the GPU, operations."""
-    rows = {}
+    """Means of the time of a step, measured twice; of the GPU's time in it; and its operations."""
+    rows = []
     for x in json_of("bench-gpu")["steps"]["rows"]:
-        cells = [f"{x['ms']:.1f} ms", f"{x['gpu_ms']:.1f} ms", f"{x['operations']:,}"]
-        rows.setdefault(x["variant"], []).extend(cells)
-    return [[variant, *cells] for variant, cells in rows.items()]
+        name = x["variant"] + (", compiled" if x["unit"] == "layer" else "")
+        row = [name, f"{np.mean(x['ms']):.1f} ms", f"{x['gpu_ms']:.1f} ms", f"{x['operations']:,}"]
+        row += [f"{np.mean(x['english_ms']):.1f} ms", f"{x['english_gpu_ms']:.1f} ms"]
+        rows.append(row)
+    return rows
 
 
 def units():

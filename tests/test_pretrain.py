@@ -87,7 +87,7 @@ def test_a_recipe_is_that_of_size_and_corpus_with_the_given_values():
 
 
 def test_on_a_gpu_more_logits_are_computed_than_any_number_of_masked_tokens(monkeypatch):
-    monkeypatch.setattr(pretrain, "is_asynchronous", lambda device: True)
+    monkeypatch.setattr(pretrain, "SYNCHRONOUS", ())
     for tokens in (8, 512, 8192):
         count = pretrain.prediction_count(torch.full((1, tokens), -100))
         masked = np.random.default_rng(0).binomial(tokens, 0.15, 10_000)

@@ -104,7 +104,7 @@ def test_the_label_of_a_token_is_the_next_one_and_the_end_is_a_label():
 @pytest.mark.parametrize("on_a_gpu", [False, True])
 def test_the_loss_is_the_cross_entropy_of_all_next_tokens(monkeypatch, on_a_gpu):
     """With as many logits as are computed on a CPU, and on a GPU, where nothing is counted."""
-    monkeypatch.setattr(pretrain, "is_asynchronous", lambda device: on_a_gpu)
+    monkeypatch.setattr(pretrain, "SYNCHRONOUS", () if on_a_gpu else ("cpu",))
     model = causal_model("composite")
     ids = F.pad(random_tokens(2, 50), (0, 6), value=PAD)
     ids[0, 40:] = PAD

@@ -412,21 +412,6 @@ def test_after_an_evaluation_the_model_trains_with_dropout_again():
     assert all(module.training for module in model.modules())
 
 
-def test_evaluation_builds_no_graph_and_changes_no_weight():
-    model = trainer_of().model
-    before = [x.detach().clone() for x in model.parameters()]
-    has_graph = []
-
-    def note(module, arguments, output):
-        has_graph.append(output.requires_grad)
-
-    model.output.register_forward_hook(note)
-    evaluate(model)
-    assert has_graph and not any(has_graph)
-    for one, other in zip(before, model.parameters(), strict=True):
-        assert torch.equal(one, other) and other.grad is None
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_composite_is_trained_and_evaluated_in_the_dtype_of_the_trainer(dtype):
     """The weights and the loss are float32 all the same."""

@@ -342,10 +342,16 @@ def gpu_steps():
     """Means of the time of a step, measured twice; of the GPU's time in it; and its operations."""
     rows = []
     for x in json_of("bench-gpu")["steps"]["rows"]:
-        name = x["variant"] + (", compiled" if x["unit"] == "layer" else "")
-        row = [name, f"{np.mean(x['ms']):.1f} ms", f"{x['gpu_ms']:.1f} ms", f"{x['operations']:,}"]
-        row += [f"{np.mean(x['english_ms']):.1f} ms", f"{x['english_gpu_ms']:.1f} ms"]
-        rows.append(row)
+        rows.append(
+            [
+                x["variant"] + (", compiled" if x["unit"] == "layer" else ""),
+                f"{np.mean(x['ms']):.1f} ms",
+                f"{x['gpu_ms']:.1f} ms",
+                f"{x['operations']:,}",
+                f"{np.mean(x['english_ms']):.1f} ms",
+                f"{x['english_gpu_ms']:.1f} ms",
+            ]
+        )
     return rows
 
 

@@ -16,8 +16,8 @@ the letter k is used for the keys, so the reach has the name `reach`: it is K //
 and positions count from 0 in code; for users, heads and layers count from 1.
 
 A row is K numbers, one for each r from -k to k, before a softmax; attention adds them to its
-scores. A kernel is what is left of a row after a softmax over r: K weights. (Depthwise kernels are
-learned without a softmax.)
+scores. A kernel is the softmax of a row over r: K weights. (Depthwise kernels are learned without a
+softmax.)
 
 The one idea: a variant is self-attention whose score is a SUM OF NAMED TERMS,
 
@@ -350,8 +350,8 @@ def lowest_after_query(scores, first=0):
 class Term(nn.Module):
     """A part of the score, or of the values, that depends on the relative position.
 
-    A term overrides one or more of four methods; the others say "none of these". q and k are
-    (B, H, N, d). SelfAttention.apply_terms adds up what the terms return.
+    A term overrides one or more of four methods. The others return None, or q and k as they are,
+    (B, H, N, d) each. SelfAttention.apply_terms adds up what the terms return.
 
     A term should depend on positions only through r = j - i, and not on N, which also counts
     padding and later tokens (fire has max(N, L), with a large L). Its constructor also initialises

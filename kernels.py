@@ -77,7 +77,7 @@ def scores_by_skew(rows, N, beyond="clip", first=0):
             a1 a1 b1 c1 c1 -           - a1 |a1 b1 c1
             a2 a2 b2 c2 c2 -          c1  - |a2 a2 b2
 
-    The map is on the right of the line, after n - 1 = 2 columns; what is left of it is not used.
+    The map is on the right of the line, after n - 1 = 2 columns; left of it are ends of other rows.
     """
     n, K = rows.shape[-2:]
     reach = K // 2
@@ -142,16 +142,16 @@ def skew(x):
 def add_relative_scores(scores, rows, beyond="clip", first=0):
     """scores[i, j] + rows[i, j - i]. The sum overwrites `scores`, which saves the memory of a map.
 
-    scores: (B, H, n, N), a sum, whose gradient does not need it. rows: (B, H, n, K), or fewer
-    dimensions, as in attention.attention. beyond, first: as in `scores_by_index`.
+    scores: (B, H, n, N), a sum, whose backward does not need its value. rows: (B, H, n, K), or
+    fewer dimensions, as in attention.attention. beyond, first: as in `scores_by_index`.
     """
     n, N = scores.shape[-2:]
     rows = rows.to(scores.dtype)
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
     # Longer sequences take the skew: in bf16 it saves up to 10 % of a step, in float32 it costs up
-    # to 30 % (results/map-methods.jsonl). Not rows of keys in a block (here n counts keys: n > N),
-    # each N + n wide. Nor compiled code (results/bench-map-compiled.json).
+    # to 30 % (results/map-methods.jsonl). Two cases keep the index: rows of keys in a block (here n
+    # counts keys: n > N), and compiled code (results/bench-map-compiled.json).
     if torch.compiler.is_compiling() and scores.is_cuda:
         scores_of_rows = GatheredGradient.apply(rows, N, beyond, first)
     elif torch.compiler.is_compiling() or min(n, N) <= SHORT or n > N:

@@ -447,7 +447,10 @@ OF_DOCS = {
     "drawings": {
         "idea": partial(draw_idea, "a row:\n3 numbers", FIXED_ROWS, {2: "all tokens"}),
         "idea-dynamic": partial(
-            draw_idea, "every token makes\nits own 3 numbers", DYNAMIC_ROWS, dict(enumerate(TOKENS))
+            draw_idea,
+            "every token makes 3 numbers\n(each is divided by √d)",
+            DYNAMIC_ROWS,
+            dict(enumerate(TOKENS)),
         ),
         "layer": draw_layer,
     },

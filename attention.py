@@ -222,19 +222,9 @@ def attention(
     # A long sequence: this function again, with one block of queries at a time.
     n, d = q.shape[-2:]
     if n > LONGEST_WHOLE:
-        return attention_in_blocks(
-            q,
-            k,
-            v,
-            attention_mask,
-            query_rows,
-            key_rows,
-            value_table,
-            beyond,
-            dropout,
-            causal,
-            banded_softmax,  # the plain one: blocks are not compiled (kernels.not_compiled)
-        )
+        # banded_softmax: the plain one, because blocks are not compiled (kernels.not_compiled)
+        others = (key_rows, value_table, beyond, dropout, causal, banded_softmax)
+        return attention_in_blocks(q, k, v, attention_mask, query_rows, *others)
 
     # content: q_i . k_j / sqrt(d). Why sqrt(d)? If the numbers in q and k have variance 1, a sum of
     # d products has the standard deviation sqrt(d). Scores that far apart would give nearly all

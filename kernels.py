@@ -175,7 +175,7 @@ def banded_softmax(scores, unseen, query_rows=None, key_rows=None, beyond="clip"
 
                           i = 1   2
               key j = 0       1   2      In column c, i is first + c, so i - j is c - (j - first).
-                      1       0   1      add_relative_scores takes column - (line + its `first`).
+                      1       0   1      relative_positions gives column - (line + its `first`).
                       2      -1   0      The line is j, so its `first` must be -first.
                       3      -2  -1
 

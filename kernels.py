@@ -149,8 +149,8 @@ def add_relative_scores(scores, rows, beyond="clip", first=0):
     rows = rows.to(scores.dtype)
     rows = rows.expand(*rows.shape[:-2], n, -1)  # a row for all queries becomes n equal rows
 
-    # Longer sequences take the skew: in bf16 it saves up to 10 % of a step, in float32 it costs up
-    # to 30 % (results/map-methods.jsonl). Two cases keep the index: rows of keys in a block (here n
+    # Longer sequences take the skew, for bf16: it saves up to 10 % of a step; float32 loses up to
+    # 30 % (results/map-methods.jsonl). Two cases keep the index: rows of keys in a block (here n
     # counts keys: n > N), and compiled code (results/bench-map-compiled.json).
     if torch.compiler.is_compiling() and scores.is_cuda:
         scores_of_rows = GatheredGradient.apply(rows, N, beyond, first)

@@ -57,7 +57,8 @@ GRADED = (
         KERNELS, ("loops[scores_by_index", "order[scores_by_index", "computes[scores_by_index",
             "over_the_positions[scores_by_index")),
     Function(2, "attention.composite_attention", 5, "the paper in one function",
-        TERMS, ("ten_lines_equal", "ten_lines_prints", "over_the_positions[composite_att")),
+        TERMS, ("composite_attention_equals", "composite_attention_prints",
+            "over_the_positions[composite_att")),
 
     Function(3, "kernels.skew", 4, "move each row, without a copy",
         KERNELS, ("skew_moves", "over_the_positions[skew")),

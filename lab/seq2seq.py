@@ -413,6 +413,8 @@ def parse_arguments(arguments=None):
 def main(arguments=None):
     """Train and test a model for each seed, or translate a text."""
     args = parse_arguments(arguments)
+
+    # a text for a trained model
     if args.words:
         if len(args.words) != 2:
             raise UserError(
@@ -423,6 +425,8 @@ def main(arguments=None):
         say_unknown_words(folder, tokenizer, text)
         print(tokenizer.decode(best_target(search(model, tokenizer, text, BEAM), penalty=1.0)))
         return
+
+    # the pairs, then a run for each seed
     if args.data != "toy":
         load_bleu()  # missing: say it before the work, not after it
     sets = read_sets(args.data, args.cache_dir)

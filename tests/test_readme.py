@@ -24,7 +24,7 @@ PAGES = [*DOCUMENTS, *sorted((ROOT / "course").glob("*.md"))]
 # --- The first screen -----------------------------------------------------------------------------
 
 
-def test_the_ten_lines_are_those_of_attention():
+def test_the_function_of_the_paper_is_that_of_attention():
     """Without comments and docstring, README shows the code of composite_attention."""
     shown = re.search(r"```python\n(def composite_attention.*?)```", README, flags=re.DOTALL)[1]
     code = ast.parse(textwrap.dedent(inspect.getsource(composite_attention))).body[0]

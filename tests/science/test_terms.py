@@ -40,7 +40,7 @@ from support.commands import UserError
 
 
 @pytest.mark.parametrize("N", [1, 2, 9, 70])
-def test_the_ten_lines_equal_the_mixer_composite(N):
+def test_composite_attention_equals_the_mixer_composite(N):
     """Values, and the gradients of the input and of every parameter."""
     mixer = random_mixer("composite")
     x = draw(2, N, C).requires_grad_()
@@ -56,12 +56,12 @@ def test_the_ten_lines_equal_the_mixer_composite(N):
     assert_same_with_gradients(got, mixer.output(z), inputs, 1e-12)
 
 
-def test_the_example_of_the_ten_lines_prints_what_its_docstring_says():
+def test_the_example_of_composite_attention_prints_what_its_docstring_says():
     failed, tried = doctest.testmod(attention)
     assert tried > 0 and failed == 0
 
 
-def test_the_maps_of_the_ten_lines_are_those_that_their_docstring_draws():
+def test_the_maps_of_composite_attention_are_those_that_their_docstring_draws():
     """q_i . k_j, q_i . w_(j-i), beta_(j-i) and the sum, side by side."""
     q, k = torch.tensor([[1, -1, 0, 2]]).t(), torch.tensor([[0, 1, 0, 1]])
     w, beta = torch.tensor([[-1, 0, 1]]), torch.tensor([[1, 0, 2]])

@@ -27,7 +27,7 @@ def main(arguments=None):
 
     # test
     command = commands.add_parser("test", help="run the tests of one function")
-    command.add_argument("function", help="its name in the handout: split_heads, Fixed.query_rows")
+    command.add_argument("function", help="its name in the handout: split_heads, Fixed.query_bias")
     command.set_defaults(run=tests_command)
 
     # grade

@@ -1,6 +1,6 @@
 """The table of the assignment: the graded functions, their points, and the tests that grade them.
 
-A function is named by its file and its name there: "attention.Fixed.query_rows" is in attention.py.
+A function is named by its file and its name there: "attention.Fixed.query_bias" is in attention.py.
 The tests of a function are those in `files` whose names contain one of the `words`; every one of
 them must fail while the function is blank. To move the course to other functions, change the table.
 
@@ -47,11 +47,11 @@ GRADED = (
         TERMS, ("attention_alone", "weights_are_dropped",
             "goes_in_blocks", "over_the_positions[attention")),
 
-    Function(2, "attention.Fixed.query_rows", 3, "the fixed term",
+    Function(2, "attention.Fixed.query_bias", 3, "the fixed term",
         TERMS, ("loop_adds[fixed",)),
-    Function(2, "attention.Dynamic.query_rows", 3, "the dynamic term",
+    Function(2, "attention.Dynamic.query_bias", 3, "the dynamic term",
         TERMS, ("loop_adds[dynamic",)),
-    Function(2, "attention.KeyDynamic.key_rows", 3, "the key's dynamic term",
+    Function(2, "attention.KeyDynamic.key_bias", 3, "the key's dynamic term",
         TERMS, ("loop_adds[key_dynamic",)),
     Function(2, "kernels.scores_by_index", 6, "from rows to the map, by an index",
         KERNELS, ("loops[scores_by_index", "order[scores_by_index", "computes[scores_by_index",

@@ -74,7 +74,7 @@ def copy_project(folder, bodies):
 
 
 def file_of(name):
-    """The file of a function: "attention.py" for "attention.Fixed.query_rows"."""
+    """The file of a function: "attention.py" for "attention.Fixed.query_bias"."""
     return name.split(".")[0] + ".py"
 
 

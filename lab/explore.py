@@ -187,12 +187,12 @@ def rows_of_terms(mixer, q, k):
     """
     # DeBERTa makes its rows itself
     if isinstance(mixer, Deberta):
-        _, _, query_rows, key_rows, _ = mixer.apply_terms(q, k)
-        yield "content_to_position", "query", True, query_rows
-        yield "position_to_content", "key", True, key_rows
+        _, _, query_bias, key_bias, _ = mixer.apply_terms(q, k)
+        yield "content_to_position", "query", True, query_bias
+        yield "position_to_content", "key", True, key_bias
     for name, term in mixer.terms.items():
-        yield name, "query", term.has_window, term.query_rows(q)
-        yield name, "key", term.has_window, term.key_rows(k)
+        yield name, "query", term.has_window, term.query_bias(q)
+        yield name, "key", term.has_window, term.key_bias(k)
 
 
 def convolution_heads(mixer, x, attention_mask):

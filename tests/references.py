@@ -75,14 +75,14 @@ def add_relative_scores(scores, rows, beyond, first=0):
     return scores + relative_scores(rows.expand(*rows.shape[:-2], n, -1), N, beyond, first)
 
 
-def banded_softmax(scores, padding, query_rows=None, key_rows=None, beyond="clip", first=0):
+def banded_softmax(scores, padding, query_bias=None, key_bias=None, beyond="clip", first=0):
     """p (B, H, n, N) of the function `banded_softmax`."""
     B, H, n, N = scores.shape
     a = scores + padding
-    if query_rows is not None:
-        a = add_relative_scores(a, query_rows, beyond, first)
-    if key_rows is not None:
-        a = a + key_scores(key_rows.expand(B, H, N, -1), n, beyond, first)
+    if query_bias is not None:
+        a = add_relative_scores(a, query_bias, beyond, first)
+    if key_bias is not None:
+        a = a + key_scores(key_bias.expand(B, H, N, -1), n, beyond, first)
     exponentials = torch.exp(a - a.max(dim=-1, keepdim=True).values)
     return exponentials / exponentials.sum(dim=-1, keepdim=True)
 
@@ -100,8 +100,8 @@ def attention(
     k,
     v,
     attention_mask,
-    query_rows=None,
-    key_rows=None,
+    query_bias=None,
+    key_bias=None,
     value_table=None,
     beyond="clip",
     first=0,
@@ -112,12 +112,12 @@ def attention(
 
     # what the terms add to the scores, (B, H, n, N)
     added = torch.zeros(B, H, n, N, dtype=q.dtype)
-    if query_rows is not None:
-        query_rows = query_rows.expand(B, H, n, -1)
-        added = added + relative_scores(query_rows, N, beyond, first)
-    if key_rows is not None:
-        key_rows = key_rows.expand(B, H, N, -1)
-        added = added + key_scores(key_rows, n, beyond, first)
+    if query_bias is not None:
+        query_bias = query_bias.expand(B, H, n, -1)
+        added = added + relative_scores(query_bias, N, beyond, first)
+    if key_bias is not None:
+        key_bias = key_bias.expand(B, H, N, -1)
+        added = added + key_scores(key_bias, n, beyond, first)
 
     # the weights over the real keys
     weights = []

@@ -129,8 +129,8 @@ def attention_inputs(N, K, n=None, first=0, dtype=torch.float64, B=2, H=2, d=5):
         k=leaf(B, H, N, d),
         v=leaf(B, H, N, d),
         attention_mask=mask,
-        query_rows=leaf(B, H, n, K),
-        key_rows=leaf(B, H, N, K),
+        query_bias=leaf(B, H, n, K),
+        key_bias=leaf(B, H, N, K),
         value_table=leaf(d, K),
     )
 

@@ -47,10 +47,10 @@ def project(mixer, x):
     return q, k, v
 
 
-def query_rows_of(mixer, q):
+def query_bias_of(mixer, q):
     """What the terms of a mixer add at each r: (B, H, N, K), (H, 1, K), ..."""
-    _, _, query_rows, _, _ = mixer.apply_terms(q, q)
-    return query_rows
+    _, _, query_bias, _, _ = mixer.apply_terms(q, q)
+    return query_bias
 
 
 def map_of(rows):
@@ -152,7 +152,7 @@ def test_a_dynamic_convolution_of_the_query_is_shaws_relative_key():
     shaw = torch.einsum("bhid,bhijd->bhij", query, keys) / math.sqrt(d)
 
     # here: each query makes a kernel
-    rows = query_rows_of(mixer, query)  # (B, H, N, K)
+    rows = query_bias_of(mixer, query)  # (B, H, N, K)
     assert_near(content_of(query, key) + map_of(rows), shaw)
 
     # by a linear map, as in DynamicConv; here it is one for all heads
@@ -174,7 +174,7 @@ def test_the_fixed_term_is_t5s_bias_with_one_bucket_per_position():
     bucket = RELATIVE.clamp(-k, k) + k  # (N, N)
     table = mixer.terms["fixed"].beta.t()  # (K, H)
     bias = F.embedding(bucket, table).permute(2, 0, 1)  # (N, N, H) -> (H, N, N)
-    rows = query_rows_of(mixer, query)  # (H, 1, K)
+    rows = query_bias_of(mixer, query)  # (H, 1, K)
     assert_near(map_of(rows), bias)
 
 
@@ -224,7 +224,7 @@ def test_fixed_attention_without_content_is_a_lightweight_convolution():
     query, _, value = project(mixer, X)
 
     # attention with the fixed term alone
-    rows = query_rows_of(mixer, query)  # (H, 1, K)
+    rows = query_bias_of(mixer, query)  # (H, 1, K)
     logits = map_of(rows)  # (H, N, N)
     attended = softmax_within_window(logits) @ value  # (B, H, N, d)
 
@@ -242,7 +242,7 @@ def test_composite_attention_without_content_is_a_dynamic_convolution():
     mixer = mixer_of("composite")
     query, _, value = project(mixer, X)
 
-    rows = query_rows_of(mixer, query)  # (B, H, N, K)
+    rows = query_bias_of(mixer, query)  # (B, H, N, K)
     attended = softmax_within_window(map_of(rows)) @ value  # (B, H, N, d)
 
     p = rows.softmax(dim=-1)
@@ -259,7 +259,7 @@ def test_composite_attention_is_content_and_the_logits_of_this_convolution_in_on
     mixer = mixer_of("composite")
     query, key, value = project(mixer, X)
 
-    rows = query_rows_of(mixer, query)  # (B, H, N, K)
+    rows = query_bias_of(mixer, query)  # (B, H, N, K)
     logits = content_of(query, key) + map_of(rows)  # (B, H, N, N)
     z = logits.softmax(dim=-1) @ value  # (B, H, N, d)
     assert_near(mixer(X, NO_PADDING), mixer.output(merge_heads(z)))
@@ -274,12 +274,12 @@ ANGLES = EVERY_R[:, None] * frequencies(d, "cpu", torch.float64)  # (2N - 1, d/2
 def scores_of(mixer, x):
     """The scores (B, H, N, N) of a mixer without convolutions: its content and its rows."""
     q, k, _ = project(mixer, x)
-    q, k, query_rows, key_rows, _ = mixer.apply_terms(q, k)
+    q, k, query_bias, key_bias, _ = mixer.apply_terms(q, k)
     scores = content_of(q, k)
-    if query_rows is not None:
-        scores = scores + map_of(query_rows)
-    if key_rows is not None:
-        scores = scores + key_scores(key_rows, N, mixer.beyond)
+    if query_bias is not None:
+        scores = scores + map_of(query_bias)
+    if key_bias is not None:
+        scores = scores + key_scores(key_bias, N, mixer.beyond)
     return scores
 
 
@@ -364,7 +364,7 @@ def test_fixed_with_17_positions_is_t5_in_9_tokens_and_in_more_if_far_buckets_ar
         t5.beta.copy_(draw(H, 32))
         fixed.beta.copy_(t5.beta[:, [*left, 0, *right]])
     q = draw(B, H, 9, d)
-    assert_near(t5.query_rows(q), fixed.query_rows(q))
+    assert_near(t5.query_bias(q), fixed.query_bias(q))
 
     # one number for the far buckets of a side
     with torch.no_grad():
@@ -373,7 +373,7 @@ def test_fixed_with_17_positions_is_t5_in_9_tokens_and_in_more_if_far_buckets_ar
     n = 100
     q = draw(B, H, n, d)
     r = torch.arange(1 - n, n)
-    assert_near(t5.query_rows(q), fixed.query_rows(q)[..., r.clamp(-8, 8) + 8])
+    assert_near(t5.query_bias(q), fixed.query_bias(q)[..., r.clamp(-8, 8) + 8])
 
 
 def test_a_dynamic_term_contains_a_fixed_term_because_the_queries_have_a_bias():
@@ -383,7 +383,7 @@ def test_a_dynamic_term_contains_a_fixed_term_because_the_queries_have_a_bias():
     q, _, _ = project(mixer, X)
     b_q = mixer.query.bias.view(H, 1, d)
     beta = b_q @ term.w / math.sqrt(d)  # (H, 1, d) (d, K) -> (H, 1, K)
-    assert_near(term.query_rows(q), term.query_rows(q - b_q) + beta)
+    assert_near(term.query_bias(q), term.query_bias(q - b_q) + beta)
 
 
 def test_the_four_terms_of_transformer_xl_are_ours():
@@ -426,15 +426,15 @@ def test_deberta_is_composite_key_with_tables_per_head_made_from_its_positions()
     config = mixer_config("composite-key", hidden_size=C, heads=H, kernel_size=K)
     dynamic = TERMS["dynamic"](config).double()
     key_dynamic = TERMS["key_dynamic"](config).double()
-    own_q, own_k, query_rows, key_rows, _ = deberta.apply_terms(q, k)
+    own_q, own_k, query_bias, key_bias, _ = deberta.apply_terms(q, k)
     assert_near(content_of(own_q, own_k) * math.sqrt(3), content_of(q, k))
     for h in range(H):
         with torch.no_grad():
             dynamic.w.copy_(w[h].t())
             key_dynamic.u.copy_(u[h].t())
         own = slice(h, h + 1)
-        assert_near(query_rows[:, own] * math.sqrt(3), dynamic.query_rows(q[:, own]))
-        assert_near(key_rows[:, own] * math.sqrt(3), key_dynamic.key_rows(k[:, own]))
+        assert_near(query_bias[:, own] * math.sqrt(3), dynamic.query_bias(q[:, own]))
+        assert_near(key_bias[:, own] * math.sqrt(3), key_dynamic.key_bias(k[:, own]))
 
 
 def test_canon_is_a_convolution_before_all_three_projections():

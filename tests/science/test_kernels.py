@@ -144,10 +144,10 @@ def test_banded_softmax_equals_its_loops(monkeypatch, n, first, N, beyond):
     """Values and gradients, with padding, with and without rows, one row for all, and in blocks."""
     # loops in place of the map: mistakes there do not fail this test
     monkeypatch.setattr(kernels, "add_relative_scores", references.add_relative_scores)
-    scores, query_rows = draw(2, 3, n, N).requires_grad_(), draw(2, 3, n, 7).requires_grad_()
-    key_rows, one_row = draw(2, 3, N, 7).requires_grad_(), draw(3, 1, 7).requires_grad_()
+    scores, query_bias = draw(2, 3, n, N).requires_grad_(), draw(2, 3, n, 7).requires_grad_()
+    key_bias, one_row = draw(2, 3, N, 7).requires_grad_(), draw(3, 1, 7).requires_grad_()
     padding = attention.lowest_at_padding(torch.arange(N)[None, :] < N - 1, torch.float64)
-    for rows in ([], [query_rows], [None, key_rows], [one_row, one_row], [query_rows, key_rows]):
+    for rows in ([], [query_bias], [None, key_bias], [one_row, one_row], [query_bias, key_bias]):
         rows += [None] * (2 - len(rows))
         got = kernels.banded_softmax(scores, padding, *rows, beyond, first)
         expected = references.banded_softmax(scores, padding, *rows, beyond, first)
@@ -254,13 +254,13 @@ def test_no_python_loop_over_the_positions(name):
 def test_blocks_equal_attention_without_blocks(monkeypatch, beyond, block, N, K):
     """With all terms, with one at a time, and with rows that sequences or queries share."""
     inputs = attention_inputs(N, K)
-    terms = ("query_rows", "key_rows", "value_table")
+    terms = ("query_bias", "key_bias", "value_table")
     cases = [inputs]
     for name in terms:
         cases.append({**inputs, **dict.fromkeys(terms), name: inputs[name]})
-    for rows in (inputs["query_rows"][0], inputs["query_rows"][0, :, :1]):
+    for rows in (inputs["query_bias"][0], inputs["query_bias"][0, :, :1]):
         shared = rows.detach().requires_grad_()  # (H, N, K) and (H, 1, K)
-        cases.append({**inputs, "query_rows": shared, "key_rows": None})
+        cases.append({**inputs, "query_bias": shared, "key_bias": None})
 
     for case in cases:
         go_in_blocks(monkeypatch, 1024, block)

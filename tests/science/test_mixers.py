@@ -71,7 +71,7 @@ def key_bias_learns(variant):
         return True
     for name in terms:
         changes_keys = TERMS[name].queries_and_keys is not Term.queries_and_keys
-        if TERMS[name].key_rows is not Term.key_rows or (changes_keys and name != "xl"):
+        if TERMS[name].key_bias is not Term.key_bias or (changes_keys and name != "xl"):
             return None
     return False if mixer in ONLY_CONTENT.split() else None
 

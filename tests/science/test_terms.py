@@ -110,7 +110,7 @@ def test_attention_alone_equals_its_loops(maps_of_loops, n, first, N, K, beyond)
     inputs = attention_inputs(N, K, n)
     assert_attention_equals_loops(inputs, maps_of_loops, beyond=beyond, first=first)
 
-    inputs |= dict.fromkeys(("query_rows", "key_rows", "value_table"))
+    inputs |= dict.fromkeys(("query_bias", "key_bias", "value_table"))
     assert_attention_equals_loops(inputs, maps_of_loops)
 
 
@@ -259,12 +259,12 @@ def scores_of_term(term, q, k, beyond):
     N = q.shape[-2]
     own_q, own_k = term.queries_and_keys(q, k)
     scores = (own_q @ own_k.transpose(-1, -2) - q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
-    query_rows, key_rows = term.query_rows(q), term.key_rows(k)
-    if query_rows is not None:
-        query_rows = query_rows.expand(*query_rows.shape[:-2], N, -1)
-        scores = scores + references.relative_scores(query_rows, N, beyond)
-    if key_rows is not None:
-        scores = scores + references.key_scores(key_rows, N, beyond)
+    query_bias, key_bias = term.query_bias(q), term.key_bias(k)
+    if query_bias is not None:
+        query_bias = query_bias.expand(*query_bias.shape[:-2], N, -1)
+        scores = scores + references.relative_scores(query_bias, N, beyond)
+    if key_bias is not None:
+        scores = scores + references.key_scores(key_bias, N, beyond)
     return scores
 
 
@@ -325,7 +325,7 @@ def test_t5s_buckets_are_those_of_its_docstring():
     term = TERMS["t5"](mixer_config("t5"))
     with torch.no_grad():
         term.beta.copy_(torch.arange(32.0))
-    row = term.query_rows(torch.zeros(1, H, 300, d))[0, 0].tolist()
+    row = term.query_bias(torch.zeros(1, H, 300, d))[0, 0].tolist()
     buckets = dict(zip(range(-299, 300), row, strict=True))
     for r, bucket in buckets.items():
         assert bucket == references.t5_bucket(r), r
@@ -366,10 +366,10 @@ def test_the_first_layer_of_fire_is_the_same_under_autocast_with_queries_in_bf16
     term = randomise(TERMS["fire"](mixer_config("fire")), 0.5)
     seen = []
     term.output.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
-    term.query_rows(torch.zeros(1, H, 600, d))
+    term.query_bias(torch.zeros(1, H, 600, d))
     with torch.autocast("cpu", torch.bfloat16):
         # as a linear layer gives them
-        term.query_rows(torch.zeros(1, H, 600, d, dtype=torch.bfloat16))
+        term.query_bias(torch.zeros(1, H, 600, d, dtype=torch.bfloat16))
     assert torch.equal(*seen)
 
 

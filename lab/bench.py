@@ -1,7 +1,7 @@
 """What a training step costs.
 
     python -m lab.bench --size small                                         all variants
-    python -m lab.bench --variant composite --unit eager band layer          compiled (kernels.py)
+    python -m lab.bench --variant composite --unit eager layer               compiled (kernels.py)
 
 The command prints a table. With --out FILE.json it also writes the numbers to a file, together with
 the options and the machine.
@@ -24,7 +24,7 @@ import torch
 
 from attention import VARIANTS
 from data import prepare_corpus
-from kernels import compile_hot_loop
+from kernels import compile_model
 from model import SIZES, BertConfig, BertForMaskedLM
 from pretrain import RECIPES, Trainer, add_device, add_text, train_step
 from support.commands import positive_int, run_command
@@ -33,7 +33,7 @@ from support.files import write_text
 from support.runs import made_by
 from support.tokenizer import PAD, SPECIAL_TOKENS
 
-UNITS = ("eager", "band", "layer")  # what is compiled: nothing, or a unit of kernels.py
+UNITS = ("eager", "layer")  # what is compiled: nothing, or the layers (kernels.py)
 
 
 # --- Measuring ------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def start_training(config, settings, full_sequences, device, dtype, unit):
     # its checkpoint is never written
     trainer = Trainer(BertForMaskedLM(config), settings, Path(), device, dtype)
     if unit != "eager":
-        compile_hot_loop(trainer.model.bert.layers, device, unit)
+        compile_model(trainer.model, device)
     for _ in range(3):
         train_step(trainer, full_sequences)
     return trainer

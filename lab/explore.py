@@ -187,9 +187,9 @@ def rows_of_terms(mixer, q, k):
     """
     # DeBERTa makes its rows itself
     if isinstance(mixer, Deberta):
-        _, _, query_bias, key_bias, _ = mixer.apply_terms(q, k)
-        yield "content_to_position", "query", True, query_bias
-        yield "position_to_content", "key", True, key_bias
+        _, _, positions = mixer.apply_terms(q, k)
+        yield "content_to_position", "query", True, positions.query_bias
+        yield "position_to_content", "key", True, positions.key_bias
     for name, term in mixer.terms.items():
         yield name, "query", term.has_window, term.query_bias(q)
         yield name, "key", term.has_window, term.key_bias(k)

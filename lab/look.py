@@ -24,9 +24,9 @@ from attention import (
     LightConv,
     SelfAttention,
     Term,
-    add_rows,
     attention,
     split_heads,
+    sum_of_biases,
     zero_padding,
 )
 from model import readable_piece
@@ -134,19 +134,19 @@ def attention_map(model, ids, layer, with_content=True):
     # the queries, the keys and their rows, as the mixer computes them
     x, attention_mask = input_of_mixer(model, ids, layer)
     q, k = queries_and_keys(mixer, x, attention_mask)  # (1, H, N, d) each
-    q, k, query_bias, key_bias, _ = mixer.apply_terms(q, k)
+    q, k, positions = mixer.apply_terms(q, k)
 
     # without the content term: 0 . k_j = 0
     if not with_content:
-        if query_bias is None and key_bias is None:
+        if positions.query_bias is None and positions.key_bias is None:
             raise UserError(f"{model.config.variant} adds no position terms to the content term")
         q = torch.zeros_like(q)
 
     # with the identity as values, the output is the weights themselves
     H, N = q.shape[1:3]
     identity = torch.eye(N).expand(1, H, N, N)
-    rows = (query_bias, key_bias)
-    p = attention(q, k, identity, attention_mask, *rows, beyond=mixer.beyond, causal=mixer.causal)
+    positions = positions._replace(value_table=None)
+    p = attention(q, k, identity, attention_mask, positions, causal=mixer.causal)
     return p[0].numpy()
 
 
@@ -182,7 +182,7 @@ def token_rows(mixer, x, attention_mask):
     for term in mixer.terms.values():
         rows = term.query_bias(q)
         if term.has_window and rows is not None and rows.dim() == 4:
-            total = add_rows(total, rows, mixer.beyond)
+            total = sum_of_biases(total, rows, mixer.beyond)
     return total
 
 

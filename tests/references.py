@@ -47,93 +47,84 @@ def column(r, K, beyond):
     return K - 1
 
 
-def reads(n, N, K, beyond, first=0):
-    """(n, N, K): 1 where query first + i reads column t at key j, otherwise 0."""
-    table = torch.zeros(n, N, K, dtype=torch.float64)
-    for i in range(n):
+def reads(N, K, beyond):
+    """(N, N, K): 1 where query i reads column t at key j, otherwise 0."""
+    table = torch.zeros(N, N, K, dtype=torch.float64)
+    for i in range(N):
         for j in range(N):
-            t = column(j - (first + i), K, beyond)
+            t = column(j - i, K, beyond)
             if t is not None:
                 table[i, j, t] = 1
     return table
 
 
-def relative_scores(rows, length, beyond, first=0):
-    """scores[..., i, j] = the number of rows[..., i] for j - i: (..., n, K) -> (..., n, N)."""
-    n, K = rows.shape[-2:]
-    return torch.einsum("...it,ijt->...ij", rows, reads(n, length, K, beyond, first).to(rows))
+def relative_scores(bias, N, beyond):
+    """scores[..., i, j] = the number of bias[..., i] for j - i: (..., N or 1, K) -> (..., N, N)."""
+    K = bias.shape[-1]
+    bias = bias.expand(*bias.shape[:-2], N, K)
+    return torch.einsum("...it,ijt->...ij", bias, reads(N, K, beyond).to(bias))
 
 
-def key_scores(rows, n, beyond, first=0):
-    """scores[..., i, j] = the number of rows[..., j] for i - j: (..., N, K) -> (..., n, N)."""
-    return relative_scores(rows, n, beyond, -first).transpose(-1, -2)
+def key_scores(bias, N, beyond):
+    """scores[..., i, j] = the number of bias[..., j] for i - j: (..., N or 1, K) -> (..., N, N)."""
+    return relative_scores(bias, N, beyond).transpose(-1, -2)
 
 
-def add_relative_scores(scores, rows, beyond, first=0):
-    """scores + the map of rows, which may be one row for all queries."""
-    n, N = scores.shape[-2:]
-    return scores + relative_scores(rows.expand(*rows.shape[:-2], n, -1), N, beyond, first)
+def sum_by_offset(x, K, beyond="clip"):
+    """sums[..., i, t] = sum of x[..., i, j] over the j that read column t: (..., N, N or K)."""
+    return torch.einsum("...ij,ijt->...it", x, reads(x.shape[-1], K, beyond).to(x))
 
 
-def banded_softmax(scores, padding, query_bias=None, key_bias=None, beyond="clip", first=0):
-    """p (B, H, n, N) of the function `banded_softmax`."""
-    B, H, n, N = scores.shape
-    a = scores + padding
-    if query_bias is not None:
-        a = add_relative_scores(a, query_bias, beyond, first)
-    if key_bias is not None:
-        a = a + key_scores(key_bias.expand(B, H, N, -1), n, beyond, first)
+def add_bias(scores, bias, beyond="clip"):
+    """scores + the matrix of a bias, which may be one bias for all queries."""
+    return scores + relative_scores(bias, scores.shape[-1], beyond)
+
+
+def banded_softmax(scores, unseen, positions):
+    """p (B, H, N, N) of the function `banded_softmax`."""
+    N = scores.shape[-1]
+    a = scores + unseen
+    if positions.query_bias is not None:
+        a = a + relative_scores(positions.query_bias, N, positions.beyond)
+    if positions.key_bias is not None:
+        a = a + key_scores(positions.key_bias, N, positions.beyond)
     exponentials = torch.exp(a - a.max(dim=-1, keepdim=True).values)
     return exponentials / exponentials.sum(dim=-1, keepdim=True)
 
 
-def relative_values(p, table, beyond, first=0):
-    """sum_j p_ij s_(j-i): (..., n, N) and (d, K) -> (..., n, d)."""
-    n, N = p.shape[-2:]
+def relative_values(p, table, beyond="clip"):
+    """sum_j p_ij s_(j-i): (..., N, N) and (d, K) -> (..., N, d)."""
     return torch.einsum(
-        "...ij,ijt,dt->...id", p, reads(n, N, table.shape[-1], beyond, first), table
+        "...ij,ijt,dt->...id", p, reads(p.shape[-1], table.shape[-1], beyond), table
     )
 
 
-def attention(
-    q,
-    k,
-    v,
-    attention_mask,
-    query_bias=None,
-    key_bias=None,
-    value_table=None,
-    beyond="clip",
-    first=0,
-):
-    """z (B, H, n, d) of the function `attention`, one query of one head at a time."""
-    B, H, n, d = q.shape
-    N = k.shape[-2]
+def attention(q, k, v, attention_mask, positions, causal=False):
+    """z (B, H, N, d) of the function `attention`, one query of one head at a time."""
+    B, H, N, d = q.shape
 
-    # what the terms add to the scores, (B, H, n, N)
-    added = torch.zeros(B, H, n, N, dtype=q.dtype)
-    if query_bias is not None:
-        query_bias = query_bias.expand(B, H, n, -1)
-        added = added + relative_scores(query_bias, N, beyond, first)
-    if key_bias is not None:
-        key_bias = key_bias.expand(B, H, N, -1)
-        added = added + key_scores(key_bias, n, beyond, first)
+    # what the terms add to the scores, (B, H, N, N)
+    added = torch.zeros(B, H, N, N, dtype=q.dtype)
+    if positions.query_bias is not None:
+        added = added + relative_scores(positions.query_bias, N, positions.beyond)
+    if positions.key_bias is not None:
+        added = added + key_scores(positions.key_bias, N, positions.beyond)
 
-    # the weights over the real keys
+    # the weights over the real keys; causal: only over those up to the query
     weights = []
     for b in range(B):
-        keys = [j for j in range(N) if attention_mask[b, j]]
         for h in range(H):
-            for i in range(n):
+            for i in range(N):
+                keys = [j for j in range(N) if attention_mask[b, j] and not (causal and j > i)]
                 scores = k[b, h, keys] @ q[b, h, i] / math.sqrt(d) + added[b, h, i, keys]
                 p_i = torch.zeros(N, dtype=q.dtype)
                 p_i[keys] = torch.exp(scores) / torch.exp(scores).sum()
                 weights.append(p_i)
-    p = torch.stack(weights).reshape(B, H, n, N)
+    p = torch.stack(weights).reshape(B, H, N, N)
 
-    if value_table is None:
+    if positions.value_table is None:
         return p @ v
-    return p @ v + relative_values(p, value_table, beyond, first)
+    return p @ v + relative_values(p, positions.value_table, positions.beyond)
 
 
 # --- The terms of the score, for one query i and one key j of head h ------------------------------

@@ -99,20 +99,13 @@ def loss_of(model, ids):
     return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
 
 
-def go_in_blocks(monkeypatch, longest, block):
-    """Attention goes in blocks of `block` queries if there are more than `longest`."""
-    monkeypatch.setattr(attention, "LONGEST_WHOLE", longest)
-    monkeypatch.setattr(attention, "BLOCK", block)
-
-
 # --- The attention function -----------------------------------------------------------------------
 
 
-def attention_inputs(N, K, n=None, first=0, dtype=torch.float64, B=2, H=2, d=5):
-    """{name: value} of the arguments of attention: all terms, and all with a gradient.
+def attention_inputs(N, K, dtype=torch.float64, B=2, H=2, d=5):
+    """{name: value} of the arguments of `attend`: all terms, and all with a gradient.
 
-    There are n queries from `first` on, by default N. The second half of the second sentence is
-    padding.
+    The second half of the second sentence is padding.
     """
     numbers = generator(100 * N + K)
 
@@ -120,19 +113,35 @@ def attention_inputs(N, K, n=None, first=0, dtype=torch.float64, B=2, H=2, d=5):
         x = torch.randn(*shape, generator=numbers, dtype=torch.float64)
         return x.to(dtype).requires_grad_()
 
-    n = n or N
     mask = torch.ones(B, N, dtype=torch.bool)
     if N > 1:
         mask[1:, (N + 1) // 2 :] = False
     return dict(
-        q=leaf(B, H, n, d),
+        q=leaf(B, H, N, d),
         k=leaf(B, H, N, d),
         v=leaf(B, H, N, d),
         attention_mask=mask,
-        query_bias=leaf(B, H, n, K),
+        query_bias=leaf(B, H, N, K),
         key_bias=leaf(B, H, N, K),
         value_table=leaf(d, K),
     )
+
+
+def attend(
+    q,
+    k,
+    v,
+    attention_mask,
+    query_bias=None,
+    key_bias=None,
+    value_table=None,
+    beyond="clip",
+    by=None,
+    **options,
+):
+    """attention.attention, or another function of the same arguments, without the record."""
+    positions = kernels.Positions(query_bias, key_bias, value_table, beyond)
+    return (by or attention.attention)(q, k, v, attention_mask, positions, **options)
 
 
 def results(function, inputs, **options):

@@ -19,7 +19,6 @@ from helpers import (
     assert_near,
     every_beyond,
     every_variant_and_beyond,
-    go_in_blocks,
     mixer_config,
     random_tokens,
     small_model,
@@ -52,10 +51,9 @@ def causal_model(variant, beyond="clip"):
 
 
 @every_variant_and_beyond
-def test_a_causal_mixer_equals_its_loops_in_values_and_gradients(monkeypatch, variant, beyond):
-    """Whole, and in blocks; layer 1 has the dilation 2."""
+def test_a_causal_mixer_equals_its_loops_in_values_and_gradients(variant, beyond):
+    """Layer 1 has the dilation 2."""
     assert_equals_loops(variant, 6, beyond, causal=True)
-    go_in_blocks(monkeypatch, 6, 3)
     assert_equals_loops(variant, 8, beyond, layer=1, causal=True)
 
 
@@ -73,9 +71,8 @@ def test_a_mixer_that_does_not_know_causal_is_refused_with_its_name(monkeypatch)
 
 
 @every_variant_and_beyond
-def test_the_future_changes_nothing_and_every_prefix_gives_the_same(monkeypatch, variant, beyond):
+def test_the_future_changes_nothing_and_every_prefix_gives_the_same(variant, beyond):
     """The second half says more: a convolution whose input is shifted passes the first one only."""
-    go_in_blocks(monkeypatch, 30, 8)
     model = causal_model(variant, beyond)
     ids = random_tokens(2, N)
     hidden = model.bert(ids)  # (B, N, C)

@@ -39,8 +39,6 @@ MAY_WAIT = (
     (glue, "predict"),
 )
 
-# kernels.py computes up to 64 tokens, more tokens, and blocks of a long sequence in three ways.
-# In these tests, a sequence of more than 90 tokens is long.
 LENGTHS = (24, 80, 128)
 
 
@@ -48,8 +46,6 @@ LENGTHS = (24, 80, 128)
 def settings_of_these_tests(monkeypatch):
     for owner, name in MAY_WAIT:
         monkeypatch.setattr(owner, name, waiting_allowed()(getattr(owner, name)))
-    monkeypatch.setattr("attention.LONGEST_WHOLE", 90)
-    monkeypatch.setattr("attention.BLOCK", 70)
 
 
 def near(numbers):

@@ -49,8 +49,8 @@ def project(mixer, x):
 
 def query_bias_of(mixer, q):
     """What the terms of a mixer add at each r: (B, H, N, K), (H, 1, K), ..."""
-    _, _, query_bias, _, _ = mixer.apply_terms(q, q)
-    return query_bias
+    _, _, positions = mixer.apply_terms(q, q)
+    return positions.query_bias
 
 
 def map_of(rows):
@@ -274,12 +274,12 @@ ANGLES = EVERY_R[:, None] * frequencies(d, "cpu", torch.float64)  # (2N - 1, d/2
 def scores_of(mixer, x):
     """The scores (B, H, N, N) of a mixer without convolutions: its content and its rows."""
     q, k, _ = project(mixer, x)
-    q, k, query_bias, key_bias, _ = mixer.apply_terms(q, k)
+    q, k, positions = mixer.apply_terms(q, k)
     scores = content_of(q, k)
-    if query_bias is not None:
-        scores = scores + map_of(query_bias)
-    if key_bias is not None:
-        scores = scores + key_scores(key_bias, N, mixer.beyond)
+    if positions.query_bias is not None:
+        scores = scores + map_of(positions.query_bias)
+    if positions.key_bias is not None:
+        scores = scores + key_scores(positions.key_bias, N, mixer.beyond)
     return scores
 
 
@@ -321,7 +321,7 @@ def test_rotary_with_biases_is_rotated_content_and_three_terms_of_the_paper():
     u = rotated_bias(b).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
     fixed = b @ w  # (H, 1, 2N - 1)
     terms = map_of(fixed + q @ w) + key_scores(k @ u, N, "clip")
-    rotated_q, rotated_k, _, _, _ = mixer.apply_terms(q, k)
+    rotated_q, rotated_k, _ = mixer.apply_terms(q, k)
     assert_near(scores_of(mixer, X), content_of(rotated_q, rotated_k) + terms)
 
 
@@ -426,7 +426,7 @@ def test_deberta_is_composite_key_with_tables_per_head_made_from_its_positions()
     config = mixer_config("composite-key", hidden_size=C, heads=H, kernel_size=K)
     dynamic = TERMS["dynamic"](config).double()
     key_dynamic = TERMS["key_dynamic"](config).double()
-    own_q, own_k, query_bias, key_bias, _ = deberta.apply_terms(q, k)
+    own_q, own_k, (query_bias, key_bias, *_) = deberta.apply_terms(q, k)
     assert_near(content_of(own_q, own_k) * math.sqrt(3), content_of(q, k))
     for h in range(H):
         with torch.no_grad():

@@ -1,11 +1,11 @@
-"""kernels.py: every way to compute the map of scores equals plain loops, values and gradients.
+"""kernels.py: the bias matrix, its reverse, the hot loop and convolutions equal plain loops.
 
 The drawings in the docstrings are tests, too.
 """
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn.attention.flex_attention import flex_attention
 
 import attention
 import kernels
@@ -13,108 +13,111 @@ import references
 from helpers import (
     assert_near,
     assert_same_with_gradients,
+    attend,
     attention_inputs,
     draw,
     drawn,
-    go_in_blocks,
     lines_run,
-    results,
 )
-from kernels import BEYOND, scores_by_index, scores_by_skew
+from kernels import BEYOND, Positions, bias_matrix, sum_by_offset
 
-PATHS = [scores_by_index, scores_by_skew]
+every_beyond = pytest.mark.parametrize("beyond", BEYOND)
+every_width = pytest.mark.parametrize("K", [1, 3, 7, 21])
+LENGTHS = (1, 2, 3, 5, 8, 17, 40)
 
-# (n, first, N): n queries from `first` on, and N keys
-WHOLE = [(N, 0, N) for N in (1, 2, 3, 5, 8, 17, 40)]
-BLOCKS = [(2, 0, 10), (2, 8, 10), (1, 9, 10), (3, 4, 12), (5, 0, 5), (6, 1, 7)]
-
-
-# --- From rows to the map of scores ---------------------------------------------------------------
+# --- From a bias to its matrix, and back ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
-@pytest.mark.parametrize("K", [1, 3, 7, 21])
-@pytest.mark.parametrize("function", PATHS)
-def test_the_map_equals_its_loops(monkeypatch, function, K, beyond):
-    """Values and gradients, with kernels that end within the sequence, or beyond one or both ends.
+@every_beyond
+@every_width
+def test_the_bias_matrix_equals_its_loops(K, beyond):
+    """With windows that end within the sequence, or beyond one or both of its ends.
 
-    Values are only moved: they are the same to the bit. Neither function calls the other.
+    Values are only moved: they are the same to the bit.
     """
-    for path in PATHS:
-        monkeypatch.setattr(kernels, path.__name__, None)
-    for n, first, N in WHOLE + BLOCKS:
-        rows = draw(2, n, K, seed=N).requires_grad_()
-        got = function(rows, N, beyond, first)
-        expected = references.relative_scores(rows, N, beyond, first)
-        assert torch.equal(got, expected)
-        assert_same_with_gradients(got, expected, [rows])
-        assert function(rows.float(), N, beyond, first).dtype == torch.float32
+    for N in LENGTHS:
+        for shape in ((2, 3, N, K), (3, N, K), (3, 1, K)):
+            bias = draw(*shape, seed=N).requires_grad_()
+            got = bias_matrix(bias, N, beyond)
+            expected = references.relative_scores(bias, N, beyond)
+            assert torch.equal(got, expected)
+            assert_same_with_gradients(got, expected, [bias])
+            assert bias_matrix(bias.float(), N, beyond).dtype == torch.float32
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
-@pytest.mark.parametrize("K", [1, 3, 7, 21])
-def test_the_gathered_gradient_of_compiled_layers_equals_that_of_the_loops(K, beyond):
-    for n, first, N in WHOLE + BLOCKS:
-        rows = draw(2, n, K, seed=N).requires_grad_()
-        got = kernels.GatheredGradient.apply(rows, N, beyond, first)
-        expected = references.relative_scores(rows, N, beyond, first)
-        assert_same_with_gradients(got, expected, [rows])
+@every_beyond
+@every_width
+def test_the_sums_by_offset_equal_their_loops(K, beyond):
+    for N in LENGTHS:
+        x = draw(2, 3, N, N, seed=N).requires_grad_()
+        got = sum_by_offset(x, K, beyond)
+        assert_same_with_gradients(got, references.sum_by_offset(x, K, beyond), [x])
+        assert sum_by_offset(x.float(), K, beyond).dtype == torch.float32
 
 
-@pytest.mark.parametrize("function", PATHS)
-def test_the_map_takes_rows_in_any_memory_order(function):
-    """Also one row that all queries share: its gradient is the sum over them."""
-    row = draw(3, 5).requires_grad_()  # (H, K)
-    shared = row[None, :, None].expand(2, 3, 8, 5)  # (H, K) -> (B, H, N, K), strides of 0
+@every_beyond
+@every_width
+def test_the_gradient_of_the_hot_loop_equals_that_of_the_loops(monkeypatch, K, beyond):
+    """BiasMatrix joins two functions. Here they are loops: mistakes there do not fail this test."""
+    monkeypatch.setattr(kernels, "bias_matrix", references.relative_scores)
+    monkeypatch.setattr(kernels, "sum_by_offset", references.sum_by_offset)
+    for N in LENGTHS:
+        bias = draw(2, N, K, seed=N).requires_grad_()
+        got = kernels.BiasMatrix.apply(bias, N, beyond)
+        expected = references.relative_scores(bias, N, beyond)
+        assert_same_with_gradients(got, expected, [bias])
+
+
+def test_a_bias_may_have_any_order_in_memory():
+    """Also one that all queries share: its gradient is the sum over them."""
+    one = draw(3, 5).requires_grad_()  # (H, K)
+    shared = one[None, :, None].expand(2, 3, 8, 5)  # (H, K) -> (B, H, N, K), strides of 0
     permuted = draw(5, 8, 3, 2).permute(3, 2, 1, 0)  # (B, H, N, K), not contiguous anywhere
     for beyond in BEYOND:
         expected = references.relative_scores(permuted, 8, beyond)
-        assert torch.equal(function(permuted, 8, beyond), expected)
+        assert torch.equal(bias_matrix(permuted, 8, beyond), expected)
         expected = references.relative_scores(shared, 8, beyond)
-        assert_same_with_gradients(function(shared, 8, beyond), expected, [row])
+        assert_same_with_gradients(bias_matrix(shared, 8, beyond), expected, [one])
 
 
-@pytest.mark.parametrize("function", PATHS)
-def test_the_map_of_the_docstring_is_what_it_computes(function):
-    rows = drawn(scores_by_index, "a0 b0 c0\n a1 b1 c1\n a2 b2 c2")
-    clip = drawn(scores_by_index, "b0 c0 c0\n a1 b1 c1\n a2 a2 b2")
-    zero = drawn(scores_by_index, "b0 c0 0\n a1 b1 c1\n 0 a2 b2")
-    assert torch.equal(function(rows, 3), clip)
-    assert torch.equal(function(rows, 3, "zero"), zero)
-    assert torch.equal(function(rows[1:], 3, first=1), clip[1:])
+def test_the_drawing_of_bias_matrix_is_what_it_computes():
+    bias = drawn(bias_matrix, "a0 b0 c0\n a1 b1 c1\n a2 b2 c2")
+    clip = drawn(bias_matrix, "b0 c0 c0\n a1 b1 c1\n a2 a2 b2")
+    zero = drawn(bias_matrix, "b0 c0 0\n a1 b1 c1\n 0 a2 b2")
+    assert torch.equal(bias_matrix(bias, 3), clip)
+    assert torch.equal(bias_matrix(bias, 3, "zero"), zero)
 
 
-def test_the_drawing_of_scores_by_skew_is_what_its_steps_compute():
-    rows = drawn(scores_by_index, "a0 b0 c0\n a1 b1 c1\n a2 b2 c2")
-    wide = drawn(scores_by_skew, "a0 a0 b0 c0 c0\n a1 a1 b1 c1 c1\n a2 a2 b2 c2 c2")
-    assert torch.equal(kernels.extend(rows, 1, 2)[:, :5], wide)
-
-    # what is drawn on the left of the line, and on the right of it
-    skewed = kernels.skew(kernels.extend(rows, 1, 2))
-    assert torch.equal(skewed[:, 2:], drawn(scores_by_index, "b0 c0 c0\n a1 b1 c1\n a2 a2 b2"))
-    assert skewed[0, :2].tolist() == [100, 100]
-    assert skewed[1, 1] == 101 and skewed[2, 0] == 301
-
-
-def test_extend_adds_and_removes_columns_as_drawn():
-    row = drawn(kernels.extend, "a b c")
-    assert torch.equal(kernels.extend(row, 1, 2, "clip"), drawn(kernels.extend, "a a b c c c"))
-    assert torch.equal(kernels.extend(row, 1, 2, "zero"), drawn(kernels.extend, "0 a b c 0 0"))
-    for beyond in BEYOND:
-        assert torch.equal(kernels.extend(row, -1, 0, beyond), drawn(kernels.extend, "b c"))
+def test_the_drawing_of_sum_by_offset_is_what_it_computes():
+    """x01+x02 and x20+x21 are sums of two cells; the other cells are drawn as they are."""
+    x = drawn(sum_by_offset, "x00 x01 x02\n x10 x11 x12\n x20 x21 x22")
+    zero = drawn(sum_by_offset, "0 x00 x01\n x10 x11 x12\n x21 x22 0")
+    clip = zero.clone()
+    clip[0, 2] += x[0, 2]
+    clip[2, 0] += x[2, 0]
+    for drawing in ("0 x00 x01+x02", "x20+x21 x22 0"):
+        assert drawing in " ".join(sum_by_offset.__doc__.split())
+    assert torch.equal(sum_by_offset(x, 3), clip)
+    assert torch.equal(sum_by_offset(x, 3, "zero"), zero)
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
-def test_extended_rows_say_the_same_at_every_relative_position(beyond):
+def test_a_wider_bias_has_the_columns_that_are_drawn():
+    bias = drawn(attention.widen, "a b c")
+    assert torch.equal(attention.widen(bias, 7), drawn(attention.widen, "a a a b c c c"))
+    assert torch.equal(attention.widen(bias, 7, "zero"), drawn(attention.widen, "0 0 a b c 0 0"))
+
+
+@every_beyond
+def test_a_wider_bias_says_the_same_at_every_offset(beyond):
     for K in (1, 3, 5):
-        rows = draw(2, 3, K).requires_grad_()
+        bias = draw(2, 3, K).requires_grad_()
         for extra in (0, 1, 4):
-            got = kernels.extend(rows, extra, extra, beyond)
+            got = attention.widen(bias, K + 2 * extra, beyond)
             expected = []
             for r in range(-(K // 2) - extra, K // 2 + extra + 1):
                 t = references.column(r, K, beyond)
-                expected.append(torch.zeros(2, 3) if t is None else rows[..., t])
-            assert_same_with_gradients(got, torch.stack(expected, dim=-1).double(), [rows])
+                expected.append(torch.zeros(2, 3) if t is None else bias[..., t])
+            assert_same_with_gradients(got, torch.stack(expected, dim=-1).double(), [bias])
 
 
 def test_skew_moves_the_rows_as_drawn():
@@ -128,70 +131,60 @@ def test_skew_moves_the_rows_as_drawn():
         assert line in " ".join(drawing.split())
 
 
-def test_the_map_of_the_keys_is_drawn_at_key_dynamic():
-    """Queries and keys change places, and the map is transposed."""
-    rows = drawn(attention.KeyDynamic, "a0 b0 c0\n a1 b1 c1\n a2 b2 c2")
+def test_the_matrix_of_the_keys_is_drawn_at_key_dynamic():
+    """Queries and keys change places, and the matrix is transposed."""
+    bias = drawn(attention.KeyDynamic, "a0 b0 c0\n a1 b1 c1\n a2 b2 c2")
     expected = drawn(attention.KeyDynamic, "b0 a1 a2\n c0 b1 a2\n c0 c1 b2")
-    assert torch.equal(kernels.add_relative_scores(torch.zeros(3, 3), rows.float()).t(), expected)
+    assert torch.equal(kernels.add_bias(torch.zeros(3, 3), bias.float()).t(), expected)
 
 
-# --- The band: scores, rows and padding to weights ------------------------------------------------
+# --- The hot loop: scores, biases and padding to weights ------------------------------------------
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
-@pytest.mark.parametrize("n, first, N", [(7, 0, 7), (2, 0, 10), (6, 3, 10)])
-def test_banded_softmax_equals_its_loops(monkeypatch, n, first, N, beyond):
-    """Values and gradients, with padding, with and without rows, one row for all, and in blocks."""
-    # loops in place of the map: mistakes there do not fail this test
-    monkeypatch.setattr(kernels, "add_relative_scores", references.add_relative_scores)
-    scores, query_bias = draw(2, 3, n, N).requires_grad_(), draw(2, 3, n, 7).requires_grad_()
-    key_bias, one_row = draw(2, 3, N, 7).requires_grad_(), draw(3, 1, 7).requires_grad_()
+@every_beyond
+def test_a_bias_is_added_in_place_and_equals_the_loops(beyond):
+    """Values and both gradients, for a bias per query and sequence, per query, and for all."""
+    for N in (9, 70):
+        for shape in ((2, 3, N, 7), (3, N, 7), (3, 1, 7)):
+            scores = draw(2, 3, N, N).requires_grad_()
+            bias = draw(*shape, seed=1).requires_grad_()
+            given = scores.clone()
+            got = kernels.add_bias(given, bias, beyond)
+            assert got.data_ptr() == given.data_ptr()
+            expected = scores + references.relative_scores(bias, N, beyond)
+            assert_same_with_gradients(got, expected, [scores, bias])
+
+
+@every_beyond
+def test_banded_softmax_equals_its_loops(monkeypatch, beyond):
+    """Values and gradients, with padding, with and without biases, and with one for all queries."""
+    # loops in place of the matrix: mistakes there do not fail this test
+    monkeypatch.setattr(kernels, "add_bias", references.add_bias)
+    N = 7
+    scores = draw(2, 3, N, N).requires_grad_()
+    of_query, of_key = (draw(2, 3, N, 5, seed=seed).requires_grad_() for seed in (1, 2))
+    of_all = draw(3, 1, 5).requires_grad_()
     padding = attention.lowest_at_padding(torch.arange(N)[None, :] < N - 1, torch.float64)
-    for rows in ([], [query_bias], [None, key_bias], [one_row, one_row], [query_bias, key_bias]):
-        rows += [None] * (2 - len(rows))
-        got = kernels.banded_softmax(scores, padding, *rows, beyond, first)
-        expected = references.banded_softmax(scores, padding, *rows, beyond, first)
-        assert_same_with_gradients(got, expected, [scores, *filter(torch.is_tensor, rows)])
-
-
-# --- The map added to a map -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("beyond", BEYOND)
-@pytest.mark.parametrize(
-    "n, first, N",
-    [
-        (9, 0, 9),
-        (64, 0, 64),  # the longest map by the index
-        (65, 0, 65),  # the shortest one by skewing
-        (66, 3, 70),
-        (90, -10, 70),  # the keys of a block of queries: more rows than columns
-    ],
-)
-def test_add_relative_scores_adds_the_map_in_place(n, first, N, beyond):
-    """Values and both gradients, for a row per query and sequence, per query, and for all."""
-    for shape in ((2, 3, n, 7), (3, n, 7), (3, 1, 7)):
-        scores = draw(2, 3, n, N).requires_grad_()
-        rows = draw(*shape, seed=1).requires_grad_()
-        given = scores.clone()
-        got = kernels.add_relative_scores(given, rows, beyond, first)
-        assert got.data_ptr() == given.data_ptr()
-        every = rows.expand(2, 3, n, 7)
-        expected = scores + references.relative_scores(every, N, beyond, first)
-        assert_same_with_gradients(got, expected, [scores, rows])
+    for biases in ([], [of_query], [None, of_key], [of_all, of_all], [of_query, of_key]):
+        positions = Positions(*biases, beyond=beyond)
+        got = kernels.banded_softmax(scores, padding, positions)
+        expected = references.banded_softmax(scores, padding, positions)
+        assert_same_with_gradients(got, expected, [scores, *filter(torch.is_tensor, biases)])
 
 
 # --- Relative values, and convolutions ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
-@pytest.mark.parametrize("K", [1, 3, 7, 21])
-def test_relative_values_equal_their_loops(K, beyond):
-    for n, first, N in WHOLE + BLOCKS:
-        p = draw(2, 3, n, N).requires_grad_()
+@every_beyond
+@every_width
+def test_relative_values_equal_their_loops(monkeypatch, K, beyond):
+    # loops in place of the sums: mistakes there do not fail this test
+    monkeypatch.setattr(attention, "sum_by_offset", references.sum_by_offset)
+    for N in LENGTHS:
+        p = draw(2, 3, N, N).requires_grad_()
         table = draw(4, K, seed=1).requires_grad_()
-        got = attention.relative_values(p, table, beyond, first)
-        expected = references.relative_values(p, table, beyond, first)
+        got = attention.relative_values(p, table, beyond)
+        expected = references.relative_values(p, table, beyond)
         assert_same_with_gradients(got, expected, [p, table])
 
 
@@ -218,19 +211,20 @@ def test_the_drawing_of_convolve_is_what_it_computes():
 
 
 @pytest.mark.parametrize(
-    "name", ["scores_by_index", "scores_by_skew", "skew", "relative_values", "convolve"]
+    "name", ["bias_matrix", "sum_by_offset", "skew", "relative_values", "convolve"]
 )
 def test_no_python_loop_over_the_positions(name):
     """More tokens do not run more lines."""
 
     def lines_for(N):
-        rows = draw(1, 2, N, 5)
+        bias = draw(1, 2, N, 5)
+        matrix = draw(1, 2, N, N)
         arguments = {
-            "scores_by_index": (rows, N),
-            "scores_by_skew": (rows, N),
-            "skew": (rows,),
-            "relative_values": (draw(1, 2, N, N), draw(4, 5)),
-            "convolve": (rows, draw(1, 2, N, 4)),
+            "bias_matrix": (bias, N),
+            "sum_by_offset": (matrix, 5),
+            "skew": (bias,),
+            "relative_values": (matrix, draw(4, 5)),
+            "convolve": (bias, draw(1, 2, N, 4)),
         }
         module = attention if name == "relative_values" else kernels
         return lines_run(getattr(module, name), *arguments[name])
@@ -241,75 +235,17 @@ def test_no_python_loop_over_the_positions(name):
 # --- Long sequences -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("beyond", BEYOND)
-@pytest.mark.parametrize(
-    "block, N, K",
-    [
-        (4, 12, 5),  # three full blocks
-        (4, 13, 17),  # blocks smaller than the reach; the last one has a single query
-        (7, 20, 3),  # blocks larger than the reach
-        (1, 5, 3),  # one query per block
-    ],
-)
-def test_blocks_equal_attention_without_blocks(monkeypatch, beyond, block, N, K):
-    """With all terms, with one at a time, and with rows that sequences or queries share."""
-    inputs = attention_inputs(N, K)
-    terms = ("query_bias", "key_bias", "value_table")
-    cases = [inputs]
-    for name in terms:
-        cases.append({**inputs, **dict.fromkeys(terms), name: inputs[name]})
-    for rows in (inputs["query_bias"][0], inputs["query_bias"][0, :, :1]):
-        shared = rows.detach().requires_grad_()  # (H, N, K) and (H, 1, K)
-        cases.append({**inputs, "query_bias": shared, "key_bias": None})
-
-    for case in cases:
-        go_in_blocks(monkeypatch, 1024, block)
-        expected = results(attention.attention, case, beyond=beyond)
-        go_in_blocks(monkeypatch, block, block)
-        assert_near(results(attention.attention, case, beyond=beyond), expected, 1e-12)
-
-
-def test_the_backward_pass_of_blocks_has_the_dropout_of_the_forward_pass(monkeypatch):
-    """z is linear in v. So sum(gradient of v * v) = sum(gradient of z * z), for one dropout only.
-
-    And every call, every block has another one.
-    """
-    go_in_blocks(monkeypatch, 4, 4)
-    inputs = attention_inputs(12, 5)
+@every_beyond
+@pytest.mark.parametrize("causal", [False, True])
+def test_flex_attention_equals_attention(monkeypatch, causal, beyond):
+    """Whatever the shapes of the biases are, with padding. (Gradients: test_cuda.py, on a GPU.)"""
+    monkeypatch.setattr(kernels, "flex_attention", lambda device: flex_attention)
+    inputs = {name: x.detach() for name, x in attention_inputs(20, 5, d=16).items()}
     inputs["value_table"] = None
-    found = results(attention.attention, inputs, dropout=0.4)
-    z = attention.attention(**inputs, dropout=0.4)
-    upstream = draw(*z.shape)
-    (gradient,) = torch.autograd.grad(z, inputs["v"], upstream)
-    assert_near((gradient * inputs["v"]).sum(), (upstream * z).sum(), 1e-10)
-    assert not torch.equal(z.detach(), found["z"])
-
-    # with the identity as values, z is the map of weights: its zeros are the dropout
-    identity = torch.eye(12, dtype=torch.float64).expand(2, 2, 12, 12)
-    kept = attention.attention(**{**inputs, "v": identity}, dropout=0.4).ne(0)
-    assert not torch.equal(kept[0, :, :4], kept[0, :, 4:8]), "two blocks have the same dropout"
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the size of the largest tensor that any operation returns, also in the backward."""
-
-    size = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        tensors = result
-        if not isinstance(result, (tuple, list)):
-            tensors = [result]
-        for x in tensors:
-            if isinstance(x, torch.Tensor):
-                self.size = max(self.size, x.untyped_storage().nbytes() // x.element_size())
-        return result
-
-
-def test_no_tensor_of_a_long_sequence_has_the_size_of_the_map(monkeypatch):
-    go_in_blocks(monkeypatch, 100, 10)
-    for N in (200, 400):
-        inputs = attention_inputs(N, 5)
-        with LargestTensor() as largest:
-            results(attention.attention, inputs)
-        assert largest.size <= 2 * 2 * 12 * (N + 20)  # about one block, and not N x N
+    bias = inputs["query_bias"]
+    shapes = (bias, bias[0], bias[0, :, :1], None)  # (B, H, N, K), (H, N, K), (H, 1, K)
+    for of_query in shapes:
+        for of_key in shapes:
+            inputs |= {"query_bias": of_query, "key_bias": of_key}
+            got = attend(**inputs, beyond=beyond, by=kernels.banded_flex, causal=causal)
+            assert_near(got, attend(**inputs, beyond=beyond, causal=causal), 1e-12)

@@ -18,7 +18,6 @@ from helpers import (
     draw,
     every_variant,
     every_variant_and_beyond,
-    go_in_blocks,
     loss_of,
     padded_batch,
     random_mixer,
@@ -38,15 +37,6 @@ def test_mixer_equals_its_loops_in_values_and_gradients(variant, beyond, N, kern
         assert_equals_loops(variant, N, beyond, kernel_size=kernel_size)
     else:
         assert_equals_loops(variant, N, beyond)
-
-
-@every_variant_and_beyond
-def test_mixer_equals_its_loops_in_blocks(monkeypatch, variant, beyond):
-    """Blocks larger and smaller than the reach; the last one has a single query."""
-    go_in_blocks(monkeypatch, 6, 3)
-    assert_equals_loops(variant, 7, beyond)
-    if VARIANTS[variant].has_kernel:
-        assert_equals_loops(variant, 7, beyond, kernel_size=9)
 
 
 @every_variant

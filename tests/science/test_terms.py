@@ -22,18 +22,19 @@ from helpers import (
     assert_equals_loops,
     assert_near,
     assert_same_with_gradients,
+    attend,
     attention_inputs,
     d,
     draw,
     every_beyond,
     every_variant,
-    go_in_blocks,
     lines_run,
     mixer_config,
     random_mixer,
     randomise,
     results,
 )
+from kernels import Positions
 from support.commands import UserError
 
 # --- The paper in one function --------------------------------------------------------------------
@@ -77,56 +78,41 @@ def test_the_maps_of_composite_attention_are_those_that_their_docstring_draws():
 
 
 @pytest.fixture
-def maps_of_loops(monkeypatch):
-    """attention() with loops in place of kernels.py: mistakes there do not fail its tests.
-
-    Returns the keyword argument that it needs.
-    """
+def loops_for_kernels(monkeypatch):
+    """attention() with loops in place of kernels.py: mistakes there do not fail its tests."""
     monkeypatch.setattr(attention, "relative_values", references.relative_values)
-    return {"softmax": references.banded_softmax}
+    monkeypatch.setattr(attention, "banded_softmax", references.banded_softmax)
 
 
-def assert_attention_equals_loops(inputs, how, **options):
-    """Values and all gradients. how: what only attention() gets."""
-    expected = results(references.attention, inputs, **options)
-    assert_near(results(attention.attention, inputs, **options, **how), expected, 1e-10)
+def assert_attention_equals_loops(inputs, **options):
+    """Values and all gradients."""
+    expected = results(attend, inputs, by=references.attention, **options)
+    assert_near(results(attend, inputs, **options), expected, 1e-10)
 
 
 @every_beyond
-@pytest.mark.parametrize(
-    "n, first, N, K",
-    [
-        (1, 0, 1, 3),
-        (7, 0, 7, 1),
-        (7, 0, 7, 5),
-        (9, 0, 9, 33),
-        (4, 3, 9, 5),  # a block of queries
-        (2, 0, 10, 7),  # the kernel reaches beyond one end only
-        (2, 8, 10, 7),
-    ],
-)
-def test_attention_alone_equals_its_loops(maps_of_loops, n, first, N, K, beyond):
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("N, K", [(1, 3), (7, 1), (7, 5), (9, 33)])
+def test_attention_alone_equals_its_loops(loops_for_kernels, N, K, causal, beyond):
     """Values and all gradients, with padding and all terms, and without any."""
-    inputs = attention_inputs(N, K, n)
-    assert_attention_equals_loops(inputs, maps_of_loops, beyond=beyond, first=first)
+    inputs = attention_inputs(N, K)
+    assert_attention_equals_loops(inputs, beyond=beyond, causal=causal)
 
     inputs |= dict.fromkeys(("query_bias", "key_bias", "value_table"))
-    assert_attention_equals_loops(inputs, maps_of_loops)
+    assert_attention_equals_loops(inputs, causal=causal)
 
 
 @every_beyond
-@pytest.mark.parametrize("n, first, N", [(7, 0, 7), (2, 0, 10), (65, 0, 65), (66, 3, 70)])
-def test_attention_with_its_maps_equals_the_loops(n, first, N, beyond):
-    """Together with kernels.py, up to 64 tokens and above."""
-    inputs = attention_inputs(N, 7, n, B=1)
-    assert_attention_equals_loops(inputs, {}, beyond=beyond, first=first)
+@pytest.mark.parametrize("N", [7, 70])
+def test_attention_with_its_bias_matrices_equals_the_loops(N, beyond):
+    """Together with kernels.py."""
+    assert_attention_equals_loops(attention_inputs(N, 7, B=1), beyond=beyond)
 
 
-@pytest.mark.parametrize("blocks", [False, True])
-def test_the_weights_are_dropped_and_their_relative_values_with_them(monkeypatch, blocks):
-    """The weights that are left are scaled up, whether in blocks of queries or not.
+def test_the_weights_are_dropped_and_their_relative_values_with_them():
+    """The weights that are left are scaled up.
 
-    The first 40 channels of the values are the identity, so these channels of z are the map of
+    The first 40 channels of the values are the identity, so these channels of z are the matrix of
     weights. The last 4 channels of the values are 0: there is what relative_value adds.
     """
     inputs = attention_inputs(40, 5)
@@ -134,11 +120,9 @@ def test_the_weights_are_dropped_and_their_relative_values_with_them(monkeypatch
     s = draw(4, 5)
     inputs["v"] = identity.expand(2, 2, 40, 44)
     inputs["value_table"] = torch.cat([torch.zeros(40, 5).double(), s])  # (44, K)
-    p = attention.attention(**inputs)[..., :40]
-    if blocks:
-        go_in_blocks(monkeypatch, 8, 4)
+    p = attend(**inputs)[..., :40]
     torch.manual_seed(0)
-    z = attention.attention(**inputs, dropout=0.3)
+    z = attend(**inputs, dropout=0.3)
     dropped = z[..., :40]
 
     kept = dropped > 0
@@ -155,10 +139,10 @@ def test_in_bf16_attention_is_near_to_float64_and_returns_bf16(N):
     for name, x in inputs.items():
         if x.dtype == torch.bfloat16:
             exact_inputs[name] = x.detach().double().requires_grad_()
-    exact = results(attention.attention, exact_inputs)
+    exact = results(attend, exact_inputs)
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            got = results(attention.attention, inputs)
+            got = results(attend, inputs)
         for name in got:
             assert got[name].dtype == torch.bfloat16
             error = (got[name] - exact[name]).abs().max()
@@ -197,16 +181,27 @@ def test_merged_heads_are_neighbouring_channels():
         assert torch.equal(x[:, :, 4 * h : 4 * h + 4], by_head[:, h])
 
 
-def test_attention_goes_in_blocks_exactly_above_longest_whole_queries(monkeypatch):
-    """However many keys there are."""
+def test_only_a_long_sequence_on_a_gpu_takes_flex_attention(monkeypatch):
+    """And only without dropout and without a value table, which FlexAttention does not have."""
     calls = []
-    monkeypatch.setattr(attention, "attention_in_blocks", lambda *given: calls.append(given))
-    assert attention.LONGEST_WHOLE == 1024
-    for queries, keys, expected in ((1, 1, 0), (1024, 1024, 0), (3, 1025, 0), (1025, 3, 1)):
+    monkeypatch.setattr(attention, "banded_flex", lambda *given: calls.append(given))
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    def goes(N, on_gpu=True, dropout=0.0, value_table=None):
         calls.clear()
-        q, k = torch.zeros(1, 1, queries, 1), torch.zeros(1, 1, keys, 1)
-        attention.attention(q, k, k, torch.ones(1, keys, dtype=torch.bool))
-        assert len(calls) == expected, f"{queries} queries, {keys} keys"
+        q = torch.zeros(1, 1, N, 1)
+        q = q.as_subclass(OnGpu) if on_gpu else q
+        mask = torch.ones(1, N, dtype=torch.bool)
+        attend(q, q, q, mask, value_table=value_table, dropout=dropout)
+        return len(calls) == 1
+
+    assert goes(1025)
+    assert not goes(1024)
+    assert not goes(1025, on_gpu=False)
+    assert not goes(1025, dropout=0.1)
+    assert not goes(1025, value_table=torch.zeros(1, 3))
 
 
 # --- No Python loop over the positions ------------------------------------------------------------
@@ -234,16 +229,17 @@ def test_no_python_loop_over_the_positions_of_a_mixer(variant):
         "depthwise_convolution",
     ],
 )
-def test_no_python_loop_over_the_positions(maps_of_loops, name):
+def test_no_python_loop_over_the_positions(loops_for_kernels, name):
     def lines_for(N):
-        by_head, rows, x = draw(1, H, N, d), draw(1, H, N, K), draw(1, N, C)
+        by_head, bias, x = draw(1, H, N, d), draw(1, H, N, K), draw(1, N, C)
         mask, table = torch.ones(1, N, dtype=torch.bool), draw(d, K)
+        positions = Positions(bias, bias, table)
         arguments = {
             "composite_attention": (x, x, x, table, draw(H, K)),
             "split_heads": (x, H),
             "merge_heads": (by_head,),
             "lowest_at_padding": (mask, torch.float32),
-            "attention": (by_head, by_head, by_head, mask, rows, rows, table),
+            "attention": (by_head, by_head, by_head, mask, positions),
             "depthwise_convolution": (x, draw(C, K)),
         }
         return lines_run(getattr(attention, name), *arguments[name])
@@ -261,7 +257,6 @@ def scores_of_term(term, q, k, beyond):
     scores = (own_q @ own_k.transpose(-1, -2) - q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
     query_bias, key_bias = term.query_bias(q), term.key_bias(k)
     if query_bias is not None:
-        query_bias = query_bias.expand(*query_bias.shape[:-2], N, -1)
         scores = scores + references.relative_scores(query_bias, N, beyond)
     if key_bias is not None:
         scores = scores + references.key_scores(key_bias, N, beyond)
@@ -311,13 +306,10 @@ NARROW_AND_WIDE = {
 @every_beyond
 @pytest.mark.parametrize("name", NARROW_AND_WIDE)
 def test_the_terms_of_a_variant_are_added_whatever_their_widths(monkeypatch, name, beyond):
-    """K below and above the 2N - 1 columns of a term without a window, and in blocks."""
+    """K below and above the 2N - 1 columns of a term without a window."""
     monkeypatch.setitem(VARIANTS, name, Variant("", terms=NARROW_AND_WIDE[name]))
     for N, kernel_size in ((2, 13), (5, 1), (6, 3), (6, 11)):
         assert_equals_loops(name, N, beyond, kernel_size=kernel_size)
-
-    go_in_blocks(monkeypatch, 4, 2)
-    assert_equals_loops(name, 5, beyond, kernel_size=3)
 
 
 def test_t5s_buckets_are_those_of_its_docstring():
@@ -348,16 +340,17 @@ def test_in_bf16_far_positions_are_still_told_apart(variant):
     """Angles and distances are computed in float32: bf16 has only every second number above 256."""
     mixer = random_mixer(variant).float()
     q = draw(1, H, 600, d).bfloat16()  # as a linear layer gives it under autocast
-    exact_q, _, exact_rows, _, _ = mixer.double().apply_terms(q.double(), q.double())
+    exact_q, _, exact = mixer.double().apply_terms(q.double(), q.double())
     mixer.float()
     with torch.autocast("cpu", torch.bfloat16):
-        turned, _, rows, _, _ = mixer.apply_terms(q, q)
+        turned, _, positions = mixer.apply_terms(q, q)
 
-    if exact_rows is not None:
+    if exact.query_bias is not None:
         allowed = 0.02  # fire and xl have bf16 products
         if variant in ("t5", "alibi"):
             allowed = 1e-6
-        assert (rows - exact_rows).abs().max() < allowed * exact_rows.abs().max()
+        error = (positions.query_bias - exact.query_bias).abs().max()
+        assert error < allowed * exact.query_bias.abs().max()
     assert (turned - exact_q).abs().max() < 0.02 * exact_q.abs().max()
 
 
@@ -392,7 +385,7 @@ def test_an_odd_number_where_a_variant_needs_an_even_one_is_a_mistake_of_the_use
 def test_attention_with_the_same_seed_is_the_same_to_the_bit(N):
     """Values and gradients, with dropout."""
     inputs = attention_inputs(N, 17, dtype=torch.float32)
-    first = results(attention.attention, inputs, dropout=0.2)
-    second = results(attention.attention, inputs, dropout=0.2)
+    first = results(attend, inputs, dropout=0.2)
+    second = results(attend, inputs, dropout=0.2)
     for name in first:
         assert torch.equal(first[name], second[name]), name

@@ -58,6 +58,7 @@ from pretrain import (
     Trainer,
     add_device,
     add_dtype,
+    add_eager,
     add_training,
     step_seed,
     train,
@@ -70,7 +71,7 @@ from support.runs import code_digests
 from support.tokenizer import CLS, IGNORED, NEVER_WRITTEN, PAD, SEP, train_bpe
 
 # For each kind of pairs: what differs from the tiny BERT (model.SIZES) in the encoder and in the
-# decoder, the Recipe, and the label smoothing (train_step).
+# decoder, the Recipe, and the label smoothing (translation_gradients).
 TOY = (
     {"layers": 2},
     Recipe(1_000, batch_size=32, seq_len=64, lr=2e-3, warmup_steps=100, dropout=0.0),
@@ -274,27 +275,25 @@ def padded_pairs(pairs, seq_len):
 
 
 def train_step(trainer, batches):
-    """One step: batch, loss of the next token of the target, gradients, update."""
+    """One step: the batch, and what the trainer does with it, as in pretrain.train_step."""
     settings = trainer.settings
-    seed = settings["seed"]
+    source, target = batches.batch(settings["seed"], trainer.step, settings["batch_size"])
+    tokens = int((target[:, 1:] != PAD).sum())  # all of the target are predicted, except [CLS]
+    inputs = tuple(to_device(x, trainer.device) for x in (source, target))
+    trainer.advance(inputs, tokens)
 
-    # the batch; all tokens of the target are predicted, except [CLS]
-    source, target = batches.batch(seed, trainer.step, settings["batch_size"])
-    count = int((target[:, 1:] != PAD).sum())
-    source, target = (to_device(x, trainer.device) for x in (source, target))
 
-    # as in pretrain.train_step, everything random is a function of (seed, step)
-    torch.manual_seed(step_seed(seed, trainer.step, "dropout"))
+def translation_gradients(trainer, source, target):
+    """The loss of the next token of the target; gradients are added to those of the parameters."""
     with autocast(trainer.device, trainer.dtype):
         logits = trainer.model(source, target)  # (B, N, V)
     # The mean over the labels of the batch. Smoothing asks for a little probability of all tokens,
     # so that the right one need not become certain (Vaswani et al. 2017).
     labels = next_tokens(target)  # (B, N)
-    loss = F.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), label_smoothing=settings["smoothing"]
-    )
+    smoothing = trainer.settings["smoothing"]
+    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=smoothing)
     loss.backward()
-    trainer.update(loss.detach(), count)
+    return loss.detach()
 
 
 @torch.no_grad()
@@ -327,14 +326,15 @@ def evaluate(trainer, pairs):
     return {"loss": loss / labels, "accuracy": right / labels, "exact": exact / len(pairs)}
 
 
-def fit(model, settings, sets, tokenizer, folder, device, dtype, eval_every):
+def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
     """Train a model, or load it if the run is finished. Returns its Trainer.
 
     sets: pairs of token ids; the first set is trained on, and the second one is evaluated.
     """
     # the Trainer of pre-training, with the Adam of Vaswani et al. 2017
     code = {**CODE, **code_digests("lab/seq2seq.py", "lab/translation.py")}
-    trainer = Trainer(model, settings, folder / CHECKPOINT, device, dtype, code=code)
+    path = folder / CHECKPOINT
+    trainer = Trainer(model, settings, path, device, dtype, translation_gradients, code, args.eager)
     for group in trainer.optimizer.param_groups:
         group.update(betas=(0.9, 0.98), eps=1e-8)
 
@@ -347,7 +347,7 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, eval_every):
         folder,
         step=lambda: train_step(trainer, batches),
         evaluate=lambda: itemgetter("loss", "accuracy")(evaluate(trainer, held_out)),
-        eval_every=eval_every,
+        eval_every=args.eval_every,
     )
     model.load_state_dict(load_checkpoint(folder / "model.pt"))  # it may be finished already
     return trainer
@@ -404,6 +404,7 @@ def parse_arguments(arguments=None):
     add("--cache_dir", type=Path, default="cache", help="for the download (cache)")
     add_device(add)
     add_dtype(add)
+    add_eager(add)
 
     # how long and how fast: the options of pretrain.py
     add_training(add)
@@ -477,10 +478,10 @@ def train_and_test(args, sets, seed):
         changed = {"task": "spans", "examples": None, "steps": args.pretrain, "lr": default.lr}
         changed["warmup_steps"] = max(1, args.pretrain // 10)
         spans = spans_of(ids["train"], seed)
-        fit(model, settings | changed, spans, tokenizer, folder / "spans", device, dtype, None)
+        fit(model, settings | changed, spans, tokenizer, folder / "spans", device, dtype, args)
 
     # translate
-    trainer = fit(model, settings, ids, tokenizer, folder, device, dtype, args.eval_every)
+    trainer = fit(model, settings, ids, tokenizer, folder, device, dtype, args)
 
     # test on what is held out
     _, *names = sets

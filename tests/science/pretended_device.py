@@ -120,11 +120,8 @@ def mistake_of(operation, arguments, options, on_cpu, is_ours, may_wait):
     if name in COPIES:
         is_ready = all(hasattr(x, "is_pinned_here") for x in on_cpu)
         waits = not is_ours or (len(on_cpu) > 0 and not (is_ready and options.get("non_blocking")))
-    elif name in INDEXING:
-        # a mask as an index: the CPU must know how many numbers it selects
-        waits = any(index.dtype == torch.bool for index in tensors_in(arguments[1]))
     else:
-        waits = not READS_NUMBERS.isdisjoint(operation.tags)
+        waits = reads_numbers(operation, arguments)
     if waits and not may_wait:
         return f"{operation}: the CPU waits for the device"
 
@@ -133,6 +130,14 @@ def mistake_of(operation, arguments, options, on_cpu, is_ours, may_wait):
     if shapes and name not in COPIES:
         return f"{operation}: tensors of the shapes {shapes} are on the CPU"
     return None
+
+
+def reads_numbers(operation, arguments):
+    """Whether the CPU must know numbers in a tensor to go on."""
+    if operation.overloadpacket in INDEXING:
+        # a mask as an index: the CPU must know how many numbers it selects
+        return any(index.dtype == torch.bool for index in tensors_in(arguments[1]))
+    return not READS_NUMBERS.isdisjoint(operation.tags)
 
 
 def raw_of(x):

@@ -52,10 +52,14 @@ def near(numbers):
     return pytest.approx(numbers, rel=1e-5)
 
 
-def trainer_on(device, make_model, *arguments, path="not-written"):
-    """A Trainer. Its model has the same weights on every device."""
+def trainer_on(device, model, path="not-written", gradients=pretrain.masked_lm_gradients):
+    return pretrain.Trainer(model, SETTINGS, path, device, torch.float32, gradients)
+
+
+def make(kind, *arguments):
+    """A model. It has the same weights every time."""
     torch.manual_seed(1)
-    return pretrain.Trainer(make_model(*arguments), SETTINGS, path, device, torch.float32)
+    return kind(*arguments)
 
 
 # --- Pre-training ---------------------------------------------------------------------------------
@@ -76,7 +80,7 @@ class RandomSentences:
 def losses(variant, device):
     """The loss of each step. It depends on all gradients of the steps before."""
     config = small_config(variant, max_length=LENGTHS[-1])
-    trainer = trainer_on(device, BertForMaskedLM, config)
+    trainer = trainer_on(device, make(BertForMaskedLM, config))
     found = []
     for _ in LENGTHS:
         pretrain.train_step(trainer, RandomSentences())
@@ -93,19 +97,21 @@ def test_training_never_waits_for_the_device_and_equals_that_on_a_cpu(variant):
 
 def resumed_run(device, corpus, folder):
     """The last evaluation of a run of four steps that was stopped after two of them."""
-    arguments = device, BertForMaskedLM, small_config(vocab_size=corpus.vocab_size)
-    stopped = trainer_on(*arguments, path=folder / "state.pt")
+    config = small_config(vocab_size=corpus.vocab_size)
+    in_parts = partial(pretrain.masked_lm_gradients, micro_batch=3)
+    path = folder / "state.pt"
+    stopped = trainer_on(device, make(BertForMaskedLM, config), path)
     for _ in range(2):
         pretrain.train_step(stopped, corpus)
     stopped.log()
     stopped.save()
 
-    resumed = trainer_on(*arguments, path=folder / "state.pt")
+    resumed = trainer_on(device, make(BertForMaskedLM, config), path, in_parts)
     pretrain.train(
         resumed,
         corpus.tokenizer,
         folder,
-        step=partial(pretrain.train_step, resumed, corpus, 3),
+        step=partial(pretrain.train_step, resumed, corpus),
         evaluate=partial(pretrain.evaluate, resumed.model, corpus, 8, device, torch.float32),
         eval_every=1,
     )
@@ -126,7 +132,8 @@ def fine_tuned(device, labels, classes):
     """The losses of four steps, and then the answers, for pairs of sentences of 1 to 5 words."""
     texts = [" ".join(WORDS[5 : 6 + row % 5]) for row in range(len(labels))]
     pairs = glue.LabelledPairs(Examples(texts, texts, labels), word_tokenizer(), 24)
-    trainer = trainer_on(device, BertForClassification, small_config(), classes)
+    model = make(BertForClassification, small_config(), classes)
+    trainer = trainer_on(device, model, gradients=glue.task_gradients)
     glue.fine_tune(trainer, pairs)
     answers = glue.predict(trainer.model, pairs, device, torch.float32)
     return [record["loss"] for record in trainer.records[1:]], answers

@@ -7,6 +7,7 @@ the evaluation. Where the model does not matter it is `Simple`, so that a failur
 in the step and not in the model.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +19,7 @@ import pretrain
 import references
 from attention import VARIANTS
 from helpers import assert_near, generator, randomise
-from model import BertConfig, BertForMaskedLM
+from model import BertConfig, BertForMaskedLM, masked_lm_loss
 from support.tokenizer import CLS, PAD, SEP
 
 V = 12  # vocabulary
@@ -95,12 +96,14 @@ class Simple(nn.Module):
         self.bert = SimpleEncoder()
         self.output = nn.Linear(C, V)
 
-    def forward(self, input_ids, attention_mask, labels=None, M=None):
+    def forward(self, input_ids, attention_mask, labels=None, M=None, count=None):
         logits = self.output(self.bert(input_ids, attention_mask))  # (B, N, V)
         if labels is None:
             return logits
         chosen = labels != -100
-        return logits[chosen], labels[chosen]  # (M, V), (M,)
+        if count is None:
+            return logits[chosen], labels[chosen]  # (M, V), (M,)
+        return masked_lm_loss(logits[chosen], labels[chosen], count)
 
 
 def composite(variant="composite", dropout=0.3):
@@ -118,6 +121,12 @@ def trainer_of(make_model=Simple, **settings):
             parameter += 0.3 * torch.randn_like(parameter)
     settings = {**SETTINGS, **settings}
     return pretrain.Trainer(model, settings, "not-written", CPU, torch.float32)
+
+
+def step_in_parts(trainer, source, micro_batch):
+    """A training step with at most so many sequences at once."""
+    trainer.gradients = partial(pretrain.masked_lm_gradients, micro_batch=micro_batch)
+    pretrain.train_step(trainer, source)
 
 
 def masks_of(step, input_ids, seed):
@@ -202,7 +211,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_masked_tokens():
 def test_the_loss_of_a_step_stays_on_the_device_and_keeps_no_graph():
     """A number would have been read, which waits for the device. A graph would hold all tensors."""
     trainer = trainer_of()
-    pretrain.train_step(trainer, OneBatch(), micro_batch=5)
+    step_in_parts(trainer, OneBatch(), micro_batch=5)
     [loss] = trainer.losses
     assert isinstance(loss, torch.Tensor) and not loss.requires_grad
 
@@ -223,7 +232,7 @@ def test_micro_batches_train_as_the_whole_batch_does(variant):
     def trained(micro_batch):
         trainer = trainer_of(lambda: composite(variant, dropout=0.0))
         for _ in range(3):
-            pretrain.train_step(trainer, OneBatch(), micro_batch)
+            step_in_parts(trainer, OneBatch(), micro_batch)
         losses = [loss.item() for loss in trainer.losses]
         return losses, [x.detach() for x in trainer.model.parameters()]
 
@@ -242,7 +251,7 @@ def test_dropout_differs_between_the_parts_of_a_batch_and_between_processes(monk
         found = []
         note = lambda module, given, output: found.append(output == 0)  # noqa: E731
         trainer.model.bert.dropout.register_forward_hook(note)
-        pretrain.train_step(trainer, OneBatch(), micro_batch=8)
+        step_in_parts(trainer, OneBatch(), micro_batch=8)
         return found
 
     first, second = dropped()
@@ -281,10 +290,12 @@ class Numbers(nn.Module):
         self.weight = nn.Parameter(torch.zeros(2))
         self.bias = nn.Parameter(torch.zeros(1))
 
-    def loss(self, gradient):
-        """A loss with this gradient, three numbers."""
-        gradient = torch.tensor(gradient, dtype=torch.float64)
-        return (torch.cat([self.weight, self.bias]) * gradient).sum()
+
+def chosen_gradients(trainer, gradient):
+    """In place of masked_lm_gradients: a loss with this gradient, three numbers."""
+    loss = (torch.cat([trainer.model.weight, trainer.model.bias]) * gradient).sum()
+    loss.backward()
+    return loss.detach()
 
 
 def numbers_trainer(**settings):
@@ -292,7 +303,9 @@ def numbers_trainer(**settings):
     model = Numbers().double()
     nn.init.ones_(model.weight)
     nn.init.ones_(model.bias)
-    trainer = pretrain.Trainer(model, {**SETTINGS, **settings}, "not-written", CPU, torch.float32)
+    settings = {**SETTINGS, **settings}
+    path = "not-written"
+    trainer = pretrain.Trainer(model, settings, path, CPU, torch.float32, chosen_gradients)
     trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0)
     return trainer
 
@@ -303,9 +316,7 @@ def changes(trainer, gradients, lr):
     parameters = list(trainer.model.parameters())
     for gradient in gradients:
         before = torch.cat(parameters).detach()
-        loss = trainer.model.loss(gradient)
-        loss.backward()
-        trainer.update(loss.detach(), tokens=0)
+        trainer.advance((torch.tensor(gradient, dtype=torch.float64),), tokens=0)
         found.append(((before - torch.cat(parameters).detach()) / lr).tolist())
     return found
 
@@ -315,8 +326,11 @@ CONSTANT = {"steps": 9, "warmup_steps": 1, "lr": 0.05}  # the peak in steps 0 an
 
 def test_gradients_longer_than_1_together_are_clipped_before_the_step():
     """The gradient (2, 4, 4) has length 6 over both parameters."""
-    got = changes(numbers_trainer(**CONSTANT), [(2.0, 4.0, 4.0)], 0.05)
+    trainer = numbers_trainer(**CONSTANT)
+    got = changes(trainer, [(2.0, 4.0, 4.0)], 0.05)
     assert got[0] == pytest.approx([1 / 3, 2 / 3, 2 / 3], abs=1e-6)
+    trainer.log()
+    assert trainer.records[-1]["gradient_norm"] == pytest.approx(6), "the length before"
 
 
 def test_gradients_shorter_than_1_are_not_changed():

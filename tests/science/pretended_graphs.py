@@ -1,0 +1,103 @@
+"""CUDA graphs without a GPU: operations of the CPU are recorded, and replayed in the same memory.
+
+    with torch.cuda.graph(graph):       graph.replay()
+        y = x * 2                       x * 2 again, written to the memory of y
+
+As on a GPU, a replay knows nothing of Python: a number that was read, a tensor that was made from
+one, or a learning rate that is no tensor is that of the recording. To read a number while an
+operation is recorded, or after set_sync_debug_mode("error"), is an error.
+"""
+
+from contextlib import contextmanager, nullcontext
+from unittest.mock import MagicMock, patch
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pretended_device import reads_numbers, tensors_in
+
+
+class Graph:
+    """In place of torch.cuda.CUDAGraph."""
+
+    def __init__(self):
+        self.calls = []  # (operation, arguments, options, result)
+
+    @torch.no_grad()
+    def replay(self):
+        for operation, arguments, options, result in self.calls:
+            new = operation(*arguments, **options)
+            for old, x in zip(tensors_in(result), tensors_in(new), strict=True):
+                if old.data_ptr() != x.data_ptr():
+                    old.copy_(x)
+
+    def pool(self):
+        return None
+
+
+class Recording(TorchDispatchMode):
+    """In a `with` block of it, every operation is noted in the graph.
+
+    On a GPU nothing is computed meanwhile. Here it is, so at the end of the block all tensors that
+    were there before, such as weights and the state of AdamW, get their numbers back.
+    """
+
+    def __init__(self, graph):
+        super().__init__()
+        self.graph = graph
+        self.made = set()  # where in memory the results of the recording are
+        self.before = {}  # the same of other tensors: (tensor, its numbers)
+
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        refuse_to_wait(operation, arguments)
+        for x in tensors_in(arguments):
+            if x.data_ptr() not in self.made:
+                self.before.setdefault(x.data_ptr(), (x, x.clone()))
+        result = operation(*arguments, **(options or {}))
+        self.made |= {x.data_ptr() for x in tensors_in(result)} - self.before.keys()
+        self.graph.calls.append((operation, arguments, options or {}, result))
+        return result
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        with torch.no_grad():
+            for x, numbers in self.before.values():
+                x.copy_(numbers)
+
+
+class Watching(TorchDispatchMode):
+    """What set_sync_debug_mode("error") does."""
+
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        refuse_to_wait(operation, arguments)
+        return operation(*arguments, **(options or {}))
+
+
+def refuse_to_wait(operation, arguments):
+    if reads_numbers(operation, arguments):
+        raise RuntimeError(f"called a synchronizing operation: {operation}")
+
+
+@contextmanager
+def pretended_graphs():
+    """In this block, a RecordedStep with .records = True records and replays on the CPU."""
+    watching = []
+
+    def set_sync_debug_mode(mode):
+        if mode == "error":
+            watching.append(Watching().__enter__())
+        else:
+            watching.pop().__exit__(None, None, None)
+
+    with (
+        patch("torch.cuda.CUDAGraph", Graph),
+        patch("torch.cuda.graph", lambda graph, pool: Recording(graph)),
+        patch("torch.cuda.device", lambda device: nullcontext()),
+        patch("torch.cuda.stream", lambda stream: nullcontext()),
+        patch("torch.cuda.Stream", MagicMock),
+        patch("torch.cuda.current_stream", MagicMock),
+        patch("torch.cuda.synchronize", MagicMock),
+        patch("torch.cuda.set_sync_debug_mode", set_sync_debug_mode),
+        patch("pretrain.SYNCHRONOUS", ()),  # M is a function of the shape: prediction_count
+    ):
+        yield

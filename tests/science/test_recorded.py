@@ -1,0 +1,176 @@
+"""Steps that are recorded and replayed equal steps that are called, to the bit, without a GPU.
+
+pretended_graphs.py explains how. tests/test_cuda.py does the same on a GPU.
+"""
+
+import pytest
+import torch
+
+import glue
+import pretrain
+from attention import VARIANTS
+from lab import seq2seq
+from model import BertForClassification, BertForMaskedLM
+from model_helpers import WORDS, small_config
+from pretended_graphs import pretended_graphs
+from support.tokenizer import CLS, PAD, SEP
+
+CPU = torch.device("cpu")
+STEPS = 6
+SETTINGS = {"seed": 3, "steps": 8, "warmup_steps": 3, "lr": 0.01, "weight_decay": 0.1}
+SETTINGS |= {"batch_size": 4, "smoothing": 0.1}
+
+
+class Sentences:
+    """Batches of two shapes, in turn, with padding; each step has other tokens."""
+
+    vocab_size = len(WORDS)
+
+    def batch(self, seed, step, batch_size):
+        numbers = torch.Generator().manual_seed(step)
+        shape = ((4, 12), (2, 20))[step % 2]
+        ids = torch.randint(5, len(WORDS), shape, generator=numbers)
+        ids[:, 0] = CLS
+        ids[:, -1] = SEP
+        ids[0, -3:] = PAD
+        return ids
+
+
+def pre_training_step(trainer):
+    pretrain.train_step(trainer, Sentences())
+
+
+def fine_tuning_step(trainer):
+    ids = Sentences().batch(0, trainer.step, 4)
+    trainer.advance((ids, ids[:, 1] % 3), tokens=1)
+
+
+def translation_step(trainer):
+    ids = Sentences().batch(0, trainer.step, 4)
+    trainer.advance((ids, ids.flip(0)), tokens=1)
+
+
+# what is trained: a model, its gradients, and a step
+PROGRAMS = {
+    "pretrain.py": (BertForMaskedLM, pretrain.masked_lm_gradients, pre_training_step),
+    "glue.py": (
+        lambda config: BertForClassification(config, 3),
+        glue.task_gradients,
+        fine_tuning_step,
+    ),
+    "seq2seq.py": (seq2seq.Seq2Seq, seq2seq.translation_gradients, translation_step),
+}
+
+
+def trainer_of(program, config):
+    """A Trainer with dropout and AdamW's rate in a tensor, as on CUDA."""
+    torch.manual_seed(1)
+    kind, gradients, _ = PROGRAMS[program]
+    model = kind(config)
+    trainer = pretrain.Trainer(model, SETTINGS, "not-written", CPU, torch.float32, gradients)
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = torch.zeros(())
+    return trainer
+
+
+def trained(program, config, records):
+    """(losses, norms, weights) after STEPS steps, and the Trainer."""
+    trainer = trainer_of(program, config)
+    trainer.recorded.records = records
+    for _ in range(STEPS):
+        PROGRAMS[program][2](trainer)
+    weights = [x.detach() for x in trainer.model.parameters()]
+    return [*trainer.losses, *trainer.norms, *weights], trainer
+
+
+def assert_recorded_equals_called(program, config):
+    with pretended_graphs():
+        expected, _ = trained(program, config, records=False)
+        found, trainer = trained(program, config, records=True)
+    assert trainer.recorded.records and len(trainer.recorded.recordings) == 2  # the shapes
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+CAUSAL = [(name, causal) for name in VARIANTS for causal in (False, True)]
+
+
+@pytest.mark.parametrize("variant, causal", CAUSAL)
+def test_recorded_steps_of_pre_training_equal_called_ones(variant, causal):
+    """Losses, norms and weights, with dropout, a rate that changes, and batches that change.
+
+    It also shows that the step of no variant reads a number.
+    """
+    config = small_config(variant, dropout=0.1, causal=causal)
+    assert_recorded_equals_called("pretrain.py", config)
+
+
+@pytest.mark.parametrize("program", ["glue.py", "seq2seq.py"])
+@pytest.mark.parametrize("variant", ["composite-key", "convbert", "dynamicconv-hybrid"])
+def test_recorded_steps_of_fine_tuning_and_translation_equal_called_ones(variant, program):
+    assert_recorded_equals_called(program, small_config(variant, dropout=0.1))
+
+
+def test_a_run_that_is_stopped_and_recorded_again_goes_on_as_one_that_was_not(tmp_path):
+    """Also from the checkpoint of a device whose AdamW works in another way."""
+    config = small_config(dropout=0.1)
+    with pretended_graphs():
+        expected, _ = trained("pretrain.py", config, records=True)
+        stopped = trainer_of("pretrain.py", config)
+        stopped.recorded.records = True
+        stopped.path = tmp_path / "state.pt"
+        for _ in range(3):
+            pre_training_step(stopped)
+        stopped.save()
+        state = torch.load(stopped.path)
+        assert [type(group["lr"]) for group in state["optimizer"]["param_groups"]] == [float] * 2
+        for group in state["optimizer"]["param_groups"]:
+            group |= {"fused": False, "capturable": True, "lr": 7.0}
+        torch.save(state, stopped.path)
+
+        resumed = trainer_of("pretrain.py", config)
+        resumed.recorded.records = True
+        resumed.path = stopped.path
+        resumed.resume()
+        while resumed.step < STEPS:
+            pre_training_step(resumed)
+    weights = [x.detach() for x in resumed.model.parameters()]
+    for one, other in zip(weights, expected[2 * STEPS :], strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_mixer_that_reads_a_number_is_trained_without_recording_and_a_line_says_so(
+    monkeypatch, capsys
+):
+    """It is noticed before the recording: the trials do not change what is trained."""
+    config = small_config(dropout=0.1)
+
+    class Reading(torch.nn.GELU):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > 0 else -super().forward(-x)
+
+    with pretended_graphs(), monkeypatch.context() as patch:
+        patch.setattr("model.nn.GELU", Reading)
+        expected, _ = trained("pretrain.py", config, records=False)
+        found, trainer = trained("pretrain.py", config, records=True)
+    assert not trainer.recorded.records
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("steps are not recorded") and "reads a number" in line
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_mistake_in_a_mixer_keeps_its_traceback(monkeypatch):
+    trainer = trainer_of("pretrain.py", small_config())
+    trainer.recorded.records = True
+    monkeypatch.setattr("attention.banded_softmax", lambda *given: given[0] @ given[0][..., :1])
+    with pretended_graphs(), pytest.raises(RuntimeError, match="Expected size"):
+        pre_training_step(trainer)
+
+
+def test_the_recordings_are_freed_at_the_end_of_a_run():
+    trainer = trainer_of("pretrain.py", small_config())
+    trainer.recorded.records = True
+    with pretended_graphs():
+        trainer.run(lambda: pre_training_step(trainer), save=lambda: None)
+    assert trainer.step == SETTINGS["steps"] and not trainer.recorded.recordings

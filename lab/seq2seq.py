@@ -40,7 +40,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from attention import VARIANTS, SelfAttention, make_mixers
-from data import batches_per_epoch, draw_epoch, next_tokens, pad_pairs, regroup_by_length
+from data import BatchesByWidth, next_tokens, pad_pairs
 from lab.translation import encode, encode_pairs, load_bleu, read_sets, spans_of
 from model import (
     BertConfig,
@@ -242,36 +242,35 @@ def search(model, tokenizer, text, beam):
 
 
 class PairBatches:
-    """Pairs of lists of token ids as a source of batches, each a function of (seed, step)."""
+    """Pairs of lists of token ids as a source of batches, each a function of (seed, step).
+
+    They are those of data.BatchesByWidth. Source and target have one width, that of the longer one:
+    so there are as few shapes as in pre-training.
+    """
 
     def __init__(self, pairs, seq_len):
         self.pairs = pairs
         self.seq_len = seq_len
-        # with [CLS] and [SEP] of both
-        self.lengths = np.array([len(source) + len(target) + 4 for source, target in pairs])
-        self.drawn = None  # (seed, epoch, batch_size) of self.batches
+
+        # the longer one with [CLS] and [SEP]; what is predicted: the target and its [SEP]
+        longer = np.array([max(len(source), len(target)) + 2 for source, target in pairs])
+        predicted = np.array([len(target) + 1 for _, target in pairs])
+        self.batches = BatchesByWidth(np.minimum(longer, seq_len), predicted, seq_len)
 
     def batch(self, seed, step, batch_size):
-        """source (B, S) and target (B, N), [CLS] ids [SEP] [PAD] ...; on average B is batch_size.
-
-        The batches of an epoch have nearly equally many tokens: many short pairs, or few long ones.
-        """
-        epoch, index = divmod(step, batches_per_epoch(len(self.pairs), batch_size))
-        if self.drawn != (seed, epoch, batch_size):
-            chosen = draw_epoch(len(self.pairs), seed, epoch, batch_size)  # (batches, batch_size)
-            self.batches = regroup_by_length(chosen, self.lengths, seed, epoch)
-            self.drawn = (seed, epoch, batch_size)
-        return padded_pairs([self.pairs[i] for i in self.batches[index]], self.seq_len)
+        """source and target, (B, N) each, [CLS] ids [SEP] [PAD] ...; on average B is batch_size."""
+        indices, width = self.batches.batch(seed, step, batch_size)
+        return padded_pairs([self.pairs[index] for index in indices], self.seq_len, width)
 
 
-def padded(texts, seq_len):
-    """Lists of token ids as a tensor (B, N): [CLS] ids [SEP] [PAD] ..."""
-    return torch.from_numpy(pad_pairs([(ids, None) for ids in texts], seq_len))
+def padded(texts, seq_len, width=None):
+    """Lists of token ids as a tensor (B, N): [CLS] ids [SEP] [PAD] ...; width: N."""
+    return torch.from_numpy(pad_pairs([(ids, None) for ids in texts], seq_len, width))
 
 
-def padded_pairs(pairs, seq_len):
-    """Pairs of lists of token ids as tensors: source (B, S) and target (B, N)."""
-    return [padded(texts, seq_len) for texts in zip(*pairs, strict=True)]
+def padded_pairs(pairs, seq_len, width=None):
+    """Pairs of lists of token ids as tensors: source (B, S) and target (B, N); width: S and N."""
+    return [padded(texts, seq_len, width) for texts in zip(*pairs, strict=True)]
 
 
 def train_step(trainer, batches):

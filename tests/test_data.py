@@ -290,6 +290,7 @@ def test_rows_hold_both_sentences_marks_and_padding_and_are_cut_to_the_length():
         [CLS, *a, SEP, *a[:5], SEP],
     ]
     assert data.pad_pairs([(a + b, None)], 8).tolist() == [[CLS, *a, SEP]]
+    assert data.pad_pairs([(b, None)], 14, width=6).tolist() == [[CLS, *b, SEP, PAD]]
 
 
 @pytest.mark.parametrize("count", [2, 3, 100, 100_000, 1_000_000])
@@ -361,40 +362,123 @@ def test_a_batch_is_the_same_in_any_order_of_asking_and_from_a_fresh_corpus(tmp_
     assert not torch.equal(first[0, 0, 16], first[1, 0, 16])
 
 
-def test_an_epoch_holds_every_training_pair_once_except_a_remainder_that_changes(small):
-    count = len(small.train)
-    batches = count // 16
-    training = set(sentences_of(small, small.sequences(small.train)))
+def test_a_fresh_corpus_continues_in_the_middle_of_an_epoch(tmp_path):
+    corpus = corpus_of(tmp_path, numbered_text([6] * 40))
+    whole = [corpus.batch(0, step, 8) for step in range(40)]  # about three epochs
+    fresh = corpus_of(tmp_path)
+    for step in range(7, 40):
+        assert torch.equal(whole[step], fresh.batch(0, step, 8)), step
+
+
+def test_random_batches_hold_every_sequence_once_except_a_remainder_that_changes():
+    """Those of fine-tuning."""
     left_out = []
     for epoch in range(2):
-        seen = []
-        for step in range(epoch * batches, (epoch + 1) * batches):
-            seen += sentences_of(small, small.batch(3, step, 16))
-        assert len(seen) == len(set(seen)) == batches * 16
-        assert set(seen) <= training
-        assert count - len(seen) < 16
-        left_out.append(training - set(seen))
-
+        batches = data.draw_epoch(100, 3, epoch, 16)
+        assert batches.shape == (6, 16)
+        assert len(np.unique(batches)) == 96
+        left_out.append(set(range(100)) - set(batches.ravel().tolist()))
     assert left_out[0] != left_out[1]
-    assert all(left_out)
+
+    # fewer sequences than a batch are repeated to fill it
+    (batch,) = data.draw_epoch(3, 0, 5, 8)
+    assert np.bincount(batch).tolist() in ([3, 3, 2], [3, 2, 3], [2, 3, 3])
 
 
-def test_the_batches_of_a_corpus_have_equally_many_tokens_that_can_be_masked(small):
-    """[CLS] and two [SEP] of each sequence cannot be masked."""
-    ids = small.sequences(np.arange(len(small.lengths)))  # (pairs, N)
-    token_counts = (ids >= len(SPECIAL_TOKENS)).sum(axis=1)  # (pairs,)
-    random_batches = small.train[data.draw_epoch(len(small.train), 4, 2, 16)]
-    expected = data.regroup_by_length(random_batches, token_counts, 4, 2)
-
-    for index, indices in enumerate(expected):
-        step = 2 * len(expected) + index
-        assert small.batch(4, step, 16).tolist() == small.sequences(indices).tolist()
+# --- Batches of few shapes ------------------------------------------------------------------------
 
 
 def lengths_like_english(count):
-    """Row lengths from 8 to 128 tokens, spread like those of English sentence pairs."""
+    """Lengths from 8 to 128 tokens, spread like those of English sentence pairs."""
     random = np.random.default_rng(0)
-    return np.clip(random.gamma(4, 14, count), 8, 128).astype(int)  # (sequences,)
+    return np.clip(random.gamma(4, 14, count), 8, 128).astype(np.int32)  # (sequences,)
+
+
+def batches_of(lengths, seq_len=128):
+    """All tokens can be masked, except [CLS] and two [SEP]."""
+    lengths = np.array(lengths)
+    return data.BatchesByWidth(lengths, lengths - 3, seq_len)
+
+
+def epoch_of(batches, batch_size, epoch=0, seed=0):
+    """The batches of an epoch: a list of (indices, width)."""
+    count = sum(shape.batches for shape in batches.shapes(batch_size))
+    steps = range(epoch * count, (epoch + 1) * count)
+    return [batches.batch(seed, step, batch_size) for step in steps]
+
+
+def test_a_width_is_the_next_number_with_three_binary_digits_and_never_above_seq_len():
+    widths = sorted({data.width_of(length, 256) for length in range(1, 257)})
+    assert widths == [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256]
+    for length in range(1, 257):
+        expected = min(width for width in widths if width >= length)
+        assert data.width_of(length, 256) == expected, length
+        assert data.width_of(length, 100) == min(expected, 100), length
+
+
+def test_the_batches_of_the_drawing():
+    """The example of BatchesByWidth."""
+    batches = batches_of([7] * 11 + [13] * 7 + [23] * 4, seq_len=24)
+    assert batches.shapes(batch_size=4) == [(8, 9, 1), (16, 4, 2), (24, 2, 3)]
+
+
+@pytest.mark.parametrize("batch_size", [32, 128])
+def test_batches_of_english_have_at_most_12_shapes_and_little_padding(batch_size):
+    lengths = lengths_like_english(20_000)
+    shapes = set()
+    places = 0
+    for indices, width in epoch_of(batches_of(lengths), batch_size):
+        shapes.add((len(indices), width))
+        places += len(indices) * width
+    assert len(shapes) <= 12
+    assert lengths.sum() / places > 0.9
+
+
+EPOCHS = {  # lengths, batch_size, seq_len
+    "English": (lengths_like_english(2_000), 32, 128),
+    "English, one sequence per batch": (lengths_like_english(500), 1, 128),
+    "a width that is no multiple of 8": (np.minimum(lengths_like_english(500), 100), 8, 100),
+    "two pairs, one of them held out": ([20], 64, 128),
+    "fewer sequences than a batch": (lengths_like_english(30), 64, 128),
+    "three long ones, alone in their class": ([20] * 500 + [120] * 3, 16, 128),
+    "three long ones, and a batch for each": ([20] * 500 + [120] * 3, 1, 128),
+    "three long ones, and nothing left over": ([8] * 48 + [120] * 3, 2, 128),
+}
+
+
+@pytest.mark.parametrize("lengths, batch_size, seq_len", EPOCHS.values(), ids=EPOCHS)
+def test_every_sequence_is_in_every_epoch_and_at_most_one_batch_repeats_some(
+    lengths, batch_size, seq_len
+):
+    """The numbers of batches of each shape are the same, too."""
+    lengths = np.array(lengths)
+    batches = batches_of(lengths, seq_len)
+    planned = {shape[:2]: shape.batches for shape in batches.shapes(batch_size)}  # {(N, B): count}
+    epochs = []
+    for epoch in range(3):
+        found = epoch_of(batches, batch_size, epoch)
+        counts = dict.fromkeys(planned, 0)
+        for indices, width in found:
+            assert lengths[indices].max() <= width <= seq_len
+            counts[width, len(indices)] += 1
+        assert counts == planned
+
+        # how often each sequence occurs, in all batches and without one of them
+        times = [np.bincount(indices, minlength=len(lengths)) for indices, _ in found]
+        total = sum(times)
+        assert total.min() >= 1
+        assert min((total - own).max() for own in times) <= 1
+        epochs.append([indices.tolist() for indices, _ in found])
+
+    # a new epoch has new batches
+    assert epochs[0] != epochs[1] or len(lengths) == 1
+
+
+def test_widths_come_in_random_order():
+    """Otherwise an epoch would begin with its shortest sequences."""
+    widths = [width for _, width in epoch_of(batches_of(lengths_like_english(5_000)), 16)]
+    half = len(widths) // 2
+    assert np.mean(widths[:half]) == pytest.approx(np.mean(widths[half:]), rel=0.1)
 
 
 @pytest.mark.parametrize("batch_size", [16, 32, 128])
@@ -402,15 +486,19 @@ def test_a_token_of_a_short_pair_weighs_as_much_as_one_of_a_long_pair(batch_size
     """The loss is a mean over the tokens of a batch: in a batch of n tokens, each weighs 1 / n.
 
     Averaged over all tokens of pairs of similar length, the weight differs by less than 2 % from
-    the average over all tokens. In batches of equally many pairs that are sorted by length, a token
-    of the shortest pairs weighs three times the average: this test would notice.
+    the average over all tokens. In batches of equally many pairs, a token of the shortest pairs
+    weighs three times the average: this test would notice.
+
+    In a short text the pairs that are repeated count, too: of 20,000 pairs in batches of 128, the
+    longest ones weigh 3.5 % more.
     """
-    tokens = lengths_like_english(20_000) - 3  # without [CLS] and two [SEP]
+    lengths = lengths_like_english(100_000)
+    tokens = lengths - 3  # without [CLS] and two [SEP]
+    batches = batches_of(lengths)
     weights = np.zeros(len(tokens))
-    for epoch in range(4):
-        random_batches = data.draw_epoch(len(tokens), 0, epoch, batch_size)
-        for indices in data.regroup_by_length(random_batches, tokens, 0, epoch):
-            weights[indices] += 1 / tokens[indices].sum()
+    for epoch in range(2):
+        for indices, _ in epoch_of(batches, batch_size, epoch):
+            np.add.at(weights, indices, 1 / tokens[indices].sum())
     average = (weights * tokens).sum() / tokens.sum()
 
     borders = [0, 15, 20, 30, 45, 60, 80, 100, 125, 126]
@@ -422,11 +510,40 @@ def test_a_token_of_a_short_pair_weighs_as_much_as_one_of_a_long_pair(batch_size
         assert weight == pytest.approx(average, rel=0.02), (shortest, longest)
 
 
-def test_fewer_pairs_than_a_batch_are_repeated_to_fill_it(tmp_path):
-    corpus = corpus_of(tmp_path, numbered_text([2] * 4))
-    sequences = sentences_of(corpus, corpus.batch(0, 5, 8))
-    assert len(sequences) == 8
-    assert len(set(sequences)) == len(corpus.train) == 3
+def test_batches_have_batch_size_sequences_on_average_and_nearly_equally_many_tokens():
+    lengths = lengths_like_english(20_000)
+    found = epoch_of(batches_of(lengths), 32)
+    assert np.mean([len(indices) for indices, _ in found]) == pytest.approx(32, rel=0.02)
+
+    tokens = sorted((lengths[indices] - 3).sum() for indices, _ in found)
+    assert tokens[-1] / tokens[1] < 1.2  # the smallest one may be the one that was filled up
+
+
+@pytest.mark.parametrize("sentences, batch_size", [([2] * 2, 64), ([2] * 31, 64), ([3] * 300, 16)])
+def test_a_corpus_pads_its_batches_to_the_widths_of_their_classes(tmp_path, sentences, batch_size):
+    """2 and 31 pairs: fewer than a batch, so they are repeated to fill it."""
+    corpus = corpus_of(tmp_path, numbered_text(sentences))
+    expected = epoch_of(batches_of(corpus.lengths[corpus.train], seq_len=32), batch_size)
+    seen = set()
+    for step, (indices, width) in enumerate(expected):
+        batch = corpus.batch(0, step, batch_size)
+        assert batch.shape == (len(indices), width)
+        assert sentences_of(corpus, batch) == sentences_of(
+            corpus, corpus.sequences(corpus.train[indices])
+        )
+        seen.update(sentences_of(corpus, batch))
+    assert seen == set(sentences_of(corpus, corpus.sequences(corpus.train)))
+
+
+def test_a_batch_has_the_width_of_its_class_also_if_its_long_pairs_are_in_another_batch(tmp_path):
+    """One long pair, and what is left over of many short ones."""
+    long = "here" + " ends" * 9
+    corpus = corpus_of(tmp_path, numbered_text([3] * 300) + f"{long}\n{long}\n")
+    assert corpus.batches_by_width.shapes(5) == [(16, 5, 58), (24, 4, 2)]
+    batches = [corpus.batch(0, step, 5) for step in range(60)]
+    wide = [batch for batch in batches if batch.shape == (4, 24)]
+    assert sorted(int((batch != PAD).sum(dim=1).max()) for batch in wide) == [14, 23]
+    assert sum(1 for batch in batches if batch.shape == (5, 16)) == 58
 
 
 # --- Held-out batches -----------------------------------------------------------------------------

@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import sys
+from random import Random
 
 import pytest
 import torch
 
 from conftest import log_of, needs_signals
 from lab import seq2seq, translation
+from support.tokenizer import PAD
 
 TOY = "--device cpu --variant dynamicconv --steps"
 
@@ -58,6 +60,37 @@ def test_a_run_stopped_in_both_of_its_parts_equals_a_whole_one(run_program, monk
     # a finished run is not trained again
     out = run_program(seq2seq.main, *again).out
     assert steps == 8 and out.count("finished before") == 2
+
+
+@pytest.mark.parametrize("longer", ["source", "target"])
+def test_source_and_target_of_a_batch_have_the_width_of_the_longer_one_in_few_shapes(longer):
+    random = Random(0)
+    pairs = []
+    for number in range(500):
+        # the number of the pair, then words
+        words = random.randrange(30)
+        pair = [10 + number] + [5] * words, [10 + number] + [5] * (words // 2)
+        pairs.append(pair if longer == "source" else pair[::-1])
+    batches = seq2seq.PairBatches(pairs, seq_len=30)  # a few texts are longer, and cut
+    shapes = batches.batches.shapes(16)
+
+    # one epoch: all pairs, each with its own target, in batches of the planned shapes
+    seen = set()
+    widths = set()
+    tokens = []
+    for step in range(sum(shape.batches for shape in shapes)):
+        source, target = batches.batch(0, step, 16)
+        assert source.shape == target.shape
+        assert (source.shape[1], source.shape[0]) in {shape[:2] for shape in shapes}
+        assert torch.equal(source[:, 1], target[:, 1])
+        seen.update(source[:, 1].tolist())
+        widths.add(source.shape[1])
+        tokens.append(int((target[:, 1:] != PAD).sum()))
+    assert seen == set(range(10, 510))
+    assert widths == {8, 16, 24, 30}
+
+    # the tokens of the target, which are predicted, are nearly equally many
+    assert max(tokens) / min(tokens) < 1.5
 
 
 def test_a_trained_model_translates_and_others_are_refused(run_program, refused, tmp_path):

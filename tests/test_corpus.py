@@ -80,7 +80,7 @@ def test_what_is_not_utf8_binary_or_damaged_is_refused_in_one_line(
         ("a.tsv.gz", "json.dumps"),
         ("a.json", "json.dumps"),
         ("a.parquet", "json.dumps"),
-        ("a.ipynb", "json.dumps"),
+        ("a.ipynb", "nbconvert"),
         ("a.HTML", "trafilatura"),
         ("a.htm.xz", "trafilatura"),
         ("dump.xml.bz2", "wikiextractor --json"),

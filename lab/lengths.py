@@ -88,8 +88,7 @@ def held_out_stretches(corpus, longest):
     # the sentences in the order of the corpus, each with a [SEP]
     parts = []
     for pair in np.sort(corpus.held_out):
-        first = corpus.first_sentences[pair]
-        begin, middle, end = corpus.sentence_starts[first : first + 3].tolist()
+        begin, middle, end = corpus.sentence_starts[2 * pair : 2 * pair + 3].tolist()
         parts += [corpus.tokens[begin:middle], [SEP], corpus.tokens[middle:end], [SEP]]
     tokens = torch.from_numpy(np.concatenate(parts).astype(np.int64))
 

@@ -59,8 +59,8 @@ def sample_text(paragraphs):
     kept = []
     size = 0
     for paragraph in paragraphs:
-        # "" only marks the end of a document. Keep any other paragraph with probability `chance`.
-        if not paragraph or random.random() >= chance:
+        # Keep it with probability `chance`.
+        if random.random() >= chance:
             continue
         kept.append(paragraph)
         size += len(paragraph)

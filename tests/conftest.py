@@ -6,7 +6,7 @@ threads only wait for each other, most of all on a busy machine.
 
 Fixtures:
 
-    small_text     a text of 80 short documents, and a folder for its token ids
+    small_text     a text of 960 short sentences, and a folder for its token ids
     on_small_text  the options of a command line that takes this text, on the CPU
     run_program    calls a main() in this process: (exit code, standard output, standard error)
     refused        the same for a mistake of the user: returns the one line of the error
@@ -44,7 +44,7 @@ def pytest_configure(config):
 
 
 class SmallText(NamedTuple):
-    file: Path  # 80 documents of 12 short sentences about five people
+    file: Path  # 960 short sentences about five people
     cache: Path  # an empty folder, for the token ids
 
     def corpus(self, seq_len):
@@ -63,13 +63,11 @@ def small_text(tmp_path_factory):
     verbs = ["sees", "hears", "finds", "asks", "thanks"]
 
     lines = []
-    for _ in range(80):
-        for _ in range(6):
-            lines.append(
-                f"{pick(names).title()} {pick(verbs)} {pick(names)}. "
-                f"{pick(names).title()} {pick(verbs)} {pick(names)} too."
-            )
-        lines.append("")  # the end of a document
+    for _ in range(480):
+        lines.append(
+            f"{pick(names).title()} {pick(verbs)} {pick(names)}. "
+            f"{pick(names).title()} {pick(verbs)} {pick(names)} too."
+        )
 
     file = folder / "corpus.txt"
     file.write_text("\n".join(lines), "utf-8")

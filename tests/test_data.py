@@ -32,19 +32,14 @@ def corpus_of(folder, text=None, seq_len=32, **settings):
     return prepare_corpus([str(path)], folder / "cache", seq_len, **settings)
 
 
-def sentence_with_numbers(document, sentence):
+def numbered_sentence(number):
     """A sentence that occurs once in the text; its length depends on its number."""
-    return f"here d{document} s{sentence}" + " ends" * (sentence % 5)
+    return f"here no. s{number}" + " ends" * (number % 5)
 
 
-def numbered_text(sentence_counts):
-    """A text with one document per count, in which each sentence is different."""
-    text = ""
-    for document, count in enumerate(sentence_counts):
-        for sentence in range(count):
-            text += sentence_with_numbers(document, sentence) + "\n"
-        text += "\n"
-    return text
+def numbered_text(count):
+    """A text of so many sentences, which are all different."""
+    return "".join(f"{numbered_sentence(number)}\n" for number in range(count))
 
 
 def text_of_many_words():
@@ -67,12 +62,9 @@ def sentences_of(corpus, sequences):
     return pairs
 
 
-SMALL_COUNTS = [3] * 300 + [20] * 12  # sentences per document: 300 + 120 pairs, all different
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    return corpus_of(tmp_path_factory.mktemp("small"), numbered_text(SMALL_COUNTS))
+    return corpus_of(tmp_path_factory.mktemp("small"), numbered_text(841))  # 420 pairs
 
 
 @pytest.fixture
@@ -86,15 +78,15 @@ def toy_corpus(monkeypatch, tmp_path):
 # --- Text and sentences ---------------------------------------------------------------------------
 
 
-def test_a_folder_is_read_in_the_order_of_its_paths_and_a_document_ends_with_its_file(tmp_path):
-    write(tmp_path / "t/b.txt", "Third. Fourth.")
-    write(tmp_path / "t/a/z.txt", "First. Second. Alone.")
+def test_a_folder_is_read_in_the_order_of_its_paths_and_pairs_go_on_across_its_files(tmp_path):
+    write(tmp_path / "t/b.txt", "Fourth.\n\nFifth.")
+    write(tmp_path / "t/a/z.txt", "First. Second.\n\nThird.\n")
     corpus = prepare_corpus([str(tmp_path / "t")], tmp_path / "cache", 32)
-    pairs = [("first.", "second."), ("third.", "fourth.")]
+    pairs = [("first.", "second."), ("third.", "fourth.")]  # the fifth one is left over
     assert sentences_of(corpus, corpus.sequences(np.arange(2))) == pairs
 
 
-def test_wikitext_is_respelled_and_its_top_headings_begin_documents(tmp_path):
+def test_wikitext_is_respelled_and_its_headings_are_left_out(tmp_path):
     text = (
         " \n = Valkyria = \n \n"
         ' The role @-@ playing game cost $ 5 @,@ 000 ( about 3 @.@ 5 % ) ; it \'s " new " . \n'
@@ -105,12 +97,9 @@ def test_wikitext_is_respelled_and_its_top_headings_begin_documents(tmp_path):
         file.writestr("wikitext-2-raw/wiki.test.raw", "Never read.\n")
         file.writestr("wikitext-2-raw/wiki.train.raw", text)
     assert list(read_paragraphs(archive)) == [
-        "",
         'The role-playing game cost $5,000 (about 3.5%); it\'s "new".',
         "It didn't sell: why?",
-        "",
         "Second one.",
-        "",
     ]
 
 
@@ -177,21 +166,15 @@ def prepare_with_one_thread(path, cache):
     prepare_corpus([path], cache, 32, 800)
 
 
-def test_one_process_with_one_thread_and_several_processes_prepare_the_same_corpus(
-    trained, tmp_path, monkeypatch
-):
-    """The tokenizer has threads; in a large text, several processes make the token ids."""
+def test_one_thread_prepares_the_same_corpus_as_several(trained, tmp_path, monkeypatch):
+    """The library "tokenizers" has threads when it trains."""
     folder, corpus = trained
     arguments = [str(folder / "text.txt"), tmp_path / "alone"]
     start_process(prepare_with_one_thread, *arguments).join()
     with monkeypatch.context() as patch:
         patch.delattr(data, "fill_cache")  # what it has prepared is read
         alone = prepare_corpus(arguments[:1], arguments[1], 32, 800)
-
-    monkeypatch.setattr(data, "LARGE_TEXT", 0)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    several = prepare_corpus(arguments[:1], tmp_path / "several", 32, 800)
-    assert alone.fingerprint == several.fingerprint == corpus.fingerprint
+    assert alone.fingerprint == corpus.fingerprint
 
 
 def test_special_tokens_that_are_written_in_a_text_are_text(tmp_path):
@@ -203,7 +186,7 @@ def test_special_tokens_that_are_written_in_a_text_are_text(tmp_path):
 
 
 def test_the_cache_is_read_again_until_the_text_changes(tmp_path, monkeypatch):
-    text = numbered_text([4] * 9)
+    text = numbered_text(36)
     first = corpus_of(tmp_path, text)
     with monkeypatch.context() as patch:
         patch.delattr(data, "fill_cache")  # nothing can be prepared
@@ -224,7 +207,7 @@ def test_a_preparation_that_is_killed_leaves_nothing_that_looks_finished(tmp_pat
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(data, "write_meta", killed)
-        corpus_of(tmp_path, numbered_text([4] * 9))
+        corpus_of(tmp_path, numbered_text(36))
     assert corpus_of(tmp_path).counts["sentences"] == 36
 
 
@@ -237,7 +220,7 @@ def test_a_preparation_that_is_killed_leaves_nothing_that_looks_finished(tmp_pat
         ("wikitext-3", None, 30_000),  # no such corpus
         ("empty.txt", b"", 30_000),
         ("one.txt", b"Only one sentence here.", 30_000),
-        ("apart.txt", b"One.\n\nTwo.\n\nThree.\n\nFour.", 30_000),  # no pair in a document
+        ("three.txt", b"One. Two. Three.", 30_000),  # a single pair
         ("unbroken.txt", b"a" * 500 + b"\n" + b"b" * 500, 30_000),  # words without end
         ("small.txt", b"abcdefg hijklm\n" * 9, 10),  # fewer tokens than characters
         ("large.txt", b"abcdefg hijklm\n" * 9, 70_000),  # more than 16 bits
@@ -258,13 +241,13 @@ def test_a_text_that_cannot_be_used_is_refused_in_one_line_and_leaves_no_corpus(
 # --- Pairs ----------------------------------------------------------------------------------------
 
 
-def test_pairs_are_neighbours_within_a_document_and_share_no_sentence(small):
+def test_pair_i_is_the_sentences_2i_and_2i_plus_1_and_an_odd_last_one_is_left_out(small):
     expected = []
-    for document, count in enumerate(SMALL_COUNTS):
-        for sentence in range(0, count - 1, 2):
-            first = sentence_with_numbers(document, sentence)
-            expected.append((first, sentence_with_numbers(document, sentence + 1)))
+    for pair in range(420):
+        expected.append((numbered_sentence(2 * pair), numbered_sentence(2 * pair + 1)))
     assert sentences_of(small, small.sequences(np.arange(420))) == expected
+    assert small.counts["sentences"] == 841
+    assert len(small.lengths) == 420
 
 
 def test_kept_lengths_are_those_of_cutting_token_by_token_from_the_longer_sentence():
@@ -323,7 +306,7 @@ def test_the_choice_of_held_out_pairs_has_not_changed():
 
 def test_the_masks_of_the_held_out_pairs_have_not_changed(tmp_path):
     """For the same reason. The pairs of 18, 14, 14 and 16 tokens are sorted before the masks."""
-    corpus = corpus_of(tmp_path, numbered_text([400]))
+    corpus = corpus_of(tmp_path, numbered_text(400))
     masked_ids, labels = corpus.held_out_masked  # (4, N) each
     assert (masked_ids != PAD).sum(dim=1).tolist() == [14, 14, 16, 18]
     masked = (labels != -100).nonzero().tolist()  # [pair, token]
@@ -333,23 +316,58 @@ def test_the_masks_of_the_held_out_pairs_have_not_changed(tmp_path):
 # --- Held-out pairs that are also training pairs --------------------------------------------------
 
 
-def test_held_out_pairs_that_are_also_training_pairs_are_counted(tmp_path):
-    # 400 equal pairs, and 600 pairs of which each occurs only once.
-    repeated = "one two\nthree four\n\n" * 400
-    corpus = corpus_of(tmp_path, repeated + numbered_text([2] * 600))
+def contents_of(corpus, pairs):
+    """The texts of some pairs of a corpus."""
+    return sentences_of(corpus, corpus.sequences(pairs))
 
-    training = set(sentences_of(corpus, corpus.sequences(corpus.train)))
-    held_out = sentences_of(corpus, corpus.sequences(corpus.held_out))
-    known = sum(1 for pair in held_out if pair in training)
-    assert corpus.counts["known"] == known
-    assert 0 < known < len(held_out)
+
+def test_held_out_pairs_that_occur_in_training_are_left_out_and_a_line_says_how_many(
+    tmp_path, capsys
+):
+    # 1,000 equal pairs, and 3,000 pairs of which each occurs only once
+    repeated = "one two\nthree four\n" * 1_000
+    corpus = corpus_of(tmp_path, repeated + numbered_text(6_000))
+    train, chosen = data.train_and_held_out(4_000)
+    expected = [pair for pair in chosen if pair >= 1_000]
+    assert corpus.held_out.tolist() == expected
+    assert corpus.train.tolist() == train.tolist()
+
+    left_out = len(chosen) - len(expected)
+    assert corpus.counts["known"] == left_out > 0
+    assert not set(contents_of(corpus, corpus.train)) & set(contents_of(corpus, corpus.held_out))
+    assert len(corpus.held_out_masked[0]) == len(expected) >= 32
+    line = f"{len(expected)} held out; {left_out} more also occur in training and are left out"
+    assert line in capsys.readouterr().out
+
+
+def test_all_held_out_pairs_stay_if_fewer_than_32_would_be_left_and_a_line_says_so(
+    tmp_path, capsys
+):
+    # 1,000 pairs, of which 20 are held out in any case
+    corpus = corpus_of(tmp_path, "one two\nthree four\n" * 400 + numbered_text(1_200))
+    _, chosen = data.train_and_held_out(1_000)
+    assert corpus.held_out.tolist() == chosen.tolist()
+    known = int((chosen < 400).sum())
+    assert corpus.counts["known"] == known > 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(f"warning: {known} of the held-out pairs") for line in lines)
+
+
+def test_pairs_of_the_same_tokens_with_another_border_are_different():
+    """Of 2,000 pairs of the tokens 5 6 7, those held out are 5 6 | 7 and the others 5 | 6 7."""
+    _, chosen = data.train_and_held_out(2_000)
+    begins = 3 * np.arange(2_000)
+    middles = begins + 1
+    middles[chosen] += 1
+    starts = np.append(np.stack([begins, middles], axis=1), 6_000)
+    assert data.choose_held_out(np.tile([5, 6, 7], 2_000), starts) == (chosen.tolist(), 0)
 
 
 # --- Batches --------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_the_same_in_any_order_of_asking_and_from_a_fresh_corpus(tmp_path):
-    corpus = corpus_of(tmp_path, numbered_text([6] * 40))
+    corpus = corpus_of(tmp_path, numbered_text(240))
     asked = list(itertools.product((0, 1), range(30), (8, 16)))  # (seed, step, batch_size)
     first = {key: corpus.batch(*key) for key in asked}
 
@@ -363,7 +381,7 @@ def test_a_batch_is_the_same_in_any_order_of_asking_and_from_a_fresh_corpus(tmp_
 
 
 def test_a_fresh_corpus_continues_in_the_middle_of_an_epoch(tmp_path):
-    corpus = corpus_of(tmp_path, numbered_text([6] * 40))
+    corpus = corpus_of(tmp_path, numbered_text(240))
     whole = [corpus.batch(0, step, 8) for step in range(40)]  # about three epochs
     fresh = corpus_of(tmp_path)
     for step in range(7, 40):
@@ -519,7 +537,7 @@ def test_batches_have_batch_size_sequences_on_average_and_nearly_equally_many_to
     assert tokens[-1] / tokens[1] < 1.2  # the smallest one may be the one that was filled up
 
 
-@pytest.mark.parametrize("sentences, batch_size", [([2] * 2, 64), ([2] * 31, 64), ([3] * 300, 16)])
+@pytest.mark.parametrize("sentences, batch_size", [(4, 64), (62, 64), (600, 16)])
 def test_a_corpus_pads_its_batches_to_the_widths_of_their_classes(tmp_path, sentences, batch_size):
     """2 and 31 pairs: fewer than a batch, so they are repeated to fill it."""
     corpus = corpus_of(tmp_path, numbered_text(sentences))
@@ -537,12 +555,13 @@ def test_a_corpus_pads_its_batches_to_the_widths_of_their_classes(tmp_path, sent
 
 def test_a_batch_has_the_width_of_its_class_also_if_its_long_pairs_are_in_another_batch(tmp_path):
     """One long pair, and what is left over of many short ones."""
+    short = "".join(f"one d{number} two\nthree d{number}\n" for number in range(300))
     long = "here" + " ends" * 9
-    corpus = corpus_of(tmp_path, numbered_text([3] * 300) + f"{long}\n{long}\n")
+    corpus = corpus_of(tmp_path, f"{short}{long}\n{long}\n")
     assert corpus.batches_by_width.shapes(5) == [(16, 5, 58), (24, 4, 2)]
     batches = [corpus.batch(0, step, 5) for step in range(60)]
     wide = [batch for batch in batches if batch.shape == (4, 24)]
-    assert sorted(int((batch != PAD).sum(dim=1).max()) for batch in wide) == [14, 23]
+    assert sorted(int((batch != PAD).sum(dim=1).max()) for batch in wide) == [10, 23]
     assert sum(1 for batch in batches if batch.shape == (5, 16)) == 58
 
 

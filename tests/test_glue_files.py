@@ -128,14 +128,13 @@ def test_files_are_written_and_read_in_the_published_format(tmp_path, name):
             assert examples.labels is None
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])  # both begin with a mark
-def test_quotes_are_text_and_only_a_line_feed_ends_a_row(tmp_path, encoding):
+def test_quotes_are_text_and_only_a_line_feed_ends_a_row(tmp_path):
     text = (
         "index\tsentence1\tsentence2\tlabel\n"
         '0\t"open\tclosed" \tentailment\n'
         '1\ta\u2028b\x0c\x1cc\t""\tnot_entailment\n'
     )
-    write(tmp_path / "RTE/train.tsv", text.encode(encoding))
+    write(tmp_path / "RTE/train.tsv", text.encode("utf-8-sig"))  # with a byte order mark
     examples = read_task(with_rows("rte", train=2), tmp_path, "train")
     assert examples.a == ['"open', "a\u2028b\x0c\x1cc"]
     assert examples.b == ['closed" ', '""']

@@ -14,9 +14,10 @@ How a document is made:
     2. A scene draws what happens: an Event ("the dog chased the cats") or a State ("the cats were
        afraid") of one or two Entities ("the dog").
     3. The constructions (clause, passive, yes_no_question, relative_clause, ...) say it in words.
-    4. A scene gives two sentences, and the second one depends on the meaning of the first one. A
-       document keeps one tense (except for what is always true: "every duck is a bird") and draws
-       no noun twice, so it cannot contradict itself.
+    4. A scene gives two sentences, and the second one depends on the meaning of the first one. So
+       a document has an even number of sentences, and the pairs (0, 1), (2, 3), ... of a corpus
+       (data.py) never mix two documents. A document keeps one tense (except for what is always
+       true: "every duck is a bird") and draws no noun twice, so it cannot contradict itself.
 
 In the text, there is a space between words, and also before a punctuation mark. `spell` removes the
 spaces before the marks.

@@ -28,10 +28,11 @@ from lab.look import (
     fixed_kernels,
     is_clipped,
 )
-from lab.report import BLIMP, LOSS, ROOT, TOY_PAIRS, glue_measure, of_variants, values_of
+from lab.report import BLIMP, ROOT, TOY_PAIRS, glue_measure
 from model import load_run
 from support.commands import UserError, positive_int, run_command, utf8_text
 from support.runs import read_log, read_records
+from support.tables import LOSS, of_variants, values_of
 
 DOCS = ROOT / "docs"
 

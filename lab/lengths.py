@@ -55,12 +55,13 @@ from torch.nn import functional as F
 
 from attention import VARIANTS
 from data import mask_tokens, next_tokens, prepare_corpus
-from lab.report import check_new, length_measure, print_table
+from lab.report import check_new, length_measure, origin
 from model import load_config, load_run
 from pretrain import add_device, add_text, evaluate
 from support.commands import UserError, number, run_command
 from support.devices import choose_device
-from support.runs import Run, group_runs, made_by, run_settings, write_records
+from support.runs import made_by, run_settings, write_records
+from support.tables import check_comparable, print_table, table_rows
 from support.tokenizer import CLS, IGNORED, SEP
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
@@ -227,31 +228,33 @@ def main(arguments=None):
     check_new(args.out)
     seq_len = max(load_config(folder).max_length for folder in args.runs)
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
-    runs = [Run(folder, run_settings(folder), []) for folder in args.runs]
-    group_runs(runs)
+    runs = [{"run": folder, "settings": run_settings(folder)} for folder in args.runs]
+    check_comparable(runs)
     for run in runs:
-        if run.settings["corpus"] != corpus.fingerprint:
-            raise UserError(f"{run.folder} was not trained on this --corpus with this --vocab_size")
+        if run["settings"]["corpus"] != corpus.fingerprint:
+            raise UserError(f"{run['run']} was not trained on this --corpus with this --vocab_size")
 
     # how the losses are measured
-    text = held_out_text(corpus, lengths, runs[0].settings.get("causal", False))
+    text = held_out_text(corpus, lengths, runs[0]["settings"].get("causal", False))
     measured = {"lengths": lengths, "scored": int((text.labels != IGNORED).sum())}
     print(f"[N, loss of the same {measured['scored']:,} tokens in sequences of N tokens]")
 
     records = []
     for run in runs:
-        losses = list(measure_run(run.folder, text, lengths, device))
-        print(f"{run.folder}  {losses}", flush=True)
+        folder = run["run"]
+        losses = list(measure_run(folder, text, lengths, device))
+        print(f"{folder}  {losses}", flush=True)
         records.append(
             {
-                "run": run.folder.resolve().name,
-                "settings": run.settings,
+                "run": folder.resolve().name,
+                "settings": run["settings"],
                 "made_by": made_by(device),
                 "measured": measured,
                 "losses": losses,
             }
         )
-    print_table(records, [length_measure(N) for N in lengths])
+    rows = table_rows(records, [length_measure(N) for N in lengths])
+    print_table(rows, origin(records))
     if args.out is not None:
         write_records(args.out, records)
 

@@ -46,7 +46,7 @@ from tqdm import tqdm
 
 import toy.pairs
 from data import next_tokens
-from lab.report import markdown, pairs_measure, table_rows
+from lab.report import pairs_measure, rows_of
 from model import load_config, load_run
 from pretrain import add_device
 from support.commands import UserError, is_text, run_command
@@ -54,7 +54,7 @@ from support.corpus import read_lines
 from support.devices import choose_device
 from support.files import download, sha256_of, write_text
 from support.runs import made_by, read_log, read_records, run_settings
-from support.statistics import INTERVAL_NOTE
+from support.tables import INTERVAL_NOTE, print_table, transposed
 from support.tokenizer import CLS, IGNORED, MASK, SEP, UNK
 
 # Two scores that differ by less than this, in nats, count as equal. Scores that should be equal
@@ -306,11 +306,9 @@ def print_tables(records, data, compared):
     measures.append(pairs_measure(f"mean of {len(paradigms)} paradigms", data))
 
     # a row per phenomenon, a column per variant
-    rows = list(zip(*table_rows(records, measures, compared), strict=True))
+    rows = transposed(rows_of(records, measures, compared))
     note = "accuracy in per cent, mean and standard error over the runs of a variant"
-    if compared:
-        note = INTERVAL_NOTE
-    print(*markdown(rows), "", note, sep="\n")
+    print_table(rows, INTERVAL_NOTE if compared else note)
 
 
 # --- The command line -----------------------------------------------------------------------------

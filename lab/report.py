@@ -25,9 +25,7 @@ The files in results/ hold such records, behind the tables of docs/.
 """
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,8 +33,18 @@ import torch
 from glue import origin_of, read_results
 from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
-from support.runs import Run, group_runs, read_log, read_records, run_settings, write_records
-from support.statistics import INTERVAL_NOTE, difference, mean_and_standard_error
+from support.runs import read_log, read_records, run_settings, write_records
+from support.tables import (
+    ACCURACY,
+    INTERVAL_NOTE,
+    LOSS,
+    PARAMETERS,
+    Measure,
+    of_variants,
+    print_table,
+    table_rows,
+    without_empty_columns,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -95,20 +103,6 @@ def record_of_run(folder):
 # --- What is measured of a run --------------------------------------------------------------------
 
 
-class Measure(NamedTuple):
-    """A column of a table.
-
-    Attributes:
-        title: in the head of the table.
-        digits: after the point; None for a number that all runs of a variant share.
-        value: function from a record to the number, or to None if it was not measured.
-    """
-
-    title: str
-    digits: int | None
-    value: Callable
-
-
 def pairs_measure(title, data, name=None):
     """A Measure: accuracy on minimal pairs in per cent, the mean of some paradigms.
 
@@ -122,7 +116,7 @@ def pairs_measure(title, data, name=None):
         for entry in record["pairs"].get(data, []):
             if name in (None, entry["phenomenon"], entry["paradigm"]):
                 accuracies.append(entry["scores"]["pll"]["accuracy"])
-        return mean_or_none(accuracies)
+        return mean_of(accuracies)
 
     return Measure(title, 1, accuracy)
 
@@ -141,28 +135,25 @@ def glue_measure(title, task=None):
         for result in record["glue"]:
             if task in (None, result["settings"]["task"]):
                 scores.append(result["result"]["score"])
-        return mean_or_none(scores)
+        return mean_of(scores)
 
     return Measure(title, 1, score)
 
 
-def mean_or_none(values):
-    """The mean; None without values: not measured."""
-    return float(np.mean(values)) if values else None
+def mean_of(values):
+    """A list with their mean; empty without values: not measured."""
+    return [float(np.mean(values))] if values else []
 
 
 def length_measure(N):
     """A Measure: the loss in sequences of N tokens (lab.lengths), if the model can read so many."""
 
     def loss(record):
-        return dict(record["losses"]).get(N)
+        return [loss for length, loss in record["losses"] if length == N]
 
     return Measure(f"{N:,} tokens", 3, loss)
 
 
-PARAMETERS = Measure("parameters", None, lambda record: record["result"]["parameters"])
-LOSS = Measure("held-out loss", 3, lambda record: record["result"]["loss"])
-ACCURACY = Measure("accuracy (%)", 2, lambda record: 100 * record["result"]["accuracy"])
 TOY_PAIRS = pairs_measure("minimal pairs (%)", "toy")
 BLIMP = pairs_measure("BLiMP (%)", "blimp")
 TOY_SCORE = glue_measure("fine-tuned")  # the mean over all tasks
@@ -172,11 +163,10 @@ MEASURES = (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS, BLIMP, TOY_SCORE)
 # --- The runs of a table --------------------------------------------------------------------------
 
 
-def check(records):
-    """UserError if two runs were not trained in the same way, or not scored on the same data."""
-    group_runs(
-        [Run(record["run"], record["settings"], record.get("glue", [])) for record in records]
-    )
+def rows_of(records, measures, compared=None):
+    """The rows of `table_rows`. UserError if two runs were not scored on the same data."""
+    if compared:
+        records = of_variants(records, compared)
 
     # the mean of other paradigms or tasks would be another number
     first = {}
@@ -184,6 +174,7 @@ def check(records):
         for data, parts in scored_on(record).items():
             if first.setdefault(data, parts) != parts:
                 raise UserError(f"{record['run']} was scored on other parts of {data}: score again")
+    return table_rows(records, measures, compared)
 
 
 def scored_on(record):
@@ -196,86 +187,6 @@ def scored_on(record):
     return parts
 
 
-def values_of(records, variant, measure):
-    """The values of all runs of a variant that have the measure, a list."""
-    values = [measure.value(record) for record in of_variants(records, [variant])]
-    return [value for value in values if value is not None]
-
-
-def difference_of(records, comparison, measure):
-    """The Difference of two variants in a measure. comparison: (first, second)."""
-    first, second = [values_of(records, variant, measure) for variant in comparison]
-    if not first or not second:
-        raise UserError(f"{' and '.join(comparison)} do not both have {measure.title}")
-    return difference(first, second)
-
-
-def cell(records, variant, measure):
-    """Mean and standard error, "55.2 +- 2.1"; "" if no run has the measure.
-
-    A cell with fewer seeds than the table says so: "5.897 +- 0.009 (2 seeds)".
-    """
-    values = values_of(records, variant, measure)
-    if not values:
-        return ""
-    if measure.digits is None:
-        return f"{values[0]:,}"
-    text = mean_and_standard_error(values, measure.digits)
-    if len(values) < len({record["settings"]["seed"] for record in records}):
-        text += f" ({len(values)} seeds)"
-    return text
-
-
-# --- Tables of runs -------------------------------------------------------------------------------
-
-
-def markdown(rows):
-    """The lines of a table in Markdown. rows: lists of texts, first the header."""
-    header, *lines = [f"| {' | '.join(row)} |" for row in rows]
-    return [header, "|" + "---|" * len(rows[0]), *lines]
-
-
-def of_variants(records, variants):
-    """The records of some variants, in the order of the variants."""
-    found = []
-    for variant in variants:
-        found += [record for record in records if record["settings"]["variant"] == variant]
-    return found
-
-
-def table_rows(records, measures, compared=None):
-    """The header of a table and its rows, lists of cells: a row per variant, a column per measure.
-
-    compared: two variants. Then the table has only these, and their difference.
-    """
-    if compared:
-        records = of_variants(records, compared)
-    check(records)
-    rows = [["variant", *[measure.title for measure in measures]]]
-    for variant in dict.fromkeys(record["settings"]["variant"] for record in records):
-        rows.append([variant, *[cell(records, variant, measure) for measure in measures]])
-    if compared:
-        rows.append(difference_row(records, measures, compared))
-    return rows
-
-
-def difference_row(records, measures, comparison):
-    """The row of first - second. comparison: (first, second)."""
-    row = [" - ".join(comparison)]
-    for measure in measures:
-        if measure.digits is None:
-            row.append("")
-        else:
-            row.append(difference_of(records, comparison, measure).text(measure.digits))
-    return row
-
-
-def print_table(records, measures, compared=None):
-    """Print the table of `table_rows`, and below it what one has to know of its numbers."""
-    note = INTERVAL_NOTE if compared else origin(records)
-    print(*markdown(table_rows(records, measures, compared)), "", note, sep="\n")
-
-
 def origin(records):
     """Where and by which code the numbers of a table were made, as a line below it."""
     origins = []
@@ -285,15 +196,6 @@ def origin(records):
     machines = sorted({"{device}, threads: {threads}, torch {torch}".format(**x) for x in origins})
     codes = {made_by.get("commit", made_by.get("code")) for made_by in origins}
     return f"{len(records)} runs; {'; '.join(machines)}; versions of the code: {len(codes)}."
-
-
-def measured(records):
-    """Those of MEASURES that at least one of the records has."""
-    return [
-        measure
-        for measure in MEASURES
-        if any(measure.value(record) is not None for record in records)
-    ]
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -327,7 +229,8 @@ def main(arguments=None):
         write_records(args.out, records)
         return
 
-    print_table(records, measured(records), args.compare)
+    rows = without_empty_columns(rows_of(records, MEASURES, args.compare))
+    print_table(rows, INTERVAL_NOTE if args.compare else origin(records))
 
 
 if __name__ == "__main__":

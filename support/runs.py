@@ -1,4 +1,4 @@
-"""Runs on disk: the log of a run, what made it, and which runs belong together.
+"""Runs on disk: the log of a run, and what made it.
 
 The folder of a run holds
 
@@ -22,7 +22,6 @@ import platform
 import re
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -31,11 +30,6 @@ from support.files import write_text
 
 ROOT = Path(__file__).parent.parent
 LOG = "log.jsonl"
-
-# settings that may differ between the runs of one table
-OF_VARIANT = ("variant", "seed", "kernel_size", "attention_layer", "beyond")  # of pre-training
-OF_SEED = ("seed", "model", "tokenizer")  # of fine-tuning; the last two are digests of files
-
 
 # --- The log of a run -----------------------------------------------------------------------------
 
@@ -168,48 +162,3 @@ def differences(there, here, except_for=()):
         if name not in except_for and there.get(name) != here.get(name):
             texts.append(f"{name} {there.get(name)} there, {here.get(name)} here")
     return "; ".join(texts)
-
-
-# --- Which runs belong together -------------------------------------------------------------------
-
-
-class Run(NamedTuple):
-    """A pre-trained model and the results of fine-tuning it."""
-
-    folder: Path
-    settings: dict  # of its pre-training
-    records: list  # of its results (glue.py)
-    code: dict = {}  # {file: digest} of the code that pre-trained it
-
-
-def group_runs(runs):
-    """{variant: list of Run}. UserError if the runs were not trained in the same way."""
-    groups = {}
-    first = {}
-    for run in runs:
-        group = groups.setdefault(run.settings["variant"], [])
-        group.append(run)
-        check_settings(run, runs[0].settings, run.settings, OF_VARIANT)
-        check_settings(run, group[0].settings, run.settings, ("seed",))
-
-        # fine-tuning: the settings of a task are the same everywhere
-        for record in run.records:
-            settings = record["settings"]
-            expected = first.setdefault(settings["task"], settings)
-            check_settings(run, expected, settings, OF_SEED)
-
-    for variant, group in groups.items():
-        seeds = [run.settings["seed"] for run in group]
-        if len(set(seeds)) < len(seeds):
-            raise UserError(f"two of the runs of {variant} have the same seed: {seeds}")
-    return groups
-
-
-def check_settings(run, first, settings, except_for):
-    """UserError if two dictionaries differ in a setting other than those."""
-    different = differences(first, settings, except_for)
-    if different:
-        task = settings.get("task", "pre-training")
-        raise UserError(
-            f"{run.folder} cannot be in one table with the other runs ({task}: {different})"
-        )

@@ -14,7 +14,7 @@ import pytest
 
 from attention import VARIANTS, Variant, composite_attention
 from conftest import ROOT, words_of
-from support.glue_table import PUBLISHED
+from support.tables import PUBLISHED
 
 README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

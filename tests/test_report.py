@@ -11,8 +11,8 @@ import pytest
 import pretrain
 from conftest import ROOT, words_of, write
 from lab import report
+from support import tables
 from support.files import sha256_of
-from support.statistics import mean_and_standard_error
 
 SETTINGS = {"variant": "none", "corpus": "abc", "steps": 40, "seed": 0}
 MADE_BY = {"device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}
@@ -92,7 +92,8 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     report.write_records(out, [record])
     result = record["result"]
     cells = f"{result['parameters']:,} | {result['loss']:.3f} | {100 * result['accuracy']:.2f}"
-    assert f"| fixed | {cells} | 60.0 | 15.0 |" in run_program(report.main, out).out
+    printed = re.sub(" +", " ", run_program(report.main, out).out)
+    assert f"| fixed | 1 | {cells} | 60.0 | 15.0 |" in printed
 
 
 @pytest.mark.parametrize(
@@ -131,23 +132,24 @@ def test_a_run_that_gives_no_record_is_refused_and_the_file_of_records_stays(
 def test_runs_that_cannot_be_compared_are_refused_in_one_table(other):
     first = run_record(glue=[glue_record(10.0)], pairs={"toy": pair_entries({"a": 60.0})})
     with pytest.raises(report.UserError):
-        report.table_rows([first, other], [report.LOSS])
+        report.rows_of([first, other], [report.LOSS])
 
 
 # --- The tables of the documents, computed again from the records in results/ --------------------
 
-ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
-ORDER_STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
-WITH_TEXT = ("dynamic", "composite", "rotary", "deberta")
-WITHOUT_TEXT = ("fixed", "t5", "alibi", "fire")
-TEXT_STEPS = list(itertools.product(WITH_TEXT, WITHOUT_TEXT))
-
-LOSS, ACCURACY, PAIRS = report.LOSS, report.ACCURACY, report.TOY_PAIRS
+LOSS, PAIRS = report.LOSS, report.TOY_PAIRS
 SCORE = report.glue_measure("toy score")
 TOY = (LOSS, PAIRS, SCORE)
-ORDER_TESTS = list(itertools.product(ORDER_STEPS[:-1], TOY[1:]))
+ENGLISH = (LOSS, report.BLIMP, *[report.glue_measure(task, task) for task in ("cola", "sst-2")])
 LENGTHS = [report.length_measure(N) for N in (128, 512, 2048)]
-TASKS = [report.glue_measure(task, task) for task in ("cola", "sst-2")]
+ALL_TOY = ("toy", "plan-toy")
+PLATEAU = ("dynamic", "absolute")
+ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
+WITH_TEXT = ("dynamic", "composite", "rotary", "deberta")
+WITHOUT_TEXT = ("fixed", "t5", "alibi", "fire")
+LONG = ("none", "fixed", "dynamic", "alibi", "rotary", "dynamicconv")
+RISING = ("none", *ORDER[2:], "t5", "alibi", "fire", "xl", "rotary", "deberta", "canon")
+MEASURED = ("absolute", "dynamic", "composite", "composite-conv-qkv", "lightconv", "dynamicconv")
 
 
 @cache
@@ -159,11 +161,21 @@ def json_of(name):
     return json.loads((ROOT / f"results/{name}.json").read_text("utf-8"))
 
 
-def means(files, measures, variants=None):
-    records = records_of(*files)
+def with_seeds(files, seeds):
+    return [x for x in records_of(*files) if x["settings"]["seed"] in seeds]
+
+
+def table(file, measures, variants=None, compared=None):
+    """The rows of a table, without the numbers of runs. variants: if not all of the file."""
+    records = records_of(file)
     if variants:
-        records = report.of_variants(records, variants)
-    return report.table_rows(records, measures)[1:]
+        records = tables.of_variants(records, variants)
+    rows = report.rows_of(records, measures, compared)[1:]
+    return [[variant, *cells] for variant, _, *cells in rows]
+
+
+def means(records, variants, measure):
+    return [np.mean(tables.values_of(records, variant, measure)) for variant in variants]
 
 
 def holm(p_values):
@@ -192,76 +204,85 @@ def test_holm_s_correction_is_that_of_statsmodels():
     assert holm(p_values) == pytest.approx([0.12, 0.05, 0.0012, 0.12, 0.9, 0.12])
 
 
-def plan(files, seeds, measures, comparisons, tests):
-    """Differences; those of docs/plan.md have a p-value, corrected by Holm's method."""
-    records = [x for x in records_of(*files) if x["settings"]["seed"] in seeds]
-    report.check(records)
-    rows = [report.difference_row(records, measures, each) for each in comparisons]
-    p_values = holm([report.difference_of(records, *test).p for test in tests])
-    for (comparison, measure), p in zip(tests, p_values, strict=True):
-        rows[comparisons.index(comparison)][1 + measures.index(measure)] += f", p = {p:.2g}"
-    return rows
+def plan(records, measures, comparisons, untested=()):
+    """docs/plan.md: {(measure, comparison): the difference}, with p, corrected, if it is tested."""
+    tables.check_comparable(records)
+    found = {}
+    for measure, (first, second) in itertools.product(measures, comparisons):
+        values = [tables.values_of(records, variant, measure) for variant in (first, second)]
+        found[measure, (first, second)] = tables.difference(*values)
+
+    texts = {key: each.text(key[0].digits) for key, each in found.items()}
+    tested = [key for key in found if key[1] not in untested]
+    for key, p in zip(tested, holm([found[key].p for key in tested]), strict=True):
+        texts[key] += f", p = {p:.2g}"
+    return texts
 
 
-def text_terms():
+def plan_text():
     """H1: a line per variant that looks at the text, a column per variant that does not."""
-    tests = [(step, SCORE) for step in TEXT_STEPS]
-    cells = [row[1] for row in plan(ALL_TOY, range(3, 8), [SCORE], TEXT_STEPS, tests)]
-    return [[name, *cells[4 * i : 4 * i + 4]] for i, name in enumerate(WITH_TEXT)]
+    comparisons = list(itertools.product(WITH_TEXT, WITHOUT_TEXT))
+    texts = list(plan(with_seeds(ALL_TOY, range(3, 8)), [SCORE], comparisons).values())
+    return [[name, *texts[4 * i : 4 * i + 4]] for i, name in enumerate(WITH_TEXT)]
 
 
-def order():
-    """H2: all eight runs, and the five new ones alone."""
-    tables = [
-        plan(ALL_TOY, seeds, TOY, ORDER_STEPS, ORDER_TESTS) for seeds in (range(8), range(3, 8))
+def plan_order():
+    """H2: all eight runs, and the five new ones alone. The last step is not tested."""
+    steps = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
+    every, new = [
+        plan(with_seeds(ALL_TOY, seeds), (PAIRS, SCORE), steps, untested=steps[-1:])
+        for seeds in (range(8), range(3, 8))
     ]
-    return [
-        [f"{measure.title}: {lines[0][0]}", *(line[column] for line in lines)]
-        for column, measure in ((2, PAIRS), (3, SCORE))  # of TOY
-        for lines in zip(*tables, strict=True)
-    ]
+    return [[f"{key[0].title}: {' - '.join(key[1])}", every[key], new[key]] for key in every]
 
 
-def ends():
+def plan_plateau():
+    records = with_seeds(("english", "plan-plateau"), range(4, 7))
+    return [[" - ".join(PLATEAU), *plan(records, [LOSS], [PLATEAU]).values()]]
+
+
+def plan_ends():
     """H4: the share of the rise from 128 to 2,048 tokens that goes away, and the mean losses."""
     records = records_of("plan-ends")
     losses = np.array([[loss for _, loss in x["losses"]] for x in records]).reshape(-1, 3, 6)
     rises = losses[:, :, -1] - losses[:, :, 1]  # (divisions, runs)
-    numbers = [
-        [", ".join(f"{x:.1f}" for x in share), *(f"{x:.3f}" for x in loss)]
-        for share, loss in zip(100 - 100 * rises / rises[0], losses.mean(axis=1), strict=True)
-    ]
-    names = [x["measured"]["divide_end_weights"] or "nothing" for x in records[::3]]
-    return [[name, *row] for name, row in zip(names, numbers, strict=True)]
-
-
-def means_across(lines, variants):
-    """A line for each (its name, files, seeds, measure), with the mean of each variant."""
+    removed = 100 - 100 * rises / rises[0]
     rows = []
-    for name, files, seeds, measure in lines:
-        records = [x for x in records_of(*files) if x["settings"]["seed"] in seeds]
-        values = [np.mean(report.values_of(records, variant, measure)) for variant in variants]
-        digits = 2 if measure is LOSS else 1
-        rows.append([name, *(f"{x:.{digits}f}" for x in values)])
+    for x, shares, of_runs in zip(records[::3], removed, losses, strict=True):
+        name = x["measured"]["divide_end_weights"] or "nothing"
+        shares = ", ".join(f"{share:.1f}" for share in shares)
+        rows.append([name, shares, *[f"{loss:.3f}" for loss in of_runs.mean(axis=0)]])
     return rows
+
+
+def order_means():
+    english = means(records_of("english"), ORDER, LOSS)
+    rows = [["English: loss (3 runs)", *[f"{loss:.2f}" for loss in english]]]
+    for measure in (PAIRS, SCORE):
+        name = f"toy language: {measure.title} (8 runs)"
+        toy = means(with_seeds(ALL_TOY, range(8)), ORDER, measure)
+        rows.append([name, *[f"{mean:.1f}" for mean in toy]])
+    return rows
+
+
+def text_means():
+    scores = means(with_seeds(ALL_TOY, range(3, 8)), WITH_TEXT + WITHOUT_TEXT, SCORE)
+    return [[f"{score:.1f}" for score in scores]]
 
 
 def rises():
     """docs/length.md: losses at 128 and 2,048 tokens, sorted by their difference."""
-    lines = []
-    for variant in ("none", *ORDER[2:], "t5", "alibi", "fire", "xl", "rotary", "deberta", "canon"):
-        values = [report.values_of(records_of("english-lengths"), variant, N) for N in LENGTHS]
-        short, _, long = [np.mean(x) for x in values]
-        lines.append((long - short, [variant, *(f"{x:.2f}" for x in (short, long, long - short))]))
-    return [cells for _, cells in sorted(lines)]
+    short, _, long = [means(records_of("english-lengths"), RISING, N) for N in LENGTHS]
+    rows = sorted((b - a, a, b, variant) for a, b, variant in zip(short, long, RISING, strict=True))
+    return [[variant, f"{a:.2f}", f"{b:.2f}", f"{rise:.2f}"] for rise, a, b, variant in rows]
 
 
 def all_runs():
     """The means of the toy language beside those of English."""
-    rows = {row[0]: row[1:] for row in means(["toy"], TOY)}
-    english = {row[0]: row[1:] for row in means(["english"], (LOSS, report.BLIMP, *TASKS))}
-    names = dict.fromkeys([*rows, *english])
-    return [[name, *rows.get(name, [""] * 3), *english.get(name, [""] * 4)] for name in names]
+    toy = {variant: cells for variant, *cells in table("toy", TOY)}
+    english = {variant: cells for variant, *cells in table("english", ENGLISH)}
+    names = dict.fromkeys([*toy, *english])
+    return [[name, *toy.get(name, [""] * 3), *english.get(name, [""] * 4)] for name in names]
 
 
 def english_small():
@@ -272,54 +293,44 @@ def english_small():
         losses = [f"{loss:.3f}" for step, loss, _ in x["curve"] if step % 500 == 0]
         cells += losses[-1:] if cells else losses
         if "pairs" in x:
-            cells.append(f"{report.BLIMP.value(x):.1f}")
+            cells += [f"{accuracy:.1f}" for accuracy in report.BLIMP.values(x)]
     return [[variant, *cells] for variant, cells in rows.items()]
 
 
+def of_test(title, digits, part, name):
+    """A Measure of the test of a translation."""
+    return tables.Measure(title, digits, lambda x: [x["test"][part][name]])
+
+
 def translations(data, steps):
-    """{(variant, with spans): its runs} of the runs on this data with so many steps."""
-    runs = {}
-    for x in records_of("translation"):
-        settings = x["settings"]
-        if settings["data"].startswith(data) and settings["steps"] == steps:
-            key = settings["variant"], settings["pretrain"] is not None
-            runs.setdefault(key, []).append(x)
-    return runs
+    """The runs on this data with so many steps."""
+    settings = [(x, x["settings"]) for x in records_of("translation")]
+    return [x for x, s in settings if s["data"].startswith(data) and s["steps"] == steps]
 
 
 def translation():
     """Multi30k, without spans."""
-    ratios = {x["variant"]: x["ratio"] for x in json_of("bench-translation")["rows"]}
-    rows = []
-    for (variant, _), records in translations("multi30k", 1000).items():
-        parameters = f"{records[0]['result']['parameters']:,}"
-        row = [variant, str(len(records)), parameters, f"{ratios[variant]:.2f}"]
-        tests = [x["test"] for x in records]
-        row.append(mean_and_standard_error([x["val"]["loss"] for x in tests], 2))
-        for search in ("greedy", "beam"):
-            row.append(mean_and_standard_error([x["BLEU"][search] for x in tests], 1))
-        rows.append(row)
-    return rows
+    measures = [report.PARAMETERS, of_test("loss", 2, "val", "loss")]
+    measures += [of_test(search, 1, "BLEU", search) for search in ("greedy", "beam")]
+    rows = tables.table_rows(translations("multi30k", 1000), measures)[1:]
+    ratios = {x["variant"]: f"{x['ratio']:.2f}" for x in json_of("bench-translation")["rows"]}
+    return [[*row[:3], ratios[row[0]], *row[3:]] for row in rows]
 
 
 def spans():
     """Of each variant, without and with spans, the runs with the best rate of seed 0."""
+    measures = [of_test("exact", 1, "dev", "exact"), of_test("right", 1, "deep", "tokens")]
+    groups = {}
+    for x in translations("toy", 500):
+        settings = x["settings"]
+        groups.setdefault((settings["variant"], settings["pretrain"] is None), []).append(x)
     rows = {}
-    for (variant, _), records in translations("toy", 500).items():
+    for (variant, _), records in groups.items():
         first = [x for x in records if x["settings"]["seed"] == 0]
         rate = min(first, key=lambda x: x["test"]["dev"]["loss"])["settings"]["lr"]
-        best = [x["test"] for x in records if x["settings"]["lr"] == rate]
-        exact = mean_and_standard_error([x["dev"]["exact"] for x in best], 1)
-        right = mean_and_standard_error([x["deep"]["tokens"] for x in best], 1)
-        rows.setdefault(variant, []).extend([exact, right])
+        best = [x for x in records if x["settings"]["lr"] == rate]
+        rows.setdefault(variant, []).extend(tables.table_rows(best, measures)[1][2:])
     return [[variant, *cells] for variant, cells in rows.items()]
-
-
-def convbert():
-    """docs/differences.md: convbert, its released version, and their difference."""
-    records = records_of("convbert")
-    pair = ("convbert", "convbert-released")
-    return report.table_rows(records, TOY, pair)[1:]
 
 
 def against_others():
@@ -367,35 +378,22 @@ def units():
     return rows
 
 
-ALL_TOY = ("toy", "plan-toy")
-OLDER_AND_NEWER = ("english", "plan-plateau")
-PLATEAU = ("dynamic", "absolute")
-LONG = ("none", "fixed", "dynamic", "alibi", "rotary", "dynamicconv")
-ORDER_MEANS = [
-    ("English: loss (3 runs)", ["english"], range(3), LOSS),
-    ("toy language: minimal pairs (%) (8 runs)", ALL_TOY, range(8), PAIRS),
-    ("toy language: toy score (8 runs)", ALL_TOY, range(8), SCORE),
-]
-TEXT_MEANS = [("", ALL_TOY, range(3, 8), SCORE)]
-MEASURED = ("absolute", "dynamic", "composite", "composite-conv-qkv", "lightconv", "dynamicconv")
 TABLES = {
-    "lesson": partial(means, ["lesson"], (report.PARAMETERS, LOSS, ACCURACY, PAIRS)),
-    "order-means": partial(means_across, ORDER_MEANS, ORDER),
-    "text-means": lambda: [means_across(TEXT_MEANS, WITH_TEXT + WITHOUT_TEXT)[0][1:]],
+    "lesson": lambda: report.rows_of(records_of("lesson"), report.MEASURES[:4])[1:],
+    "order-means": order_means,
+    "text-means": text_means,
     "all-runs": all_runs,
     "english-small": english_small,
-    "english-lengths": partial(means, ["english-lengths"], LENGTHS, LONG),
-    "causal": partial(means, ["causal"], (LOSS, PAIRS)),
+    "english-lengths": partial(table, "english-lengths", LENGTHS, LONG),
+    "causal": partial(table, "causal", (LOSS, PAIRS)),
     "translation": translation,
     "spans": spans,
-    "plan-text": text_terms,
-    "plan-order": order,
-    "plan-plateau-test": partial(
-        plan, OLDER_AND_NEWER, range(4, 7), [LOSS], [PLATEAU], [(PLATEAU, LOSS)]
-    ),
-    "plan-ends": ends,
+    "plan-text": plan_text,
+    "plan-order": plan_order,
+    "plan-plateau-test": plan_plateau,
+    "plan-ends": plan_ends,
     "rises": rises,
-    "convbert": convbert,
+    "convbert": partial(table, "convbert", TOY, compared=("convbert", "convbert-released")),
     "against-others": against_others,
     "steps": steps,
     "gpu-steps": gpu_steps,

@@ -1,20 +1,92 @@
-"""GLUE's table: means and errors over seeds, marks, the paper's rows, two variants compared."""
+"""Tables of runs: means and errors over seeds, differences, GLUE's marks, the paper's rows.
+
+The statistics equal published values.
+"""
+
+import math
 
 import numpy as np
 import pytest
 
 import glue
+from conftest import rows_of
 from support.commands import UserError
 from support.glue_files import FORMATS
-from support.glue_table import PUBLISHED, changed_files, comparison_lines, result_lines
-from support.runs import Run
+from support.tables import (
+    PUBLISHED,
+    changed_files,
+    critical_t,
+    difference,
+    glue_rows,
+    mean_and_standard_error,
+    two_sided_p,
+)
+
+# --- Statistics -----------------------------------------------------------------------------------
+
+# two-sided critical values from printed tables: t, n, p
+PRINTED = """
+    12.706 1      0.05
+    4.303  2      0.05
+    9.925  2      0.01
+    2.776  4      0.05
+    2.262  9      0.05
+    3.250  9      0.01
+    1.960  100000 0.05
+"""
+
+
+@pytest.mark.parametrize("t, n, p", rows_of(PRINTED))
+def test_p_values_are_those_of_printed_tables(t, n, p):
+    t, n, p = float(t), int(n), float(p)
+    assert two_sided_p(t, n) == pytest.approx(p, rel=5e-4)
+    assert two_sided_p(-t, n) == pytest.approx(p, rel=5e-4)
+    assert critical_t(n, p) == pytest.approx(t, rel=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "mean", "low", "high", "p"),
+    [
+        # scipy 1.17.1: ttest_ind(first, second, equal_var=False), and its confidence_interval()
+        (
+            [27.5, 21.0, 19.0, 23.6, 17.0],
+            [27.1, 22.0, 20.8, 23.4, 23.4, 23.5, 25.8],
+            *(-2.0942857, -7.0862815, 2.8977100, 0.33880895),
+        ),
+        ([1.0, 2.0, 6.0], [1.0, 1.5], 1.75, -4.5999164, 8.0999164, 0.37052072),
+        ([3.0, 3.0, 3.0], [10.0, 20.0, 60.0, 11.0], -22.25, -59.801406, 15.301406, 0.15581993),
+    ],
+)
+def test_a_difference_is_that_of_welch_s_test_by_scipy(first, second, mean, low, high, p):
+    """Of runs that are not paired: their numbers and variances differ."""
+    found = difference(first, second)
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, low, high), rel=1e-6)
+    assert found.p == pytest.approx(p, rel=1e-6)
+
+
+@pytest.mark.parametrize("second", [[1.5], [1.5, 1.5]])
+def test_without_known_noise_a_difference_has_neither_interval_nor_p(second):
+    """One value on a side, or no variance on both sides."""
+    found = difference([2.0, 2.0, 2.0], second)
+    assert math.isnan(found.p)
+    assert found.text(1) == "0.5 (no interval)"
+
+
+def test_mean_and_standard_error():
+    assert mean_and_standard_error([1.0, 2.0, 6.0]) == "3.000 +- 1.528"  # sqrt(7 / 3)
+    assert mean_and_standard_error([1.5]) == "1.500"
+
+
+def test_p_of_two_degrees_of_freedom_is_the_closed_form():
+    for t in (0.0, 0.1, 1.0, 3.0, 50.0):
+        assert two_sided_p(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-9)
+
+
+# --- Made-up results ------------------------------------------------------------------------------
 
 # {task: the score of each seed}
 ALL = dict.fromkeys(glue.TASKS, [80, 80, 80])
 ALL |= {"cola": [10, 20, 30], "mnli": [70, 70, 70], "rte": [60, 60, 60], "wnli": [50, 50, 50]}
-
-
-# --- Made-up results ------------------------------------------------------------------------------
 
 
 def made_record(task, seed, score):
@@ -28,22 +100,23 @@ def made_record(task, seed, score):
 
 
 def made_run(variant, seed, scores_by_task, **settings):
-    """A Run; scores_by_task: {task: [score of each fine-tuning seed]}."""
+    """A run; scores_by_task: {task: [score of each fine-tuning seed]}."""
     records = []
     for task, scores in scores_by_task.items():
         for finetuning_seed, score in zip(glue.SEEDS, scores, strict=False):
             records.append(made_record(task, finetuning_seed, score))
     settings = {"variant": variant, "steps": 300, **settings, "seed": seed}
-    return Run(f"{variant}-seed{seed}", settings, records, {"attention.py": "a"})
+    code = {"attention.py": "a"}
+    return {"run": f"{variant}-seed{seed}", "settings": settings, "glue": records, "code": code}
 
 
 def cells_of(runs, published=False):
     """The table: {first cell of a row: {column: text}}."""
-    (_, *columns), *rows = result_lines(runs, published=published)
+    (_, *columns), *rows = glue_rows(runs, published=published)
     return {first: dict(zip(columns, cells, strict=True)) for first, *cells in rows}
 
 
-# --- Means and errors -----------------------------------------------------------------------------
+# --- Two kinds of seeds ---------------------------------------------------------------------------
 
 
 def test_one_model_has_means_and_standard_errors_over_its_fine_tuning_seeds():
@@ -53,8 +126,10 @@ def test_one_model_has_means_and_standard_errors_over_its_fine_tuning_seeds():
     """
     row = cells_of([made_run("none", 0, ALL)])["none"]
     assert (row.pop("runs"), row.pop("results")) == ("1^", "3")
-    cells = "20.0+-5.8 70.0+-0.0 71.0+-0.0 80.0+-0.0 80.0+-0.0 80.0+-0.0 60.0+-0.0 80.0+-0.0"
-    assert " ".join(row.values()) == f"{cells} 80.0+-0.0 69.0+-0.6 50.0+-0.0"
+    means = "20.0 70.0 71.0 80.0 80.0 80.0 60.0 80.0 80.0 69.0 50.0"
+    errors = "5.8 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.0 0.6 0.0"
+    cells = zip(means.split(), errors.split(), strict=True)
+    assert [*row.values()] == [f"{mean} +- {error}" for mean, error in cells]
     assert " ".join(row) == "CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST STS GLUE WNLI"
 
     # seeds that lack a task have no GLUE score, and one seed has no error
@@ -66,23 +141,27 @@ def test_several_models_have_the_error_over_their_pretraining_seeds():
     """Means over the fine-tuning seeds: 15 and 35. Their mean is 25, their error 10."""
     runs = [made_run("none", 0, {"cola": [10, 20]}), made_run("none", 1, {"cola": [30, 40]})]
     row = cells_of(runs)["none"]
-    assert (row["CoLA"], row["runs"]) == ("25.0+-10.0", "2")
+    assert (row["CoLA"], row["runs"]) == ("25.0 +- 10.0", "2")
+
+    # a run without this task
+    row = cells_of([*runs, made_run("none", 2, {"rte": [60]})])["none"]
+    assert (row["CoLA"], row["runs"]) == ("25.0 +- 10.0 (2 of 3 runs)", "3")
 
 
 # --- What does not belong together ----------------------------------------------------------------
 
 
 def other_steps(run):
-    run.settings["steps"] = 2000
+    run["settings"]["steps"] = 2000
 
 
 def other_epochs(run):
     """Of one task, in fine-tuning."""
-    run.records[-1]["settings"]["epochs"] = 10
+    run["glue"][-1]["settings"]["epochs"] = 10
 
 
 def same_seed(run):
-    run.settings["seed"] = 0
+    run["settings"]["seed"] = 0
 
 
 @pytest.mark.parametrize("change", [other_steps, other_epochs, same_seed])
@@ -90,26 +169,25 @@ def test_what_was_not_made_in_the_same_way_is_put_into_no_table(change):
     scores = {"cola": [1], "mrpc": [80]}
     runs = [made_run("none", 0, scores), made_run("none", 1, scores)]
     runs.append(made_run("composite", 1, scores, kernel_size=17))
-    assert len(cells_of(runs)) == 2
-    comparison_lines(runs, "composite", "none")
+    for compared in (None, ("composite", "none")):
+        glue_rows(runs, compared)
     change(runs[1])
-    with pytest.raises(UserError):
-        result_lines(runs)
-    with pytest.raises(UserError):
-        comparison_lines(runs, "composite", "none")
+    for compared in (None, ("composite", "none")):
+        with pytest.raises(UserError):
+            glue_rows(runs, compared)
 
 
 def test_a_table_names_the_code_that_changed_between_its_rows():
     runs = [made_run("none", 0, {"cola": [1]}), made_run("composite", 0, {"cola": [2]})]
     assert changed_files(runs) == []
-    runs[0].records[0]["code"]["glue.py"] = "of fine-tuning"
-    runs[1].code["attention.py"] = "of pre-training"
+    runs[0]["glue"][0]["code"]["glue.py"] = "of fine-tuning"
+    runs[1]["code"]["attention.py"] = "of pre-training"
     assert sorted(changed_files(runs)) == ["attention.py", "glue.py"]
 
 
 def test_constant_answers_and_changed_settings_are_marked_also_in_what_starts_there():
     run = made_run("none", 0, {task: scores[:1] for task, scores in ALL.items()})
-    for record in run.records:
+    for record in run["glue"]:
         if record["settings"]["task"] == "cola":
             record["result"]["constant_prediction"] = True
         if record["settings"]["task"] == "mnli":
@@ -126,9 +204,9 @@ def test_constant_answers_and_changed_settings_are_marked_also_in_what_starts_th
 def test_the_table_has_the_paper_s_rows_of_a_variant():
     rows = cells_of([made_run("composite", 0, {"cola": [1, 2]})], published=True)
     row = rows["Chang BERT-base composite"]
-    assert (row["CoLA"], row["STS"], row["GLUE"]) == ("58.5+-0.5", "88.4+-0.1", "81.2+-0.2")
+    assert (row["CoLA"], row["STS"], row["GLUE"]) == ("58.5 +- 0.5", "88.4 +- 0.1", "81.2 +- 0.2")
     assert (row["runs"], row["results"]) == ("1^", "10")
-    assert rows["Chang BERT-small composite"]["GLUE"] == "76.9+-0.1"
+    assert rows["Chang BERT-small composite"]["GLUE"] == "76.9 +- 0.1"
 
 
 @pytest.mark.parametrize(
@@ -172,5 +250,9 @@ def test_two_variants_are_compared_by_the_means_of_their_runs():
     """Runs of composite: 10, 20, 30; of none: 8, 14. scipy: -12.5 to 30.5 (Welch's t-test)."""
     runs = [made_run("composite", seed, {"cola": [10 * (seed + 1)]}) for seed in (0, 1, 2)]
     runs += [made_run("none", 0, {"cola": [7, 9]}), made_run("none", 7, {"cola": [14]})]
-    lines = comparison_lines(runs, "composite", "none")
-    assert lines[1:] == [["CoLA", "20.0+-5.8", "11.0+-3.0", "9.0 (-12.5 to 30.5)", "3, 2"]]
+    assert glue_rows(runs, ("composite", "none")) == [
+        ["variant", "runs", "CoLA"],
+        ["composite", "3", "20.0 +- 5.8"],
+        ["none", "2", "11.0 +- 3.0"],
+        ["composite - none", "", "9.0 (-12.5 to 30.5)"],
+    ]

@@ -1,0 +1,524 @@
+"""Tables of runs: a row per variant, means with their errors, differences with intervals.
+
+A run is a dictionary. Tables read these entries of it, the last two only where they are needed:
+
+    run         its folder
+    settings    what its pre-training depends on: {"variant": "none", "seed": 0, "steps": 2000, ...}
+    result      of pre-training: {"loss": 2.392, "accuracy": 0.423, "parameters": 849584}
+    glue        the results of fine-tuning, records of glue.py
+    code        {file: digest} of the code that pre-trained it
+
+A Measure says what a table shows of a run. The runs of a variant differ in their seed, and share a
+row. Three runs of none and two of fixed:
+
+    table_rows(runs, [PARAMETERS, LOSS])
+
+    variant   runs   parameters   held-out loss
+    none      3      849,584      2.321 +- 0.039        mean and standard error
+    fixed     2      849,856      0.843 +- 0.019
+
+    table_rows(runs, [PARAMETERS, LOSS], compared=("none", "fixed")) has one row more:
+
+    none - fixed                  1.478 (1.337 to 1.619)        difference, and its 95 % interval
+
+There are two kinds of seeds. The pre-training seed determines the pre-trained model. The
+fine-tuning seed determines how this model is fine-tuned. First the fine-tuning seeds of each run
+are averaged. Then the error of the row is taken over these means, one mean per run. If a row has
+only one pre-trained model, its error is over the fine-tuning seeds, as in Chang. Such an error does
+not include the noise of pre-training: the row is marked with ^.
+
+"Chang" is Chang, Xu, Xu, Tu 2021.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from support.commands import UserError
+from support.runs import differences
+
+# settings that may differ between the runs of one table
+OF_VARIANT = ("variant", "seed", "kernel_size", "attention_layer", "beyond")  # of pre-training
+OF_SEED = ("seed", "model", "tokenizer")  # of fine-tuning; the last two are digests of files
+
+# what a reader must know of several differences that were not planned, as a line below a table
+INTERVAL_NOTE = (
+    "In brackets: 95 % interval of the difference (Welch's t-test over runs, not corrected for the "
+    "number of differences): if nothing differs, about one of 20 such intervals does not contain 0."
+)
+
+INTERVALS = 10_000  # in which the area under a curve is divided
+ROUNDING = 1e-9  # A smaller standard error comes from rounding: all values are equal.
+
+
+# --- What is measured of a run --------------------------------------------------------------------
+
+
+class Measure(NamedTuple):
+    """A column of a table.
+
+    Attributes:
+        title: in the head of the table.
+        digits: after the point; None for a number that all runs of a variant share.
+        values: function from a run to a list of numbers: none if it was not measured, several if
+            the run was fine-tuned with several seeds.
+        tasks: of GLUE, from whose results it is computed: the cell has their marks (NOTES).
+    """
+
+    title: str
+    digits: int | None
+    values: Callable
+    tasks: tuple = ()
+
+
+PARAMETERS = Measure("parameters", None, lambda run: [run["result"]["parameters"]])
+LOSS = Measure("held-out loss", 3, lambda run: [run["result"]["loss"]])
+ACCURACY = Measure("accuracy (%)", 2, lambda run: [100 * run["result"]["accuracy"]])
+
+
+def of_variants(runs, variants):
+    """The runs of some variants, in the order of the variants."""
+    found = []
+    for variant in variants:
+        found += [run for run in runs if run["settings"]["variant"] == variant]
+    return found
+
+
+def values_of(runs, variant, measure):
+    """A list with one value for each run of a variant that has the measure: its mean."""
+    values = [measure.values(run) for run in of_variants(runs, [variant])]
+    return [float(np.mean(of_run)) for of_run in values if of_run]
+
+
+# --- Rows -----------------------------------------------------------------------------------------
+
+
+def check_comparable(runs):
+    """UserError if the runs were not trained in the same way: they cannot be in one table."""
+    of_variant = {}  # the settings of its first run
+    of_task = {}
+    seeds = set()
+    for run in runs:
+        settings = run["settings"]
+        variant = settings["variant"]
+        check_settings(run, runs[0]["settings"], settings, OF_VARIANT)
+        check_settings(run, of_variant.setdefault(variant, settings), settings, ("seed",))
+
+        # fine-tuning: the settings of a task are the same everywhere
+        for result in run.get("glue", []):
+            settings = result["settings"]
+            expected = of_task.setdefault(settings["task"], settings)
+            check_settings(run, expected, settings, OF_SEED)
+
+        name = (variant, run["settings"]["seed"])
+        if name in seeds:
+            raise UserError(f"two of the runs of {variant} have the same seed: {name[1]}")
+        seeds.add(name)
+
+
+def check_settings(run, first, settings, except_for):
+    """UserError if two dictionaries differ in a setting other than those."""
+    different = differences(first, settings, except_for)
+    if different:
+        task = settings.get("task", "pre-training")
+        raise UserError(
+            f"{run['run']} cannot be in one table with the other runs ({task}: {different})"
+        )
+
+
+def table_rows(runs, measures, compared=None):
+    """The header of a table and its rows, lists of texts: a row per variant, a column per measure.
+
+    compared: two variants. Then the table has only these, and their difference.
+    """
+    check_comparable(runs)
+    rows = [["variant", "runs", *[measure.title for measure in measures]]]
+    variants = list(dict.fromkeys(run["settings"]["variant"] for run in runs))
+    for variant in compared or variants:
+        if variant not in variants:
+            raise UserError(f"there is no run of {variant} among these runs of {variants}")
+        cells = [cell(runs, variant, measure) for measure in measures]
+        rows.append([variant, run_count(runs, variant, measures), *cells])
+
+    if compared:
+        cells = [difference_cell(runs, compared, measure) for measure in measures]
+        if not any(cells):
+            raise UserError(f"{' and '.join(compared)} share nothing that was measured of both")
+        rows.append([" - ".join(compared), "", *cells])
+    return rows
+
+
+def run_count(runs, variant, measures):
+    """How many runs a variant has: "3", or "1^" with several fine-tuning seeds of one run."""
+    group = of_variants(runs, [variant])
+    if len(group) == 1 and any(len(measure.values(group[0])) > 1 for measure in measures):
+        return "1^"
+    return str(len(group))
+
+
+def cell(runs, variant, measure):
+    """Mean, standard error and marks of a variant, "55.2 +- 2.1*"; "" if it was not measured.
+
+    If only some of the runs have it, the cell says so: "55.2 +- 2.1 (2 of 3 runs)".
+    """
+    group = of_variants(runs, [variant])
+    values = values_of(runs, variant, measure)
+    if not values:
+        return ""
+    if measure.digits is None:
+        return f"{values[0]:,.0f}"
+
+    some = f" ({len(values)} of {len(group)} runs)" if len(values) < len(group) else ""
+    if len(group) == 1:
+        values = measure.values(group[0])  # of its fine-tuning seeds
+    text = mean_and_standard_error(values, measure.digits)
+    return text + marks_of(group, measure.tasks) + some
+
+
+def difference_cell(runs, compared, measure):
+    """The difference of two variants and its interval; "" if they do not both have the measure."""
+    first, second = [values_of(runs, variant, measure) for variant in compared]
+    if measure.digits is None or not first or not second:
+        return ""
+    return difference(first, second).text(measure.digits)
+
+
+# --- As text --------------------------------------------------------------------------------------
+
+
+def without_empty_columns(rows):
+    """The rows without the columns that have nothing below their title."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    return transposed(columns)
+
+
+def transposed(rows):
+    """Each row becomes a column."""
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def print_table(rows, *notes):
+    """Print a Markdown table, and below it what its reader must know."""
+    # each column is as wide as its longest cell
+    header, *rest = rows
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in (header, ["-" * width for width in widths], *rest):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        print(f"| {' | '.join(cells)} |")
+    for note in notes:
+        print(f"\n{note}")
+
+
+# --- Means and errors -----------------------------------------------------------------------------
+
+
+def standard_error(values):
+    """Standard error of the mean; nan for a single value, for which it is not defined."""
+    if len(values) == 1:
+        return math.nan
+    return np.std(values, ddof=1) / math.sqrt(len(values))
+
+
+def mean_and_standard_error(values, digits=3):
+    """Mean and standard error of the mean as text, "5.897 +- 0.009"; of one value, the value."""
+    mean = f"{np.mean(values):z.{digits}f}"  # z: 0.000 in place of -0.000
+    if len(values) == 1:
+        return mean
+    return f"{mean} +- {standard_error(values):.{digits}f}"
+
+
+# --- Welch's t-test: is a difference more than the noise between runs? ----------------------------
+
+
+class Difference(NamedTuple):
+    """The difference of two means, and what Welch's t-test says about it.
+
+    Attributes:
+        mean: the difference.
+        low, high: the ends of its 95 % interval.
+        p: the two-sided p-value: the probability of a difference at least as large in units of its
+            standard error, if the true means were equal and the values had normal distributions.
+
+    low, high and p are nan if the noise is not known: if there is only one value on one side, or if
+    all values of each side are equal.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+    def text(self, digits):
+        """The difference and its interval as text: "0.052 (0.021 to 0.083)"."""
+        mean = f"{self.mean:z.{digits}f}"  # z: 0.000 in place of -0.000
+        if math.isnan(self.p):
+            return f"{mean} (no interval)"
+        return f"{mean} ({self.low:z.{digits}f} to {self.high:z.{digits}f})"
+
+
+def difference(first, second):
+    """The Difference mean(first) - mean(second) of two lists of values, by Welch's t-test.
+
+    The values of the two lists need not have the same variance, and they are not paired: a run and
+    the run of another variant with the same seed see the same batches and masks, but rounding on
+    another processor changes a run as much as another seed does.
+    """
+    mean = float(np.mean(first) - np.mean(second))
+
+    # The variances of the two means add up to that of their difference.
+    first_variance = standard_error(first) ** 2
+    second_variance = standard_error(second) ** 2
+    error = math.sqrt(first_variance + second_variance)
+    if math.isnan(error) or error < ROUNDING:
+        return Difference(mean, math.nan, math.nan, math.nan)
+
+    # the degrees of freedom (Welch 1947), not always a whole number
+    n = error**4 / (first_variance**2 / (len(first) - 1) + second_variance**2 / (len(second) - 1))
+    half = critical_t(n) * error
+    return Difference(mean, mean - half, mean + half, two_sided_p(mean / error, n))
+
+
+def critical_t(n, p=0.05):
+    """The t whose two-sided p-value is p, for n >= 1 degrees of freedom, by bisection."""
+    low, high = 0.0, 1 / p  # n = 1 has the largest critical t: 2 / (pi p), for a small p
+    for _ in range(50):
+        t = (low + high) / 2
+        if two_sided_p(t, n) > p:
+            low = t
+        else:
+            high = t
+    return t
+
+
+def two_sided_p(t, n):
+    """The probability that Student's t with n degrees of freedom is at least |t| from 0.
+
+    The density of t is proportional to (1 + t^2 / n)^(-(n + 1) / 2). With the substitution
+    t = sqrt(n) * tan(a) the range from -infinity to infinity becomes the range of angles from -pi/2
+    to pi/2, and the density becomes cos(a)^(n - 1). The probability is the share of the area beyond
+    the angle of |t|. (Neither torch nor numpy has Student's distribution.)
+    """
+
+    def area(low, high):
+        """The area under cos(a)^(n - 1) between two angles, by the midpoint rule."""
+        middles = np.linspace(low, high, 2 * INTERVALS + 1)[1::2]  # (INTERVALS,)
+        return float(np.mean(np.cos(middles) ** (n - 1))) * (high - low)
+
+    # the density is symmetric, so one half of it is enough
+    angle = math.atan(abs(t) / math.sqrt(n))
+    return area(angle, math.pi / 2) / area(0, math.pi / 2)
+
+
+# --- GLUE's table ---------------------------------------------------------------------------------
+
+# column of the GLUE score: (task, split), in the order of Chang table 6
+COLUMNS = {
+    "CoLA": ("cola", "dev"),
+    "MNLI-m": ("mnli", "dev_matched"),
+    "MNLI-mm": ("mnli", "dev_mismatched"),
+    "MRPC": ("mrpc", "dev"),
+    "QNLI": ("qnli", "dev"),
+    "QQP": ("qqp", "dev"),
+    "RTE": ("rte", "dev"),
+    "SST": ("sst-2", "dev"),
+    "STS": ("sts-b", "dev"),
+}
+# printed after the GLUE score and not part of it; Chang et al. leave it out
+OUTSIDE = {"WNLI": ("wnli", "dev")}
+
+
+def published_table(table):
+    """{variant: (means, errors)}, two lists of texts, of a table with two lines for a variant."""
+    lines = table.strip().splitlines()
+    published = {}
+    for first, errors in zip(lines[::2], lines[1::2], strict=True):
+        variant, *means = first.split()
+        published[variant] = (means, errors.split())
+    return published
+
+
+# Chang table 6, development scores: means over ten fine-tuning seeds of one model, and below them
+# the standard errors. The order is that of COLUMNS, then GLUE. The GLUE scores of BERT-base are 0.1
+# to 0.4 below the means of their columns.
+#
+#                    CoLA MNLI  -mm MRPC QNLI  QQP  RTE  SST  STS GLUE
+PUBLISHED = {
+    "small": published_table("""
+none                  7.0 73.0 73.0 80.9 80.1 84.4 61.0 80.9 83.7 69.3
+                      2.4  0.1  0.1  0.4  0.2  0.1  0.5  0.9  0.1  0.3
+absolute             33.5 75.8 76.1 83.3 78.2 84.9 64.4 85.0 82.4 73.7
+                      0.4  0.1  0.1  0.4  0.3  0.0  0.5  0.2  0.1  0.1
+fixed                38.3 77.2 77.2 84.0 82.1 86.2 64.7 86.9 85.2 75.7
+                      0.8  0.1  0.1  0.5  0.1  0.0  0.9  0.2  0.1  0.2
+dynamic              38.4 77.9 77.6 85.6 82.8 87.2 65.1 86.8 85.6 76.3
+                      0.7  0.1  0.1  0.5  0.1  0.0  0.9  0.2  0.1  0.1
+composite            40.9 77.9 78.0 86.2 83.0 87.3 66.1 86.9 85.9 76.9
+                      0.7  0.1  0.1  0.3  0.1  0.0  0.7  0.1  0.1  0.1
+composite-key        40.0 77.9 77.7 86.3 83.3 87.4 66.3 86.5 86.1 76.8
+                      0.6  0.1  0.1  0.3  0.1  0.0  0.4  0.3  0.2  0.1
+depthwise            38.0 76.9 76.8 82.8 81.9 86.1 64.2 87.2 84.4 75.4
+                      0.6  0.0  0.1  0.5  0.1  0.1  0.7  0.2  0.1  0.1
+composite-depthwise  40.4 77.2 77.4 85.0 83.3 87.3 63.5 87.1 86.1 76.4
+                      0.7  0.1  0.1  0.3  0.1  0.0  0.8  0.2  0.1  0.1
+conv-qk              33.4 76.3 76.4 83.3 81.3 85.1 63.0 86.1 84.5 74.4
+                      0.4  0.1  0.1  0.2  0.2  0.1  1.0  0.2  0.1  0.1
+conv-v               34.7 76.2 76.6 83.4 82.4 86.6 65.2 87.2 85.0 75.2
+                      0.9  0.0  0.1  0.4  0.1  0.0  0.7  0.3  0.1  0.1
+conv-qkv             31.9 76.3 76.3 83.7 80.4 84.6 66.1 86.4 84.4 74.4
+                      0.7  0.1  0.1  0.4  0.2  0.2  0.9  0.1  0.1  0.1
+composite-conv-qk    39.3 77.4 77.2 85.4 81.9 86.7 64.0 87.5 85.7 76.1
+                      0.8  0.1  0.1  0.3  0.1  0.0  0.9  0.2  0.1  0.1
+composite-conv-v     37.9 77.8 78.1 85.6 83.6 87.5 65.1 87.5 86.4 76.6
+                      0.7  0.1  0.1  0.4  0.1  0.0  0.5  0.1  0.1  0.1
+composite-conv-qkv   38.2 77.4 77.3 85.3 82.8 87.0 64.9 86.9 85.9 76.2
+                      1.0  0.1  0.1  0.4  0.1  0.0  0.8  0.1  0.1  0.2
+convbert             33.3 76.7 76.8 83.9 77.1 85.1 64.6 86.3 84.0 74.2
+                      1.5  0.1  0.1  0.5  0.8  0.1  0.5  0.3  0.2  0.3
+"""),
+    "base": published_table("""
+absolute             57.6 82.0 81.9 88.4 84.7 88.7 69.9 90.4 88.4 81.0
+                      0.6  0.1  0.1  0.2  0.3  0.0  0.5  0.1  0.1  0.2
+fixed                58.9 81.9 81.6 87.7 86.2 88.8 70.9 90.8 88.1 81.3
+                      0.5  0.1  0.1  0.3  0.1  0.0  0.7  0.1  0.1  0.2
+dynamic              58.4 81.8 81.8 86.7 85.6 88.7 70.6 91.1 87.7 81.1
+                      0.5  0.1  0.1  0.4  0.2  0.0  0.6  0.1  0.3  0.2
+composite            58.5 81.9 81.6 86.0 85.0 88.7 71.0 90.5 88.4 81.2
+                      0.5  0.1  0.1  1.2  0.3  0.0  0.7  0.1  0.1  0.2
+"""),
+}
+
+NOTES = {
+    "*": "in some of the runs, the model gave the same answer for all examples of a task",
+    "!": "fine-tuned with other settings than the published ones",
+    "^": "one pre-trained model: the error is over its fine-tuning seeds",
+}
+
+
+def results_of(run, task):
+    """The results of a task."""
+    return [result for result in run.get("glue", []) if result["settings"]["task"] == task]
+
+
+def scores_of(run, task, split):
+    """The scores of a run on a development split: {fine-tuning seed: score}."""
+    return {
+        result["settings"]["seed"]: result["result"]["scores"][split]["score"]
+        for result in results_of(run, task)
+    }
+
+
+def glue_scores(run):
+    """GLUE, the mean of COLUMNS, for each fine-tuning seed that has all of them: a list."""
+    columns = [scores_of(run, *part) for part in COLUMNS.values()]
+    scores = []
+    for seed in columns[0]:
+        if all(seed in column for column in columns):
+            scores.append(float(np.mean([column[seed] for column in columns])))
+    return scores
+
+
+def split_measure(title, task, split):
+    """A Measure: the scores on a development split."""
+    return Measure(title, 1, lambda run: list(scores_of(run, task, split).values()), (task,))
+
+
+GLUE_MEASURES = (
+    *[split_measure(title, *part) for title, part in COLUMNS.items()],
+    Measure("GLUE", 1, glue_scores, tuple(task for task, _ in COLUMNS.values())),
+    *[split_measure(title, *part) for title, part in OUTSIDE.items()],
+)
+
+
+def marks_of(runs, tasks):
+    """The marks of a cell: constant answers, and settings that are not the published ones."""
+    marks = set()
+    for run in runs:
+        for task in tasks:
+            for result in results_of(run, task):
+                if result["result"]["constant_prediction"]:
+                    marks.add("*")
+                # here, or where it started
+                starts = results_of(run, result["settings"]["start"])
+                if any(each["settings"]["changed"] for each in [result, *starts]):
+                    marks.add("!")
+    return "".join(sorted(marks))
+
+
+def glue_rows(runs, compared=None, published=False):
+    """GLUE's table: a row per variant and, if `published`, the paper's rows of these variants."""
+    rows = table_rows(runs, GLUE_MEASURES, compared)
+    if compared:
+        return without_empty_columns(rows)
+
+    # how many results a column has: "3", or "1-3" if not all columns have as many
+    header, *rest = rows
+    header.insert(2, "results")
+    for row in rest:
+        row.insert(2, result_count(of_variants(runs, row[:1])))
+    if published:
+        for variant, *_ in rest:
+            rows += published_rows(variant)
+    return without_empty_columns(rows)
+
+
+def result_count(runs):
+    """The numbers of results of the measures of a row: "3", or "1-3" if they differ."""
+    counts = [sum(len(measure.values(run)) for run in runs) for measure in GLUE_MEASURES]
+    counts = [count for count in counts if count]
+    return "-".join(str(count) for count in sorted({min(counts), max(counts)}))
+
+
+def published_rows(variant):
+    """Yield the rows of Chang table 6 for a variant: small, then base."""
+    for size, published in PUBLISHED.items():
+        if variant in published:
+            cells = [f"{mean} +- {error}" for mean, error in zip(*published[variant], strict=True)]
+            yield [f"Chang BERT-{size} {variant}", "1^", "10", *cells, *[""] * len(OUTSIDE)]
+
+
+def print_glue_table(runs, compared=None, published=False):
+    """Print GLUE's table; of two variants compared, with a row per task."""
+    if published and has_toy_results(runs):
+        raise UserError("these are results of the toy tasks; the published rows are those of GLUE")
+    rows = glue_rows(runs, compared, published)
+    notes = glue_notes(rows, runs)
+    if compared:
+        print_table(transposed(rows), *notes, INTERVAL_NOTE)
+    else:
+        print_table(rows, *notes)
+
+
+def glue_notes(rows, runs):
+    """Yield what must be known about the runs, about the marks in the cells, about the columns."""
+    if has_toy_results(runs):
+        yield "results of the toy tasks: no GLUE scores"
+    files = ", ".join(changed_files(runs))
+    if files:
+        yield f"not all of these results come from the same code: {files} changed"
+    text = "".join("".join(row[1:]) for row in rows[1:])
+    for mark, meaning in NOTES.items():
+        if mark in text:
+            yield f"`{mark}` {meaning}"
+    if {"GLUE", "WNLI"} <= set(rows[0]):
+        yield "WNLI is not part of the GLUE mean, as in the paper"
+
+
+def all_results(runs):
+    """The results of all runs, of all tasks."""
+    return [result for run in runs for result in run["glue"]]
+
+
+def has_toy_results(runs):
+    """Whether a result is one of the toy tasks."""
+    return any(result["settings"]["data"].startswith("toy") for result in all_results(runs))
+
+
+def changed_files(runs):
+    """The files of code of which the runs and results of a table had more than one version."""
+    versions = {}
+    for made in [*runs, *all_results(runs)]:
+        for file, digest in made["code"].items():
+            versions.setdefault(file, set()).add(digest)
+    return [file for file, digests in versions.items() if len(digests) > 1]

@@ -142,9 +142,8 @@ SCORE = report.glue_measure("toy score")
 TOY = (LOSS, PAIRS, SCORE)
 ENGLISH = (LOSS, report.BLIMP, *[report.glue_measure(task, task) for task in ("cola", "sst-2")])
 LENGTHS = [report.length_measure(N) for N in (128, 512, 2048)]
-ALL_TOY = ("toy", "plan-toy")
-PLATEAU = ("dynamic", "absolute")
 ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
+STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
 WITH_TEXT = ("dynamic", "composite", "rotary", "deberta")
 WITHOUT_TEXT = ("fixed", "t5", "alibi", "fire")
 LONG = ("none", "fixed", "dynamic", "alibi", "rotary", "dynamicconv")
@@ -161,21 +160,25 @@ def json_of(name):
     return json.loads((ROOT / f"results/{name}.json").read_text("utf-8"))
 
 
-def with_seeds(files, seeds):
-    return [x for x in records_of(*files) if x["settings"]["seed"] in seeds]
+def toy_runs(*seeds):
+    """The runs on the toy language with seeds in this range."""
+    records = records_of("toy", "plan-toy")
+    return [x for x in records if x["settings"]["seed"] in range(*seeds)]
 
 
-def table(file, measures, variants=None, compared=None):
+def means(records, variants, measure, digits=1):
+    """The means of a measure: a text for each variant."""
+    values = [np.mean(tables.values_of(records, variant, measure)) for variant in variants]
+    return [f"{mean:.{digits}f}" for mean in values]
+
+
+def rows_of(file, measures, variants=None, compared=None):
     """The rows of a table, without the numbers of runs. variants: if not all of the file."""
     records = records_of(file)
     if variants:
         records = tables.of_variants(records, variants)
     rows = report.rows_of(records, measures, compared)[1:]
     return [[variant, *cells] for variant, _, *cells in rows]
-
-
-def means(records, variants, measure):
-    return [np.mean(tables.values_of(records, variant, measure)) for variant in variants]
 
 
 def holm(p_values):
@@ -205,40 +208,40 @@ def test_holm_s_correction_is_that_of_statsmodels():
 
 
 def plan(records, measures, comparisons, untested=()):
-    """docs/plan.md: {(measure, comparison): the difference}, with p, corrected, if it is tested."""
-    tables.check_comparable(records)
-    found = {}
-    for measure, (first, second) in itertools.product(measures, comparisons):
-        values = [tables.values_of(records, variant, measure) for variant in (first, second)]
-        found[measure, (first, second)] = tables.difference(*values)
-
-    texts = {key: each.text(key[0].digits) for key, each in found.items()}
-    tested = [key for key in found if key[1] not in untested]
-    for key, p in zip(tested, holm([found[key].p for key in tested]), strict=True):
-        texts[key] += f", p = {p:.2g}"
-    return texts
+    """docs/plan.md: rows of differences, with a p-value, corrected by Holm's method."""
+    rows = [report.rows_of(records, measures, each)[-1] for each in comparisons]
+    tests = [each for each in itertools.product(comparisons, measures) if each[0] not in untested]
+    p_values = []
+    for comparison, measure in tests:
+        values = [tables.values_of(records, variant, measure) for variant in comparison]
+        p_values.append(tables.difference(*values).p)
+    for (comparison, measure), p in zip(tests, holm(p_values), strict=True):
+        rows[comparisons.index(comparison)][2 + measures.index(measure)] += f", p = {p:.2g}"
+    return rows
 
 
 def plan_text():
     """H1: a line per variant that looks at the text, a column per variant that does not."""
-    comparisons = list(itertools.product(WITH_TEXT, WITHOUT_TEXT))
-    texts = list(plan(with_seeds(ALL_TOY, range(3, 8)), [SCORE], comparisons).values())
-    return [[name, *texts[4 * i : 4 * i + 4]] for i, name in enumerate(WITH_TEXT)]
+    rows = plan(toy_runs(3, 8), [SCORE], list(itertools.product(WITH_TEXT, WITHOUT_TEXT)))
+    cells = [row[-1] for row in rows]
+    return [[name, *cells[4 * i : 4 * i + 4]] for i, name in enumerate(WITH_TEXT)]
 
 
 def plan_order():
     """H2: all eight runs, and the five new ones alone. The last step is not tested."""
-    steps = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
-    every, new = [
-        plan(with_seeds(ALL_TOY, seeds), (PAIRS, SCORE), steps, untested=steps[-1:])
-        for seeds in (range(8), range(3, 8))
-    ]
-    return [[f"{key[0].title}: {' - '.join(key[1])}", every[key], new[key]] for key in every]
+    every, new = [plan(toy_runs(*x), (PAIRS, SCORE), STEPS, STEPS[-1:]) for x in ((8,), (3, 8))]
+    rows = []
+    for column, measure in enumerate((PAIRS, SCORE), 2):
+        for a, b in zip(every, new, strict=True):
+            rows.append([f"{measure.title}: {a[0]}", a[column], b[column]])
+    return rows
 
 
 def plan_plateau():
-    records = with_seeds(("english", "plan-plateau"), range(4, 7))
-    return [[" - ".join(PLATEAU), *plan(records, [LOSS], [PLATEAU]).values()]]
+    """H3: the runs of seeds 4 to 6."""
+    records = [x for x in records_of("english", "plan-plateau") if 4 <= x["settings"]["seed"] < 7]
+    [[name, _, cell]] = plan(records, [LOSS], [("dynamic", "absolute")])
+    return [[name, cell]]
 
 
 def plan_ends():
@@ -256,31 +259,27 @@ def plan_ends():
 
 
 def order_means():
-    english = means(records_of("english"), ORDER, LOSS)
-    rows = [["English: loss (3 runs)", *[f"{loss:.2f}" for loss in english]]]
+    rows = [["English: loss (3 runs)", *means(records_of("english"), ORDER, LOSS, 2)]]
     for measure in (PAIRS, SCORE):
         name = f"toy language: {measure.title} (8 runs)"
-        toy = means(with_seeds(ALL_TOY, range(8)), ORDER, measure)
-        rows.append([name, *[f"{mean:.1f}" for mean in toy]])
+        rows.append([name, *means(toy_runs(8), ORDER, measure)])
     return rows
-
-
-def text_means():
-    scores = means(with_seeds(ALL_TOY, range(3, 8)), WITH_TEXT + WITHOUT_TEXT, SCORE)
-    return [[f"{score:.1f}" for score in scores]]
 
 
 def rises():
     """docs/length.md: losses at 128 and 2,048 tokens, sorted by their difference."""
-    short, _, long = [means(records_of("english-lengths"), RISING, N) for N in LENGTHS]
-    rows = sorted((b - a, a, b, variant) for a, b, variant in zip(short, long, RISING, strict=True))
-    return [[variant, f"{a:.2f}", f"{b:.2f}", f"{rise:.2f}"] for rise, a, b, variant in rows]
+    rows = []
+    for variant in RISING:
+        values = [tables.values_of(records_of("english-lengths"), variant, N) for N in LENGTHS]
+        short, _, long = np.mean(values, axis=1)
+        rows.append([variant, *[f"{x:.2f}" for x in (short, long, long - short)]])
+    return sorted(rows, key=lambda row: float(row[-1]))
 
 
 def all_runs():
     """The means of the toy language beside those of English."""
-    toy = {variant: cells for variant, *cells in table("toy", TOY)}
-    english = {variant: cells for variant, *cells in table("english", ENGLISH)}
+    toy = {variant: cells for variant, *cells in rows_of("toy", TOY)}
+    english = {variant: cells for variant, *cells in rows_of("english", ENGLISH)}
     names = dict.fromkeys([*toy, *english])
     return [[name, *toy.get(name, [""] * 3), *english.get(name, [""] * 4)] for name in names]
 
@@ -293,43 +292,46 @@ def english_small():
         losses = [f"{loss:.3f}" for step, loss, _ in x["curve"] if step % 500 == 0]
         cells += losses[-1:] if cells else losses
         if "pairs" in x:
-            cells += [f"{accuracy:.1f}" for accuracy in report.BLIMP.values(x)]
+            cells.append(f"{report.BLIMP.values(x)[0]:.1f}")
     return [[variant, *cells] for variant, cells in rows.items()]
 
 
-def of_test(title, digits, part, name):
-    """A Measure of the test of a translation."""
-    return tables.Measure(title, digits, lambda x: [x["test"][part][name]])
-
-
 def translations(data, steps):
-    """The runs on this data with so many steps."""
-    settings = [(x, x["settings"]) for x in records_of("translation")]
-    return [x for x, s in settings if s["data"].startswith(data) and s["steps"] == steps]
+    """{(variant, with spans): its runs} of the runs on this data with so many steps."""
+    runs = {}
+    for x in records_of("translation"):
+        settings = x["settings"]
+        if settings["data"].startswith(data) and settings["steps"] == steps:
+            key = settings["variant"], settings["pretrain"] is not None
+            runs.setdefault(key, []).append(x)
+    return runs
 
 
 def translation():
     """Multi30k, without spans."""
-    measures = [report.PARAMETERS, of_test("loss", 2, "val", "loss")]
-    measures += [of_test(search, 1, "BLEU", search) for search in ("greedy", "beam")]
-    rows = tables.table_rows(translations("multi30k", 1000), measures)[1:]
-    ratios = {x["variant"]: f"{x['ratio']:.2f}" for x in json_of("bench-translation")["rows"]}
-    return [[*row[:3], ratios[row[0]], *row[3:]] for row in rows]
+    ratios = {x["variant"]: x["ratio"] for x in json_of("bench-translation")["rows"]}
+    rows = []
+    for (variant, _), records in translations("multi30k", 1000).items():
+        parameters = f"{records[0]['result']['parameters']:,}"
+        row = [variant, str(len(records)), parameters, f"{ratios[variant]:.2f}"]
+        tests = [x["test"] for x in records]
+        row.append(tables.mean_and_standard_error([x["val"]["loss"] for x in tests], 2))
+        for search in ("greedy", "beam"):
+            row.append(tables.mean_and_standard_error([x["BLEU"][search] for x in tests], 1))
+        rows.append(row)
+    return rows
 
 
 def spans():
     """Of each variant, without and with spans, the runs with the best rate of seed 0."""
-    measures = [of_test("exact", 1, "dev", "exact"), of_test("right", 1, "deep", "tokens")]
-    groups = {}
-    for x in translations("toy", 500):
-        settings = x["settings"]
-        groups.setdefault((settings["variant"], settings["pretrain"] is None), []).append(x)
     rows = {}
-    for (variant, _), records in groups.items():
+    for (variant, _), records in translations("toy", 500).items():
         first = [x for x in records if x["settings"]["seed"] == 0]
         rate = min(first, key=lambda x: x["test"]["dev"]["loss"])["settings"]["lr"]
-        best = [x for x in records if x["settings"]["lr"] == rate]
-        rows.setdefault(variant, []).extend(tables.table_rows(best, measures)[1][2:])
+        best = [x["test"] for x in records if x["settings"]["lr"] == rate]
+        exact = tables.mean_and_standard_error([x["dev"]["exact"] for x in best], 1)
+        right = tables.mean_and_standard_error([x["deep"]["tokens"] for x in best], 1)
+        rows.setdefault(variant, []).extend([exact, right])
     return [[variant, *cells] for variant, cells in rows.items()]
 
 
@@ -381,11 +383,11 @@ def units():
 TABLES = {
     "lesson": lambda: report.rows_of(records_of("lesson"), report.MEASURES[:4])[1:],
     "order-means": order_means,
-    "text-means": text_means,
+    "text-means": lambda: [means(toy_runs(3, 8), WITH_TEXT + WITHOUT_TEXT, SCORE)],
     "all-runs": all_runs,
     "english-small": english_small,
-    "english-lengths": partial(table, "english-lengths", LENGTHS, LONG),
-    "causal": partial(table, "causal", (LOSS, PAIRS)),
+    "english-lengths": partial(rows_of, "english-lengths", LENGTHS, LONG),
+    "causal": partial(rows_of, "causal", (LOSS, PAIRS)),
     "translation": translation,
     "spans": spans,
     "plan-text": plan_text,
@@ -393,7 +395,7 @@ TABLES = {
     "plan-plateau-test": plan_plateau,
     "plan-ends": plan_ends,
     "rises": rises,
-    "convbert": partial(table, "convbert", TOY, compared=("convbert", "convbert-released")),
+    "convbert": partial(rows_of, "convbert", TOY, compared=("convbert", "convbert-released")),
     "against-others": against_others,
     "steps": steps,
     "gpu-steps": gpu_steps,

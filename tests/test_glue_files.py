@@ -19,52 +19,158 @@ from support.glue_files import (
     write_zip,
 )
 
-# The published files, written down a second time, independently of the code: header lines with "|"
-# for a tab (train and dev, test), and the positions of the columns that are read.
-MNLI = (
-    "index|promptID|pairID|genre|sentence1_binary_parse|sentence2_binary_parse|"
-    "sentence1_parse|sentence2_parse|sentence1|sentence2"
-)
-STS_B = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2"
-PAIR = "index|sentence1|sentence2"
-MRPC = "#1 ID|#2 ID|#1 String|#2 String"
-QQP = "id|qid1|qid2|question1|question2|is_duplicate"
-QNLI = "index|question|sentence"
-
-# fmt: off
-HEADERS = {
-    "cola": (None, "index|sentence"),
-    "sst-2": ("sentence|label", "index|sentence"),
-    "mrpc": ("Quality|" + MRPC, "index|" + MRPC),
-    "sts-b": (STS_B + "|score", STS_B),
-    "qqp": (QQP, "id|question1|question2"),
-    "mnli": (MNLI + "|label1|gold_label", MNLI),
-    "qnli": (QNLI + "|label", QNLI),
-    "rte": (PAIR + "|label", PAIR),
-    "wnli": (PAIR + "|label", PAIR),
-}
-# the rows of each split; the columns of texts and label in train and dev, and of texts in test
-FILES = """
-    cola   8551,1043,1063                     3    1   1
-    sst-2  67349,872,1821                     0    1   1
-    mrpc   3668,408,1725                      3,4  0   3,4
-    sts-b  5749,1500,1379                     7,8  9   7,8
-    qqp    363846,40430,390965                3,4  5   1,2
-    mnli   392702,9815,9832,9796,9847,1104    8,9  11  8,9
-    qnli   104743,5463,5463                   1,2  3   1,2
-    rte    2490,277,3000                      1,2  3   1,2
-    wnli   635,71,146                         1,2  3   1,2
-"""
+# The published files, written down a second time, with "|" for a tab: train and dev, then test. The
+# label ids of the three rows are 0, 1, 0; in MNLI 0, 1, 2; and in STS-B they are the numbers.
 FILES = {
-    name: [[int(number) for number in cell.split(",")] for cell in cells]
-    for name, *cells in rows_of(FILES)
+    "cola": (
+        """
+0|0|0|a0
+1|1|1|a1
+2|0|2|a2
+""",
+        """
+index|sentence
+0|a0
+1|a1
+2|a2
+""",
+    ),
+    "sst-2": (
+        """
+sentence|label
+a0|0
+a1|1
+a2|0
+""",
+        """
+index|sentence
+0|a0
+1|a1
+2|a2
+""",
+    ),
+    "mrpc": (
+        """
+Quality|#1 ID|#2 ID|#1 String|#2 String
+0|0|0|a0|b0
+1|1|1|a1|b1
+0|2|2|a2|b2
+""",
+        """
+index|#1 ID|#2 ID|#1 String|#2 String
+0|0|0|a0|b0
+1|1|1|a1|b1
+2|2|2|a2|b2
+""",
+    ),
+    "sts-b": (
+        """
+index|genre|filename|year|old_index|source1|source2|sentence1|sentence2|score
+0|0|0|0|0|0|0|a0|b0|0.0
+1|1|1|1|1|1|1|a1|b1|0.5
+2|2|2|2|2|2|2|a2|b2|5.0
+""",
+        """
+index|genre|filename|year|old_index|source1|source2|sentence1|sentence2
+0|0|0|0|0|0|0|a0|b0
+1|1|1|1|1|1|1|a1|b1
+2|2|2|2|2|2|2|a2|b2
+""",
+    ),
+    "qqp": (
+        """
+id|qid1|qid2|question1|question2|is_duplicate
+0|0|0|a0|b0|0
+1|1|1|a1|b1|1
+2|2|2|a2|b2|0
+""",
+        """
+id|question1|question2
+0|a0|b0
+1|a1|b1
+2|a2|b2
+""",
+    ),
+    "mnli": (
+        """
+index|promptID|pairID|genre|sentence1_binary_parse|sentence2_binary_parse|sentence1_parse|\
+sentence2_parse|sentence1|sentence2|label1|gold_label
+0|0|0|0|0|0|0|0|a0|b0|0|contradiction
+1|1|1|1|1|1|1|1|a1|b1|1|entailment
+2|2|2|2|2|2|2|2|a2|b2|2|neutral
+""",
+        """
+index|promptID|pairID|genre|sentence1_binary_parse|sentence2_binary_parse|sentence1_parse|\
+sentence2_parse|sentence1|sentence2
+0|0|0|0|0|0|0|0|a0|b0
+1|1|1|1|1|1|1|1|a1|b1
+2|2|2|2|2|2|2|2|a2|b2
+""",
+    ),
+    "qnli": (
+        """
+index|question|sentence|label
+0|a0|b0|entailment
+1|a1|b1|not_entailment
+2|a2|b2|entailment
+""",
+        """
+index|question|sentence
+0|a0|b0
+1|a1|b1
+2|a2|b2
+""",
+    ),
+    "rte": (
+        """
+index|sentence1|sentence2|label
+0|a0|b0|entailment
+1|a1|b1|not_entailment
+2|a2|b2|entailment
+""",
+        """
+index|sentence1|sentence2
+0|a0|b0
+1|a1|b1
+2|a2|b2
+""",
+    ),
+    "wnli": (
+        """
+index|sentence1|sentence2|label
+0|a0|b0|0
+1|a1|b1|1
+2|a2|b2|0
+""",
+        """
+index|sentence1|sentence2
+0|a0|b0
+1|a1|b1
+2|a2|b2
+""",
+    ),
 }
-WORDS = {  # the labels in the order of their ids; STS-B has numbers
-    "mnli": ("contradiction", "entailment", "neutral"),
-    "qnli": ("entailment", "not_entailment"),
-    "rte": ("entailment", "not_entailment"),
-}
-# fmt: on
+LABELS = dict.fromkeys(FILES, [0, 1, 0]) | {"mnli": [0, 1, 2], "sts-b": [0, 0.5, 5]}
+# the rows of each split
+ROWS = """
+    cola   8551   1043  1063
+    sst-2  67349  872   1821
+    mrpc   3668   408   1725
+    sts-b  5749   1500  1379
+    qqp    363846 40430 390965
+    mnli   392702 9815  9832  9796 9847 1104
+    qnli   104743 5463  5463
+    rte    2490   277   3000
+    wnli   635    71    146
+"""
+
+
+def published_file(name, split):
+    """A file as it was published, with three rows: sentences "a0", "b0", other columns 0, 1, 2."""
+    text = FILES[name][0 if has_labels(split) else 1]
+    if split == "diagnostic":
+        text = FILES["rte"][1]  # the same columns
+    return text.lstrip().replace("|", "\t")
 
 
 def with_rows(name, **rows):
@@ -72,60 +178,27 @@ def with_rows(name, **rows):
     return replace(FORMATS[name], rows=FORMATS[name].rows | rows)
 
 
-def label_of(name, row):
-    """(the label of a row, as it is written; as it is read)."""
-    if name == "sts-b":
-        return str(row / 2), row / 2
-    words = WORDS.get(name, ("0", "1"))
-    return words[row % len(words)], row % len(words)
-
-
-def published_file(name, split, rows):
-    """A file as it was published. Sentences are "a0", "b0"; other columns have the row's number."""
-    header = HEADERS[name][0 if has_labels(split) else 1]
-    _, with_label, [label], without = FILES[name]
-    positions = with_label if has_labels(split) else without
-    if split == "diagnostic":
-        header, positions = PAIR, [1, 2]
-    lines = [] if header is None else [header.replace("|", "\t")]
-    columns = 4 if header is None else len(header.split("|"))
-    for row in range(rows):
-        fields = [str(row)] * columns
-        for letter, position in zip("ab", positions, strict=False):
-            fields[position] = f"{letter}{row}"
-        if has_labels(split):
-            fields[label] = label_of(name, row)[0]
-        lines.append("\t".join(fields))
-    return "\n".join(lines) + "\n"
-
-
 def test_row_counts_are_the_published_ones():
-    expected = {name: rows for name, (rows, *_) in FILES.items()}
+    expected = {name: [*map(int, rows)] for name, *rows in rows_of(ROWS)}
     assert {name: [*task.rows.values()] for name, task in FORMATS.items()} == expected
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_files_are_written_and_read_in_the_published_format(tmp_path, name):
-    task = with_rows(name, **dict.fromkeys(FORMATS[name].rows, 5))
+    task = with_rows(name, **dict.fromkeys(FORMATS[name].rows, 3))
     rows = []
-    for row in range(5):
+    for row, label in enumerate(LABELS[name]):
         texts = dict(zip(task.texts, (f"a{row}", f"b{row}"), strict=False))
-        rows.append({**texts, task.label: label_of(name, row)[0]})
+        word = f"{label:.1f}" if task.classes is None else task.classes[label]
+        rows.append({**texts, task.label: word})
     for split in task.rows:
         write_split(tmp_path, task, split, rows)
         path = file_path(task, tmp_path, split)
-        assert path.read_bytes().decode() == published_file(name, split, 5)
+        assert path.read_bytes().decode() == published_file(name, split)
 
-        examples = read_task(task, tmp_path, split)
-        assert examples.a == [f"a{row}" for row in range(5)]
-        if name in ("cola", "sst-2"):
-            assert examples.b is None
-        else:
-            assert examples.b == [f"b{row}" for row in range(5)]
-        if has_labels(split):
-            assert examples.labels == [label_of(name, row)[1] for row in range(5)]
-        else:
-            assert examples.labels is None
+        second = None if name in ("cola", "sst-2") else ["b0", "b1", "b2"]
+        labels = LABELS[name] if has_labels(split) else None
+        assert read_task(task, tmp_path, split) == (["a0", "a1", "a2"], second, labels)
 
 
 def test_quotes_are_text_and_only_a_line_feed_ends_a_row(tmp_path):
@@ -146,7 +219,7 @@ def test_quotes_are_text_and_only_a_line_feed_ends_a_row(tmp_path):
     [
         ("rte", "not_entailment", "neutral"),
         ("rte", "\tb1", ""),
-        ("rte", "\n1\t", "\n7\ta7\tb7\tentailment\n1\t"),  # three rows in place of two
+        ("rte", "\n1\t", "\n7\ta7\tb7\tentailment\n1\t"),  # four rows in place of three
         ("sts-b", "\t0.5\n", "\tnan\n"),
         ("sts-b", "\t0.5\n", "\t6e3\n"),
         ("sts-b", "\t0.5\n", "\tfive\n"),
@@ -155,8 +228,8 @@ def test_quotes_are_text_and_only_a_line_feed_ends_a_row(tmp_path):
 def test_a_wrong_label_a_broken_row_and_another_number_of_rows_are_refused(
     tmp_path, name, old, new
 ):
-    task = with_rows(name, dev=2)
-    text = published_file(name, "dev", 2)
+    task = with_rows(name, dev=3)
+    text = published_file(name, "dev")
     assert old in text
     write(file_path(task, tmp_path, "dev"), text.replace(old, new))
     with pytest.raises(UserError, match="dev.tsv"):
@@ -164,9 +237,9 @@ def test_a_wrong_label_a_broken_row_and_another_number_of_rows_are_refused(
 
 
 def test_the_broken_rows_of_qqp_are_skipped(tmp_path):
-    header, first, second = published_file("qqp", "train", 2).splitlines()
-    write(tmp_path / "QQP/train.tsv", "\n".join([header, first, "1\t3\t4\tc", second]))
-    assert read_task(with_rows("qqp", train=2), tmp_path, "train").a == ["a0", "a1"]
+    text = published_file("qqp", "train").replace("\n1\t", "\n1\t3\t4\tc\n1\t")
+    write(tmp_path / "QQP/train.tsv", text)
+    assert read_task(with_rows("qqp", train=3), tmp_path, "train").a == ["a0", "a1", "a2"]
 
 
 # --- Downloads ------------------------------------------------------------------------------------
@@ -182,16 +255,16 @@ def test_archives_are_unpacked_once_and_mrpc_is_split_by_its_dev_ids(tmp_path, m
             path.parent.mkdir(exist_ok=True)
             with zipfile.ZipFile(path, "w") as archive:
                 for split in FORMATS["rte"].rows:
-                    archive.writestr(f"RTE/{split}.tsv", published_file("rte", split, 5))
+                    archive.writestr(f"RTE/{split}.tsv", published_file("rte", split))
         else:
             write(path, texts[path.name].encode("utf-8-sig"))
         return path
 
     rows = [f'{n % 2}\t{min(n, 3)}\t{max(n, 1) + 10}\t"a{n}\tb{n}' for n in range(5)]
-    header = HEADERS["mrpc"][0].replace("|", "\t")
+    header = published_file("mrpc", "train").splitlines()[0]
     texts = {
         "msr_paraphrase_train.txt": "\n".join([header, *rows, ""]),
-        "test.tsv": published_file("mrpc", "test", 2),
+        "test.tsv": published_file("mrpc", "test"),
         "dev_ids.tsv": "3\t13\n1\t11\n0\t12\n",
     }
     monkeypatch.setattr(glue_files, "download", download)
@@ -199,10 +272,14 @@ def test_archives_are_unpacked_once_and_mrpc_is_split_by_its_dev_ids(tmp_path, m
         download_tasks(["rte", "mrpc"], tmp_path)
     assert asked.count("RTE.zip") == 1
 
-    assert len(read_task(with_rows("rte", dev=5), tmp_path, "dev").a) == 5
-    task = with_rows("mrpc", train=3, dev=2, test=2)
+    assert len(read_task(with_rows("rte", dev=3), tmp_path, "dev").a) == 3
+    task = with_rows("mrpc", train=3, dev=2, test=3)
     rows = {split: read_task(task, tmp_path, split).a for split in task.rows}
-    assert rows == {"train": ['"a0', '"a2', '"a4'], "dev": ['"a1', '"a3'], "test": ["a0", "a1"]}
+    assert rows == {
+        "train": ['"a0', '"a2', '"a4'],
+        "dev": ['"a1', '"a3'],
+        "test": ["a0", "a1", "a2"],
+    }
 
 
 # --- The submission -------------------------------------------------------------------------------

@@ -9,17 +9,15 @@ A run is a dictionary. Tables read these entries of it, the last two only where 
     code        {file: digest} of the code that pre-trained it
 
 A Measure says what a table shows of a run. The runs of a variant differ in their seed, and share a
-row. Three runs of none and two of fixed:
+row. table_rows(runs, [PARAMETERS, LOSS]) of three runs of none and three of fixed:
 
-    table_rows(runs, [PARAMETERS, LOSS])
+    variant        runs   parameters   held-out loss
+    none           3      849,584      2.321 +- 0.039            mean and standard error
+    fixed          3      849,856      0.843 +- 0.019
 
-    variant   runs   parameters   held-out loss
-    none      3      849,584      2.321 +- 0.039        mean and standard error
-    fixed     2      849,856      0.843 +- 0.019
+With compared=("none", "fixed") there is one row more:
 
-    table_rows(runs, [PARAMETERS, LOSS], compared=("none", "fixed")) has one row more:
-
-    none - fixed                  1.478 (1.337 to 1.619)        difference, and its 95 % interval
+    none - fixed                       1.478 (1.339 to 1.617)    difference and its 95 % interval
 
 There are two kinds of seeds. The pre-training seed determines the pre-trained model. The
 fine-tuning seed determines how this model is fine-tuned. First the fine-tuning seeds of each run
@@ -97,34 +95,29 @@ def values_of(runs, variant, measure):
 
 def check_comparable(runs):
     """UserError if the runs were not trained in the same way: they cannot be in one table."""
-    of_variant = {}  # the settings of its first run
-    of_task = {}
+    first = {}  # {what is compared: its settings in the first run that has it}
     seeds = set()
     for run in runs:
         settings = run["settings"]
-        variant = settings["variant"]
-        check_settings(run, runs[0]["settings"], settings, OF_VARIANT)
-        check_settings(run, of_variant.setdefault(variant, settings), settings, ("seed",))
+        name = (settings["variant"], settings["seed"])
+        check_settings(first, "pre-training", run, settings, OF_VARIANT)
+        check_settings(first, f"pre-training of {name[0]}", run, settings, ("seed",))
 
         # fine-tuning: the settings of a task are the same everywhere
         for result in run.get("glue", []):
-            settings = result["settings"]
-            expected = of_task.setdefault(settings["task"], settings)
-            check_settings(run, expected, settings, OF_SEED)
+            check_settings(first, result["settings"]["task"], run, result["settings"], OF_SEED)
 
-        name = (variant, run["settings"]["seed"])
         if name in seeds:
-            raise UserError(f"two of the runs of {variant} have the same seed: {name[1]}")
+            raise UserError(f"two of the runs of {name[0]} have the same seed: {name[1]}")
         seeds.add(name)
 
 
-def check_settings(run, first, settings, except_for):
-    """UserError if two dictionaries differ in a setting other than those."""
-    different = differences(first, settings, except_for)
+def check_settings(first, what, run, settings, except_for):
+    """UserError if settings differ from those of the first run, other than in `except_for`."""
+    different = differences(first.setdefault(what, settings), settings, except_for)
     if different:
-        task = settings.get("task", "pre-training")
         raise UserError(
-            f"{run['run']} cannot be in one table with the other runs ({task}: {different})"
+            f"{run['run']} cannot be in one table with the other runs ({what}: {different})"
         )
 
 

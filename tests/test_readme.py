@@ -104,7 +104,7 @@ COMMANDS = [command for page in PAGES for command in commands_of(page)]
 def test_a_command_of_the_pages_is_understood_by_its_program(command, monkeypatch):
     """The parser ends the test with SystemExit if it does not know an option."""
     # the README's example of a new variant, which the handout uses
-    monkeypatch.setitem(VARIANTS, "fixed-key", Variant("", terms=("fixed",)))
+    monkeypatch.setitem(VARIANTS, "fixed-key", Variant(terms=("fixed",)))
     program, *arguments = [word for word in command[1:] if word != "-m"]
     if program == "model.py":
         assert len(arguments) == 2

@@ -62,7 +62,7 @@ def test_a_mixer_that_does_not_know_causal_is_refused_with_its_name(monkeypatch)
         def __init__(self, config, variant, layer):
             super().__init__()
 
-    monkeypatch.setitem(VARIANTS, "unaware", Variant("", mixer=Unaware))
+    monkeypatch.setitem(VARIANTS, "unaware", Variant(mixer=Unaware))
     with pytest.raises(UserError, match="Unaware .* does not set self.causal"):
         attention.mixer_of_layer(mixer_config("unaware", causal=True), 0)
 

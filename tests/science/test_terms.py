@@ -307,7 +307,7 @@ NARROW_AND_WIDE = {
 @pytest.mark.parametrize("name", NARROW_AND_WIDE)
 def test_the_terms_of_a_variant_are_added_whatever_their_widths(monkeypatch, name, beyond):
     """K below and above the 2N - 1 columns of a term without a window."""
-    monkeypatch.setitem(VARIANTS, name, Variant("", terms=NARROW_AND_WIDE[name]))
+    monkeypatch.setitem(VARIANTS, name, Variant(terms=NARROW_AND_WIDE[name]))
     for N, kernel_size in ((2, 13), (5, 1), (6, 3), (6, 11)):
         assert_equals_loops(name, N, beyond, kernel_size=kernel_size)
 

@@ -26,7 +26,6 @@ from helpers import (
 from lab import look, pairs
 from model import BertConfig, BertForClassification, continue_text
 from model_helpers import toy_tokenizer
-from support.commands import UserError
 from support.tokenizer import CLS, IGNORED, MASK, PAD, SEP, UNK
 
 N = 40
@@ -63,7 +62,7 @@ def test_a_mixer_that_does_not_know_causal_is_refused_with_its_name(monkeypatch)
             super().__init__()
 
     monkeypatch.setitem(VARIANTS, "unaware", Variant(mixer=Unaware))
-    with pytest.raises(UserError, match="Unaware .* does not set self.causal"):
+    with pytest.raises(ValueError, match="Unaware .* does not set self.causal"):
         attention.mixer_of_layer(mixer_config("unaware", causal=True), 0)
 
 

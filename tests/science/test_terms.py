@@ -35,7 +35,6 @@ from helpers import (
     results,
 )
 from kernels import Positions
-from support.commands import UserError
 
 # --- The paper in one function --------------------------------------------------------------------
 
@@ -377,7 +376,7 @@ def test_the_first_layer_of_fire_is_the_same_under_autocast_with_queries_in_bf16
 def test_an_odd_number_where_a_variant_needs_an_even_one_is_a_mistake_of_the_user(
     variant, heads, hidden_size, message
 ):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         random_mixer(variant, hidden_size=hidden_size, heads=heads)
 
 

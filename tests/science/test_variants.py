@@ -7,7 +7,6 @@ from attention import VARIANTS, Variant
 from conftest import rows_of
 from helpers import H, K, d, random_mixer
 from model import BertConfig, BertForMaskedLM, parameter_count
-from support.commands import UserError
 
 # --- The table of variants ------------------------------------------------------------------------
 
@@ -164,7 +163,7 @@ def test_exactly_none_and_absolute_and_terms_without_a_window_have_no_kernel():
     ],
 )
 def test_an_unknown_name_in_a_variant_is_refused_in_one_line(fields, message):
-    with pytest.raises(UserError, match=message) as refused:
+    with pytest.raises(ValueError, match=message) as refused:
         Variant(**fields)
     assert "\n" not in str(refused.value)
 

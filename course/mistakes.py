@@ -83,7 +83,7 @@ MISTAKES = (
         "p = banded_softmax(F.dropout(scores, dropout), unseen, positions)"),
     Mistake("attention.attention", "sums in float32",
         "z = p @ v", "z = (p.float() @ v.float()).to(v.dtype)"),
-    Mistake("attention.attention", "FlexAttention although there is dropout, which it does not have",
+    Mistake("attention.attention", "FlexAttention, which has no dropout, with dropout",
         " and dropout == 0.0", ""),
     Mistake("attention.attention", "FlexAttention for N = LONG, too",
         "N > LONG", "N >= LONG"),

@@ -188,7 +188,7 @@ def test_merged_heads_are_neighbouring_channels():
 def test_only_a_long_sequence_on_a_gpu_takes_flex_attention(monkeypatch):
     """And only without dropout and without a value table, which FlexAttention does not have."""
     calls = []
-    monkeypatch.setattr(attention, "banded_flex", lambda *given: calls.append(given))
+    monkeypatch.setattr(attention, "banded_flex", lambda *given, **named: calls.append(given))
     monkeypatch.setattr(attention, "relative_values", lambda *given: 0)
 
     class OnGpu(torch.Tensor):

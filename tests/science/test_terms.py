@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import attention
+import kernels
 import references
 from attention import TERMS, VARIANTS, Variant
 from helpers import (
@@ -40,8 +41,11 @@ from kernels import Positions
 
 
 @pytest.mark.parametrize("N", [1, 2, 9, 70])
-def test_composite_attention_equals_the_mixer_composite(N):
+def test_composite_attention_equals_the_mixer_composite(monkeypatch, N):
     """Values, and the gradients of the input and of every parameter."""
+    # loops in place of the bias matrix: mistakes there do not fail this test
+    monkeypatch.setattr(kernels, "bias_matrix", references.relative_scores)
+    monkeypatch.setattr(kernels, "sum_by_offset", references.sum_by_offset)
     mixer = random_mixer("composite")
     x = draw(2, N, C).requires_grad_()
     z = attention.composite_attention(
@@ -108,7 +112,7 @@ def test_attention_with_its_bias_matrices_equals_the_loops(N, beyond):
     assert_attention_equals_loops(attention_inputs(N, 7, B=1), beyond=beyond)
 
 
-def test_the_weights_are_dropped_and_their_relative_values_with_them():
+def test_the_weights_are_dropped_and_their_relative_values_with_them(loops_for_kernels):
     """The weights that are left are scaled up.
 
     The first 40 channels of the values are the identity, so these channels of z are the matrix of
@@ -183,7 +187,8 @@ def test_merged_heads_are_neighbouring_channels():
 def test_only_a_long_sequence_on_a_gpu_takes_flex_attention(monkeypatch):
     """And only without dropout and without a value table, which FlexAttention does not have."""
     calls = []
-    monkeypatch.setattr(attention, "banded_flex", lambda *given: calls.append(given))
+    monkeypatch.setattr(attention, "banded_flex", lambda *given, **named: calls.append(given))
+    monkeypatch.setattr(attention, "relative_values", lambda *given: 0)
 
     class OnGpu(torch.Tensor):
         is_cuda = True

@@ -26,8 +26,7 @@ The result of a run is one file, RUN/pairs/NAME.json. NAME is toy, blimp or the 
     model        12 hexadecimal digits of the SHA-256 of the run's model.pt
     data         the same of the files of FOLDER; null for toy and blimp
     made_by      the machine, the version of torch and the commit of the code
-    paradigms    a list of {"paradigm", "phenomenon", "pairs": how many pairs it has,
-                 "scores": {"pll": {"accuracy": in per cent, "ties": how many}}}
+    paradigms    {name: [how many pairs are right, how many it has]}
 
 A paradigm is a set of pairs of one kind; several paradigms test one phenomenon.
 """
@@ -139,6 +138,8 @@ def read_folder(folder):
             pairs.setdefault((phenomenon, name), []).append(("", good, bad))
     if not pairs:
         raise UserError(f"{folder} has no pairs in files *.jsonl")
+    if len({name for _, name in pairs}) < len(pairs):
+        raise UserError(f"{folder}: a paradigm (UID) has two phenomena (linguistics_term)")
     return [
         Paradigm(name, phenomenon, pairs[phenomenon, name]) for phenomenon, name in sorted(pairs)
     ]
@@ -229,36 +230,31 @@ def is_unknown(tokenizer, sentence):
     return set(ids) <= {UNK, tokenizer.token_to_id("\u2581")}
 
 
-def judge(scores):
-    """{"accuracy": in per cent, "ties": their number} of the scores (pairs, 2) of good and bad."""
+def count_right(scores):
+    """How many pairs are right, of the scores (pairs, 2) of good and bad; a tie counts one half."""
     differences = scores[:, 0] - scores[:, 1]  # (pairs,) good - bad
     ties = int((np.abs(differences) < TIE).sum())
     wins = int((differences >= TIE).sum())
-    return {"accuracy": 100 * (wins + ties / 2) / len(scores), "ties": ties}
+    return wins + ties / 2
 
 
 # --- The result of a run --------------------------------------------------------------------------
 
 
 def score_run(folder, paradigms, device):
-    """Score a run on a list of Paradigm. Yields the entries of "paradigms" in its file."""
+    """Score a run on a list of Paradigm. Yields (name, [right pairs, pairs]) of each."""
     model, tokenizer = load_run(folder)
     model.to(device)
     tokens_per_batch = TOKENS_PER_BATCH.get(device.type, 2048)
 
     # the scores of the good and the bad sentences of each paradigm, and what they say
     unknown = 0
-    for name, phenomenon, pairs in tqdm(paradigms, desc=str(folder), unit="paradigm", disable=None):
+    for name, _, pairs in tqdm(paradigms, desc=str(folder), unit="paradigm", disable=None):
         scores = score_pairs(model, tokenizer, pairs, tokens_per_batch)
         for _, *sentences in pairs:
             if any(is_unknown(tokenizer, sentence) for sentence in sentences):
                 unknown += 1
-        yield {
-            "paradigm": name,
-            "phenomenon": phenomenon,
-            "pairs": len(pairs),
-            "scores": {"pll": judge(scores)},
-        }
+        yield name, [count_right(scores), len(pairs)]
     if unknown:
         print(f"{folder}: in {unknown:,} pairs, all pieces of a sentence are [UNK]")
 
@@ -275,7 +271,7 @@ def result_of(folder, name, digest, paradigms, device):
             "model": model,
             "data": digest,
             "made_by": made_by(device),
-            "paradigms": list(score_run(folder, paradigms, device)),
+            "paradigms": dict(score_run(folder, paradigms, device)),
         }
         write_text(path, json.dumps(result, indent=2) + "\n")
 
@@ -292,15 +288,15 @@ def result_of(folder, name, digest, paradigms, device):
     return {"run": folder, "settings": settings, "pairs": {name: result["paradigms"]}}
 
 
-def print_tables(records, data, compared):
+def print_tables(records, data, paradigms, compared):
     """Accuracy in per cent by phenomenon: of each variant, or of two variants and their difference.
 
-    compared: the names of two variants, or None.
+    paradigms: a list of Paradigm. compared: the names of two variants, or None.
     """
-    paradigms = records[0]["pairs"][data]
-    measures = []
-    for phenomenon in dict.fromkeys(each["phenomenon"] for each in paradigms):
-        measures.append(pairs_measure(phenomenon, data, phenomenon))
+    names = {}  # {phenomenon: the names of its paradigms}
+    for name, phenomenon, _ in paradigms:
+        names.setdefault(phenomenon, []).append(name)
+    measures = [pairs_measure(phenomenon, data, names[phenomenon]) for phenomenon in names]
 
     # not the mean of the phenomena, which have different numbers of paradigms
     measures.append(pairs_measure(f"mean of {len(paradigms)} paradigms", data))
@@ -339,7 +335,7 @@ def main(arguments=None):
     name, digest, paradigms = read_data(args.data, args.cache_dir)
 
     records = [result_of(folder, name, digest, paradigms, device) for folder in args.runs]
-    print_tables(records, name, args.compare)
+    print_tables(records, name, paradigms, args.compare)
 
 
 if __name__ == "__main__":

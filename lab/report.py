@@ -15,7 +15,7 @@ object:
     curve       [[step, held-out loss, held-out accuracy], ...]
     result      {"loss", "accuracy", "parameters", "tokens_per_second", "seconds"}, of the last step
     glue        the results of fine-tuning
-    pairs       {name of the data: a list, one entry per paradigm of minimal pairs}
+    pairs       minimal pairs: {name of the data: {paradigm: [right pairs, pairs]}}
 
 A cell "a +- b" is mean and standard error over the runs of a variant, which differ in their seed. A
 cell "a (b to c)" is a difference and its 95 % interval. An empty cell was not measured. Only runs
@@ -103,19 +103,19 @@ def record_of_run(folder):
 # --- What is measured of a run --------------------------------------------------------------------
 
 
-def pairs_measure(title, data, name=None):
+def pairs_measure(title, data, paradigms=None):
     """A Measure: accuracy on minimal pairs in per cent, the mean of some paradigms.
 
     Args:
         data: "toy" or "blimp".
-        name: of one paradigm, or of a phenomenon with several; None for all paradigms.
+        paradigms: the names of some; None for all.
     """
 
     def accuracy(record):
         accuracies = []
-        for entry in record["pairs"].get(data, []):
-            if name in (None, entry["phenomenon"], entry["paradigm"]):
-                accuracies.append(entry["scores"]["pll"]["accuracy"])
+        for paradigm, (right, pairs) in record["pairs"].get(data, {}).items():
+            if paradigms is None or paradigm in paradigms:
+                accuracies.append(100 * right / pairs)
         return mean_of(accuracies)
 
     return Measure(title, 1, accuracy)
@@ -180,8 +180,8 @@ def rows_of(records, measures, compared=None):
 def scored_on(record):
     """{data: its parts}: the paradigms of each set of minimal pairs, and the tasks of GLUE."""
     parts = {}
-    for data, entries in record.get("pairs", {}).items():
-        parts[data] = sorted((entry["paradigm"], entry["pairs"]) for entry in entries)
+    for data, paradigms in record.get("pairs", {}).items():
+        parts[data] = {paradigm: pairs for paradigm, (_, pairs) in paradigms.items()}
     if record.get("glue"):
         parts["GLUE"] = sorted(result["settings"]["task"] for result in record["glue"])
     return parts

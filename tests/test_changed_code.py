@@ -57,7 +57,7 @@ def test_a_mistake_in_a_new_mixer_shows_its_file_and_line(
     monkeypatch.delitem(sys.modules, "my_mixer", raising=False)
     importlib.invalidate_caches()
     mixer = importlib.import_module("my_mixer").Mean
-    monkeypatch.setitem(attention.VARIANTS, "mean", attention.Variant("mean", mixer=mixer))
+    monkeypatch.setitem(attention.VARIANTS, "mean", attention.Variant(mixer=mixer))
 
     # the error is no SystemExit with one line: it leaves the program, and Python prints it
     with pytest.raises(kind) as caught:

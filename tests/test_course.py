@@ -47,7 +47,9 @@ def test_a_wrong_function_costs_only_its_own_points(tmp_path, capsys):
     bodies = {name: body for name, body in BLANKS.items() if name not in names}
     bodies["kernels.skew"] = "return None"
     bodies["kernels.convolve"] = (
-        'z = scores_by_skew(kernels, value.shape[-2], "zero") @ value\n'
+        "reach = kernels.shape[-1] // 2\n"
+        "matrix = skew(F.pad(kernels, (0, value.shape[-2])))  # (B, H, N, N + 2k)\n"
+        "z = matrix @ F.pad(value, (0, 0, reach, reach))\n"
         "return torch.stack([z_i for z_i in z.unbind(-2)], dim=-2)"
     )
     copy_project(anna, bodies)

@@ -9,7 +9,7 @@ import torch
 from attention import attention
 from conftest import ROOT
 from course.assignment import GRADED
-from kernels import convolve, scores_by_index
+from kernels import Positions, bias_matrix, convolve
 
 HANDOUT = (ROOT / "course/handout.md").read_text("utf-8")
 EXAMPLE = (ROOT / "course/by_hand.md").read_text("utf-8")
@@ -42,26 +42,27 @@ def test_the_worked_example_is_what_the_code_computes():
     q, k, v = numbers_after("vectors").split(2, dim=1)  # (N, d) each
     w = numbers_after("w")  # (d, K)
 
-    # the two maps, and their sum
-    rows = q @ w  # (N, K)
-    position = scores_by_index(rows, 4)  # (N, N)
+    # the bias matrix, the content, and their sum
+    bias = q @ w  # (N, K)
+    matrix = bias_matrix(bias, 4)  # (N, N)
     content = q @ k.t()  # (N, N)
-    assert_printed("rows", rows)
-    assert_printed("position", position)
+    assert_printed("bias", bias)
+    assert_printed("matrix", matrix)
     assert_printed("content", content)
-    assert_printed("total", position + content)
+    assert_printed("total", matrix + content)
     assert_printed("exponentials", (torch.arange(-3, 4) / ROOT_OF_D).exp()[None])
 
-    # attention; with the identity as values, the result is the map of weights
+    # attention; with the identity as values, the result is the attention matrix
     def attend(value):
         mask = torch.ones(1, 4, dtype=torch.bool)
-        return attention(q[None, None], k[None, None], value, mask, rows[None, None] / ROOT_OF_D)
+        positions = Positions(bias[None, None] / ROOT_OF_D)
+        return attention(q[None, None], k[None, None], value, mask, positions)
 
     assert_printed("weights", attend(torch.eye(4).double()[None, None])[0, 0])
     assert_printed("result", attend(v[None, None])[0, 0])
 
-    # the convolution with the same rows
-    kernels = (rows / ROOT_OF_D).softmax(dim=-1)  # (N, K)
+    # the convolution: its kernels are the softmax of the same biases
+    kernels = (bias / ROOT_OF_D).softmax(dim=-1)  # (N, K)
     convolved = convolve(kernels[None, None], v[None, None])[0, 0]  # (N, d)
     assert_printed("kernels", torch.cat([kernels, convolved], dim=1))
 
@@ -79,4 +80,4 @@ def test_each_part_prints_its_functions_with_their_points(part):
 
 def test_the_examples_of_the_handout_are_what_the_code_computes():
     found = doctest.testfile(str(ROOT / "course/handout.md"), module_relative=False)
-    assert found.attempted == 60 and found.failed == 0
+    assert found.attempted == 79 and found.failed == 0

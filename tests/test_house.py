@@ -1,6 +1,7 @@
 """The rule of the house: which part may import which."""
 
 import re
+import sys
 
 from conftest import ROOT
 
@@ -11,7 +12,7 @@ MAY_IMPORT = {
     "support": "",
     "toy": "support",
     "kernels": "",
-    "attention": "kernels support",
+    "attention": "kernels",
     "model": "attention kernels support",
     "data": "toy support",
     "pretrain": "attention data kernels model support",
@@ -28,6 +29,13 @@ def imported_names(path):
     """
     names = re.findall(r"^ *(?:import|from) (\w+|\.)", path.read_text("utf-8"), flags=re.M)
     return set(names)
+
+
+def test_attention_and_kernels_can_be_copied_into_another_project():
+    """They import torch, each other, and Python's own library."""
+    for name in ("attention", "kernels"):
+        names = imported_names(ROOT / f"{name}.py")
+        assert names - sys.stdlib_module_names == {"torch"} | ({"kernels"} & names)
 
 
 def test_imports_point_downwards_only():

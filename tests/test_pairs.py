@@ -94,12 +94,12 @@ def test_a_model_without_positions_is_right_in_exactly_half_where_order_decides(
     tested = toy.pairs.zero_shot_pairs(name, 6)
     model = model_for(toy_word_tokenizer, "none")
     scores = pairs.score_pairs(model, toy_word_tokenizer, tested, 4_096)
-    assert pairs.judge(scores)["accuracy"] == 50
+    assert pairs.count_right(scores) == len(tested) / 2
 
 
 def test_a_tie_is_a_difference_below_a_ten_thousandth_and_counts_one_half():
     scores = np.array([[1.0, 0.0], [0.0, 1.0], [0.00009, 0.0], [0.0, 0.00009]])
-    assert pairs.judge(scores) == {"accuracy": 100 * (1 + 2 / 2) / 4, "ties": 2}
+    assert pairs.count_right(scores) == 1 + 2 / 2
 
 
 # --- BLiMP's format -------------------------------------------------------------------------------
@@ -128,6 +128,12 @@ def test_a_folder_is_read_by_paradigm_and_sorted_by_phenomenon(tmp_path):
 def test_what_is_no_sentence_is_refused_with_its_file_and_line(good, tmp_path):
     (tmp_path / "1.jsonl").write_text(line() + "\n" + line(good=good))
     with pytest.raises(UserError, match="1.jsonl, line 3"):
+        pairs.read_folder(tmp_path)
+
+
+def test_a_paradigm_of_two_phenomena_is_refused_because_results_have_its_name_alone(tmp_path):
+    (tmp_path / "1.jsonl").write_text(line("u", "a") + line("u", "b"))
+    with pytest.raises(UserError, match="two phenomena"):
         pairs.read_folder(tmp_path)
 
 
@@ -161,7 +167,7 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     files[0].unlink()  # what a kill leaves: the other results stay
     assert run_program(pairs.main, *runs, *options).code == 0
     assert [path.read_text() for path in files] == before
-    assert [each["pairs"] for each in json.loads(before[0])["paradigms"]] == [1, 1]
+    assert [pairs for _, pairs in json.loads(before[0])["paradigms"].values()] == [1, 1]
 
     assert "mean of 2 paradigms" in run_program(pairs.main, *runs, *options).out
     compared = run_program(pairs.main, *runs, *options, "--compare composite fixed").out

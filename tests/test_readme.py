@@ -11,8 +11,9 @@ import sys
 import textwrap
 
 import pytest
+import torch
 
-from attention import VARIANTS, Variant, composite_attention
+from attention import VARIANTS, Variant, composite_attention, make_mixer
 from conftest import ROOT, words_of
 from support.tables import PUBLISHED
 
@@ -104,7 +105,7 @@ COMMANDS = [command for page in PAGES for command in commands_of(page)]
 def test_a_command_of_the_pages_is_understood_by_its_program(command, monkeypatch):
     """The parser ends the test with SystemExit if it does not know an option."""
     # the README's example of a new variant, which the handout uses
-    monkeypatch.setitem(VARIANTS, "fixed-key", Variant("", terms=("fixed",)))
+    monkeypatch.setitem(VARIANTS, "fixed-key", Variant(terms=("fixed",)))
     program, *arguments = [word for word in command[1:] if word != "-m"]
     if program == "model.py":
         assert len(arguments) == 2
@@ -128,7 +129,7 @@ def copy_with_examples(tmp_path_factory):
 
     section = README[README.index("## A variant of your own") :]
     section = section[: section.index("\n## ", 1)]
-    examples = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    examples = re.findall(r"```python\n(VARIANTS.*?)```", section, flags=re.DOTALL)
     for name in ("docs/extend.md", "docs/differences.md"):
         text = (ROOT / name).read_text("utf-8")
         examples += re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
@@ -137,6 +138,18 @@ def copy_with_examples(tmp_path_factory):
         for example in examples:
             file.write("\n\n" + example)
     return copy
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_two_lines_for_a_model_of_ones_own_run(variant):
+    lines = re.search(r"```python\n(mixer = .*?)```", README, flags=re.DOTALL)[1]
+    names = {
+        "make_mixer": make_mixer,
+        "x": torch.randn(2, 5, 256),
+        "mask": torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]),
+    }
+    exec(lines.replace("composite", variant), names)
+    assert names["y"].shape == (2, 5, 256)
 
 
 def run_in(copy, *arguments):

@@ -21,19 +21,6 @@ MADE_BY = {"device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}
 # --- Invented runs and records --------------------------------------------------------------------
 
 
-def pair_entries(accuracies):
-    """Entries of minimal pairs. accuracies: {paradigm: accuracy}."""
-    return [
-        {
-            "paradigm": paradigm,
-            "phenomenon": "p",
-            "pairs": 200,
-            "scores": {"pll": {"accuracy": accuracy, "ties": 0}},
-        }
-        for paradigm, accuracy in accuracies.items()
-    ]
-
-
 def glue_record(score, seed=42, lr=3e-4, model="m"):
     """A result of fine-tuning on CoLA."""
     result = {"score": score}
@@ -65,7 +52,7 @@ def trained(on_small_text, tmp_path):
     digest = sha256_of(folder / "model.pt")[:12]
     results = {
         "glue/cola-seed42.json": {**glue_record(10.0, model=digest), "log": []},
-        "pairs/toy.json": {"model": digest, "paradigms": pair_entries({"a": 60.0})},
+        "pairs/toy.json": {"model": digest, "paradigms": {"a": [120.0, 200]}},
     }
     for name, result in results.items():
         write(folder / name, json.dumps(result))
@@ -85,7 +72,7 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     assert record["result"]["accuracy"] == evaluation["held_out_accuracy"]
     assert record["result"]["tokens_per_second"] == last_steps["tokens"] / last_steps["seconds"]
     assert record["glue"][0]["result"]["score"] == 10.0
-    assert record["pairs"] == {"toy": pair_entries({"a": 60.0})}
+    assert record["pairs"] == {"toy": {"a": [120.0, 200]}}
 
     # the program prints it, with the mean of two fine-tuning seeds
     record["glue"].append(glue_record(20.0, seed=43))
@@ -100,7 +87,7 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     "file, content",
     [
         ("log.jsonl", '{"settings": {"steps": 2}}\n{"step": 1}'),  # unfinished
-        ("pairs/toy.json", '{"model": "before", "paradigms": []}'),  # of another model
+        ("pairs/toy.json", '{"model": "before", "paradigms": {}}'),  # of another model
     ],
 )
 def test_a_run_that_gives_no_record_is_refused_and_the_file_of_records_stays(
@@ -126,11 +113,11 @@ def test_a_run_that_gives_no_record_is_refused_and_the_file_of_records_stays(
         run_record("fixed", steps=80),
         run_record("none", 0),
         run_record("fixed", glue=[glue_record(10.0, lr=1e-3)]),
-        run_record("fixed", pairs={"toy": pair_entries({"b": 60.0})}),
+        run_record("fixed", pairs={"toy": {"b": [120.0, 200]}}),
     ],
 )
 def test_runs_that_cannot_be_compared_are_refused_in_one_table(other):
-    first = run_record(glue=[glue_record(10.0)], pairs={"toy": pair_entries({"a": 60.0})})
+    first = run_record(glue=[glue_record(10.0)], pairs={"toy": {"a": [120.0, 200]}})
     with pytest.raises(report.UserError):
         report.rows_of([first, other], [report.LOSS])
 

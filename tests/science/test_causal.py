@@ -26,7 +26,6 @@ from helpers import (
 from lab import look, pairs
 from model import BertConfig, BertForClassification, continue_text
 from model_helpers import toy_tokenizer
-from support.commands import UserError
 from support.tokenizer import CLS, IGNORED, MASK, PAD, SEP, UNK
 
 N = 40
@@ -62,8 +61,8 @@ def test_a_mixer_that_does_not_know_causal_is_refused_with_its_name(monkeypatch)
         def __init__(self, config, variant, layer):
             super().__init__()
 
-    monkeypatch.setitem(VARIANTS, "unaware", Variant("", mixer=Unaware))
-    with pytest.raises(UserError, match="Unaware .* does not set self.causal"):
+    monkeypatch.setitem(VARIANTS, "unaware", Variant(mixer=Unaware))
+    with pytest.raises(ValueError, match="Unaware .* does not set self.causal"):
         attention.mixer_of_layer(mixer_config("unaware", causal=True), 0)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from attention import TERMS, VARIANTS, DepthwiseConvolution, Term
+from attention import TERMS, VARIANTS, DepthwiseConvolution, Term, make_mixer
 from helpers import (
     H,
     assert_equals_loops,
@@ -152,6 +152,8 @@ def test_only_absolute_positions_know_where_a_sentence_begins(variant):
         got = model(shifted, mask)[:, shift : shift + 8]
 
         difference = (got - alone).abs().max()
+        if any(TERMS[name].uses_position for name in VARIANTS[variant].terms):
+            continue
         if VARIANTS[variant].absolute:
             assert difference > 1e-3
         else:
@@ -271,3 +273,44 @@ def test_the_kernel_of_lightconv_starts_with_xaviers_range():
         weight = layer.mixer.weight  # (H, K)
         H, K = weight.shape
         assert_uniform(weight, math.sqrt(6 / (K + H * K)))
+
+
+# --- A mixer in a model of one's own --------------------------------------------------------------
+
+
+@every_variant
+def test_a_mixer_on_its_own_takes_a_mask_of_any_kind(variant):
+    mixer = make_mixer(variant, hidden_size=16, heads=4).double()
+    x = draw(2, 9, 16)
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    assert torch.equal(mixer(x), mixer(x, mask))
+
+    mask[1, 5:] = False
+    expected = mixer(x, mask)
+    assert expected.shape == x.shape
+    assert torch.equal(mixer(x, mask.long()), expected)
+    assert_near(mixer(x[1:, :5]), expected[1:, :5])
+
+
+@every_variant
+def test_a_mixer_on_its_own_starts_with_the_spread_of_a_model(variant):
+    """PyTorch's own would be larger: 1 / sqrt(3 * 64) = 0.07 for the output, in place of 0.02."""
+    torch.manual_seed(1)
+    mixer = make_mixer(variant, hidden_size=64, heads=4)
+    assert mixer.output.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert mixer.output.bias.eq(0).all()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(variant="compsite"), "unknown variant 'compsite'; the variants are: none, absolute"),
+        (dict(heads=3), "hidden_size 16 cannot be divided among 3 heads"),
+        (dict(kernel_size=4), "kernel_size must be odd"),
+        (dict(beyond="zer0"), "beyond must be one of clip, zero, not 'zer0'"),
+    ],
+)
+def test_a_mixer_checks_what_it_is_given_where_it_is_made(arguments, message):
+    arguments = {"variant": "composite", "hidden_size": 16, "heads": 4, **arguments}
+    with pytest.raises(ValueError, match=message):
+        make_mixer(**arguments)

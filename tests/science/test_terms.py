@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import attention
+import kernels
 import references
 from attention import TERMS, VARIANTS, Variant
 from helpers import (
@@ -35,14 +36,16 @@ from helpers import (
     results,
 )
 from kernels import Positions
-from support.commands import UserError
 
 # --- The paper in one function --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("N", [1, 2, 9, 70])
-def test_composite_attention_equals_the_mixer_composite(N):
+def test_composite_attention_equals_the_mixer_composite(monkeypatch, N):
     """Values, and the gradients of the input and of every parameter."""
+    # loops in place of the bias matrix: mistakes there do not fail this test
+    monkeypatch.setattr(kernels, "bias_matrix", references.relative_scores)
+    monkeypatch.setattr(kernels, "sum_by_offset", references.sum_by_offset)
     mixer = random_mixer("composite")
     x = draw(2, N, C).requires_grad_()
     z = attention.composite_attention(
@@ -109,7 +112,7 @@ def test_attention_with_its_bias_matrices_equals_the_loops(N, beyond):
     assert_attention_equals_loops(attention_inputs(N, 7, B=1), beyond=beyond)
 
 
-def test_the_weights_are_dropped_and_their_relative_values_with_them():
+def test_the_weights_are_dropped_and_their_relative_values_with_them(loops_for_kernels):
     """The weights that are left are scaled up.
 
     The first 40 channels of the values are the identity, so these channels of z are the matrix of
@@ -184,7 +187,8 @@ def test_merged_heads_are_neighbouring_channels():
 def test_only_a_long_sequence_on_a_gpu_takes_flex_attention(monkeypatch):
     """And only without dropout and without a value table, which FlexAttention does not have."""
     calls = []
-    monkeypatch.setattr(attention, "banded_flex", lambda *given: calls.append(given))
+    monkeypatch.setattr(attention, "banded_flex", lambda *given, **named: calls.append(given))
+    monkeypatch.setattr(attention, "relative_values", lambda *given: 0)
 
     class OnGpu(torch.Tensor):
         is_cuda = True
@@ -307,7 +311,7 @@ NARROW_AND_WIDE = {
 @pytest.mark.parametrize("name", NARROW_AND_WIDE)
 def test_the_terms_of_a_variant_are_added_whatever_their_widths(monkeypatch, name, beyond):
     """K below and above the 2N - 1 columns of a term without a window."""
-    monkeypatch.setitem(VARIANTS, name, Variant("", terms=NARROW_AND_WIDE[name]))
+    monkeypatch.setitem(VARIANTS, name, Variant(terms=NARROW_AND_WIDE[name]))
     for N, kernel_size in ((2, 13), (5, 1), (6, 3), (6, 11)):
         assert_equals_loops(name, N, beyond, kernel_size=kernel_size)
 
@@ -377,7 +381,7 @@ def test_the_first_layer_of_fire_is_the_same_under_autocast_with_queries_in_bf16
 def test_an_odd_number_where_a_variant_needs_an_even_one_is_a_mistake_of_the_user(
     variant, heads, hidden_size, message
 ):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         random_mixer(variant, hidden_size=hidden_size, heads=heads)
 
 

@@ -209,11 +209,14 @@ def test_the_loss_of_a_step_is_the_mean_over_its_masked_tokens():
 
 
 def test_the_loss_of_a_step_stays_on_the_device_and_keeps_no_graph():
-    """A number would have been read, which waits for the device. A graph would hold all tensors."""
+    """And the norm of its gradients.
+
+    A number would have been read, which waits for the device. A graph would hold all tensors.
+    """
     trainer = trainer_of()
     step_in_parts(trainer, OneBatch(), micro_batch=5)
-    [loss] = trainer.losses
-    assert isinstance(loss, torch.Tensor) and not loss.requires_grad
+    for [number] in (trainer.losses, trainer.norms):
+        assert isinstance(number, torch.Tensor) and not number.requires_grad
 
 
 def test_a_step_in_which_no_token_is_masked_has_a_loss_of_0():

@@ -7,7 +7,6 @@ from attention import VARIANTS, Variant
 from conftest import rows_of
 from helpers import H, K, d, random_mixer
 from model import BertConfig, BertForMaskedLM, parameter_count
-from support.commands import UserError
 
 # --- The table of variants ------------------------------------------------------------------------
 
@@ -164,6 +163,35 @@ def test_exactly_none_and_absolute_and_terms_without_a_window_have_no_kernel():
     ],
 )
 def test_an_unknown_name_in_a_variant_is_refused_in_one_line(fields, message):
-    with pytest.raises(UserError, match=message) as refused:
-        Variant("an equation", **fields)
+    with pytest.raises(ValueError, match=message) as refused:
+        Variant(**fields)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "variant, equation",
+    [
+        (Variant(), "a_ij = q_i.k_j/sqrt(d)"),
+        (
+            Variant(terms=("key_dynamic", "fixed")),
+            "a_ij = q_i.k_j/sqrt(d) + beta_r + k_j.u_(i-j)/sqrt(d)",
+        ),
+        (
+            Variant(terms=("alibi", "rotary"), depthwise=True),
+            "a_ij = (R_i q_i).(R_j k_j)/sqrt(d) - 2^(-8(h+1)/H) abs(r),  "
+            "z_i = sum_j p_ij v_j + depthwise(v)_i",
+        ),
+        (
+            VARIANTS["shaw"],
+            "a_ij = q_i.k_j/sqrt(d) + q_i.w_r/sqrt(d),  z_i = sum_j p_ij (v_j + s_r)",
+        ),
+        (
+            VARIANTS["dilated-hybrid"],
+            "z_i = sum_r softmax_r(weight) g_(i+D*r),  g = glu(input(x)),  "
+            "D = 1, 2, 4, 8 by layer;  "
+            "one layer: a_ij = q_i.k_j/sqrt(d)",
+        ),
+    ],
+)
+def test_the_equation_of_a_variant_is_that_of_its_parts(variant, equation):
+    assert variant.equation == equation

@@ -10,5 +10,5 @@ RUN is a folder that pretrain.py wrote. The docstring of each file explains its 
     python -m lab.bench                what a training step costs
     python -m lab.huggingface          pre-trained BERTs become runs, and runs checkpoints
     python -m lab.seq2seq              translation: an encoder and a decoder of any variant
-    from lab import look               in Python: maps of attention and kernels, as NumPy arrays
+    from lab import look               in Python: attention matrices and kernels, as NumPy arrays
 """

@@ -1,42 +1,100 @@
-"""What a training step costs.
+"""What a training step costs, and what attention alone costs in long sequences.
 
-    python -m lab.bench --size small                                         all variants
-    python -m lab.bench --variant composite --unit eager layer               compiled (kernels.py)
+    python -m lab.bench --size small                                 on this machine, in each mode
+    python -m lab.bench --size small --variant all --mode eager      what each variant costs
+    python -m lab.bench --size small --lengths 1024 4096 8192        attention alone
 
-The command prints a table. With --out FILE.json it also writes the numbers to a file, together with
+The command prints a table. With --out FILE.json it also writes the rows to a file, together with
 the options and the machine.
+
+A row is a variant in a mode: "eager"; "recorded", on CUDA, as training is by default (RecordedStep
+in support/devices.py); or "compiled", as with --compile, and on CUDA recorded, too. The variant
+"transformers" is that library's BERT of the same size, if it is installed: by the same Trainer, not
+recorded, with the logits of all tokens. (Its embeddings have C numbers, as its code wants it.)
+
+    first_s                what the first time through the batches takes longer than the next one:
+                           recording and compiling each of their shapes
+    peak_mib               memory of the steps, beside the weights (CUDA; on a CPU see
+                           `pretrain.py --dry_run`)
+    full_ms                a step on sequences of full length, without padding
+    text_ms                a step on batches of the text, as in training
+    ..._ratio              time / time of the first row
+    ..._tokens_per_s       tokens per second, without padding
 
 The rows take turns in one process: each round measures every one of them once. Times are medians
 over the rounds. For a ratio, each time is divided by the time of the first row in the same round;
-the ratio is the median of these quotients. So a busy machine changes a ratio less than a time. The
-first row is `absolute`, or with several units the first of them. Letters as in attention.py.
+the ratio is the median of these quotients. So a busy machine changes a ratio less than a time.
+Letters as in attention.py.
 """
 
 import argparse
-import itertools
+import importlib.util
 import json
+import subprocess
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
-from attention import VARIANTS
+import attention
+from attention import VARIANTS, Dynamic
 from data import prepare_corpus
-from kernels import compile_model
+from kernels import Positions, compile_model
+from lab.report import markdown
 from model import SIZES, BertConfig, BertForMaskedLM
-from pretrain import RECIPES, Trainer, add_device, add_text, train_step
-from support.commands import positive_int, run_command
-from support.devices import choose_device
+from pretrain import (
+    RECIPES,
+    Trainer,
+    add_device,
+    add_dtype,
+    add_text,
+    masked_lm_gradients,
+    train_step,
+)
+from support.commands import UserError, positive_int, run_command
+from support.devices import autocast, choose_device, peak_memory
 from support.files import write_text
 from support.runs import made_by
 from support.tokenizer import PAD, SPECIAL_TOKENS
 
-UNITS = ("eager", "layer")  # what is compiled: nothing, or the layers (kernels.py)
+MODES = ("eager", "recorded", "compiled")
+LIBRARY = "transformers"  # in place of a variant
+
+# A GPU works behind the CPU, which meanwhile prepares the next batches. To see only the GPU's time,
+# or only what the CPU is too slow for, a row does so many steps in its turn before one waits.
+STEPS_PER_TURN = 10
+
+TOKENS = 16_384  # of attention alone, in sequences of N
 
 
 # --- Measuring ------------------------------------------------------------------------------------
+
+
+def seconds_of(function, device):
+    """How long a call takes."""
+    # A GPU works on after a call has returned: wait until it has finished. A CPU does not wait.
+    synchronize = torch.get_device_module(device).synchronize
+    synchronize()
+    started = time.perf_counter()
+    function()
+    synchronize()
+    return time.perf_counter() - started
+
+
+def memory_before(device):
+    """Bytes that are in use: from now on, peak_memory is measured from here.
+
+    On a CPU, peak_memory is that of the whole time so far, and so is this.
+    """
+    if device.type != "cuda":
+        return peak_memory(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
 
 
 def median_ratio(values, others):
@@ -47,7 +105,7 @@ def median_ratio(values, others):
     return round(float(np.median(np.divide(values, others))), 3)
 
 
-# --- Training steps of the variants ---------------------------------------------------------------
+# --- Training steps -------------------------------------------------------------------------------
 
 
 @dataclass
@@ -64,89 +122,214 @@ class FullSequences:
         return torch.randint(len(SPECIAL_TOKENS), self.vocab_size, shape, generator=generator)
 
 
-def start_training(config, settings, full_sequences, device, dtype, unit):
-    """A Trainer after three steps on full sequences, which are not timed: the warm-up."""
-    # its checkpoint is never written
-    trainer = Trainer(BertForMaskedLM(config), settings, Path(), device, dtype)
-    if unit != "eager":
-        compile_model(trainer.model, device)
-    for _ in range(3):
-        train_step(trainer, full_sequences)
-    return trainer
+def new_trainer(size, variant, mode, settings, vocab_size, device, dtype):
+    """The Trainer of a row. Its checkpoint is never written."""
+    if variant == LIBRARY:
+        model = model_of_library(size, settings, vocab_size)
+        if mode == "compiled":
+            model.compile()
+        gradients = gradients_of_library
+        return Trainer(model, settings, Path(), device, dtype, gradients, is_eager=True)
+
+    config = BertConfig.from_size(
+        size, variant, vocab_size, max_length=settings["seq_len"], dropout=settings["dropout"]
+    )
+    model = BertForMaskedLM(config)
+    if mode == "compiled":
+        compile_model(model, device)
+    gradients = masked_lm_gradients
+    return Trainer(model, settings, Path(), device, dtype, gradients, is_eager=mode == "eager")
 
 
-def times_of_steps(trainers, source, rounds, device):
-    """{row: [seconds of each step]}. All train on the same batches, of the steps 0, 1, ..."""
-    # A GPU works on after a call has returned: wait until it has finished. A CPU does not wait.
-    synchronize = torch.get_device_module(device).synchronize
-    for trainer in trainers.values():
-        trainer.step = 0
+def model_of_library(size, settings, vocab_size):
+    """BERT of transformers, in this size, with torch's scaled_dot_product_attention."""
+    import transformers
 
-    # every round has one step of each
+    sizes = SIZES[size]
+    config = transformers.BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=sizes["hidden_size"],
+        num_hidden_layers=sizes["layers"],
+        num_attention_heads=sizes["heads"],
+        intermediate_size=sizes["ffn_size"],
+        max_position_embeddings=settings["seq_len"],
+        hidden_dropout_prob=settings["dropout"],
+        attention_probs_dropout_prob=settings["dropout"],
+        attn_implementation="sdpa",
+    )
+    config.causal = False  # train_step asks
+    return transformers.BertForMaskedLM(config)
+
+
+def gradients_of_library(trainer, masked_ids, labels):
+    """In place of masked_lm_gradients: with the loss that the library computes."""
+    attention_mask = (masked_ids != PAD).long()
+    with autocast(trainer.device, trainer.dtype):
+        loss = trainer.model(masked_ids, attention_mask=attention_mask, labels=labels).loss
+    loss.backward()
+    return loss.detach()
+
+
+def do_steps(trainer, source, steps):
+    """The training steps with these numbers."""
+    for step in steps:
+        trainer.step = step
+        train_step(trainer, source)
+    trainer.losses.clear()
+    trainer.norms.clear()
+
+
+def first_time(name, trainers, source, steps, device):
+    """Do all steps once with each Trainer, so that all shapes are recorded and compiled.
+
+    Returns {row: (seconds, peak in MiB)}.
+    """
+    first = {}
+    pool = None
+    for row, trainer in trainers.items():
+        # The recordings of all rows share their memory, as those of one Trainer do: one of them
+        # runs at a time.
+        trainer.recorded.pool = trainer.recorded.pool or pool
+        before = memory_before(device)
+        seconds = seconds_of(partial(do_steps, trainer, source, steps), device)
+        first[row] = seconds, (peak_memory(device) - before) / 2**20
+        pool = trainer.recorded.pool
+        print(f"{', '.join(row)}, {name} batches: the first time took {seconds:.1f} s", flush=True)
+    return first
+
+
+def add_measures(found, name, trainers, source, rounds, device):
+    """Measure the steps on the batches of a source, called "full" or "text".
+
+    found: {row: its values}, to which these are added. trainers: {row: Trainer}, a part of them.
+    """
+    # the steps of each round, and the tokens of their batches
+    settings = next(iter(trainers.values())).settings
+    size = STEPS_PER_TURN if device.type == "cuda" else 1
+    turns = [range(i * size, (i + 1) * size) for i in range(rounds)]
+    tokens = []
+    for steps in turns:
+        batches = [source.batch(0, step, settings["batch_size"]) for step in steps]
+        tokens.append(sum(int((batch != PAD).sum()) for batch in batches))
+
+    # the first time through, then every round has a turn of each
+    first = first_time(name, trainers, source, range(rounds * size), device)
     times = {row: [] for row in trainers}
-    for _ in range(rounds):
+    for steps in turns:
         for row, trainer in trainers.items():
-            synchronize()
-            started = time.perf_counter()
-            train_step(trainer, source)
-            synchronize()
-            times[row].append(time.perf_counter() - started)
-    return times
+            times[row].append(seconds_of(partial(do_steps, trainer, source, steps), device))
+
+    first_row = next(iter(trainers))
+    for row in trainers:
+        seconds, peak_mib = first[row]
+        found[row]["first_s"] += round(max(0.0, seconds - sum(times[row])), 1)
+        if device.type == "cuda":
+            found[row]["peak_mib"] = max(found[row].get("peak_mib", 0), round(peak_mib))
+        found[row] |= {
+            f"{name}_ms": round(1000 * float(np.median(times[row])) / size, 2),
+            f"{name}_ratio": median_ratio(times[row], times[first_row]),
+            f"{name}_tokens_per_s": round(median_ratio(tokens, times[row])),
+        }
 
 
 def step_rows(args, device, dtype):
-    """Yield the rows of the table."""
+    """The rows of the table of training steps."""
     # what they train on, as in pretrain.py
     recipe = RECIPES[args.size]
     settings = {**asdict(recipe), "batch_size": args.batch_size, "seed": 0}
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len, args.vocab_size)
-    full_sequences = FullSequences(corpus.vocab_size, recipe.seq_len)
+    vocab_size = corpus.vocab_size
 
-    # what is compared
-    variants = args.variant
-    if len(args.unit) == 1:
-        variants = dict.fromkeys(["absolute", *variants])
-    rows = list(itertools.product(variants, args.unit))
-
-    # the first steps of each row
     trainers = {}
-    first_seconds = {}
-    for row in rows:
-        variant, unit = row
-        config = BertConfig.from_size(
-            args.size,
-            variant,
-            corpus.vocab_size,
-            max_length=recipe.seq_len,
-            dropout=recipe.dropout,
-        )
-        started = time.perf_counter()
-        trainers[row] = start_training(config, settings, full_sequences, device, dtype, unit)
-        first_seconds[row] = time.perf_counter() - started
+    found = {}
+    for variant in args.variant:
+        for mode in args.mode:
+            if (variant, mode) == (LIBRARY, "recorded"):
+                continue
+            trainer = new_trainer(args.size, variant, mode, settings, vocab_size, device, dtype)
+            trainers[variant, mode] = trainer
+            found[variant, mode] = {"variant": variant, "mode": mode, "first_s": 0.0}
 
-    # The first batches of the corpus are a warm-up: they have widths that have not occurred before.
-    times_of_steps(trainers, corpus, 2, device)
-    corpus_times = times_of_steps(trainers, corpus, args.rounds, device)
-    full_times = times_of_steps(trainers, full_sequences, args.rounds, device)
+    if "full" in args.batches:
+        source = FullSequences(vocab_size, recipe.seq_len)
+        add_measures(found, "full", trainers, source, args.rounds, device)
+    if "text" in args.batches:
+        # The library's model is compiled as a whole: that takes too long for each shape of a text.
+        trainers.pop((LIBRARY, "compiled"), None)
+        add_measures(found, "text", trainers, corpus, args.rounds, device)
+    return list(found.values())
 
-    # the real tokens of the same batches of the corpus
-    steps = range(args.rounds)
-    tokens = [(corpus.batch(0, step, args.batch_size) != PAD).sum() for step in steps]
 
-    for row in rows:
-        variant, unit = row
-        yield {
-            "variant": variant,
-            "unit": unit,
-            "first_steps_s": round(first_seconds[row], 1),
-            "full_ms": round(1000 * float(np.median(full_times[row])), 2),
-            "full_ratio": median_ratio(full_times[row], full_times[rows[0]]),
-            "corpus_tokens_per_second": median_ratio(tokens, corpus_times[row]),
-            "corpus_ratio": median_ratio(corpus_times[row], corpus_times[rows[0]]),
-        }
+# --- Attention alone ------------------------------------------------------------------------------
+
+
+def attention_step(term, q, k, v, mask):
+    """Attention with the bias of a term, and its gradients."""
+    with autocast(q.device, q.dtype):
+        z = attention.attention(q, k, v, mask, Positions(term.query_bias(q)))
+    torch.autograd.grad(z, [q, k, v, *term.parameters()], torch.ones_like(z))
+
+
+def length_rows(args, device, dtype):
+    """The rows of the table of attention: forward and backward, with the bias of `dynamic`.
+
+    On CUDA, sequences of more than attention.LONG tokens take FlexAttention. Here both ways are
+    measured at each length.
+    """
+    config = BertConfig.from_size(args.size, "dynamic")
+    term = Dynamic(config).to(device)
+    d = config.hidden_size // config.heads
+    before = memory_before(device)
+    rows = []
+    for N in sorted(args.lengths):
+        # random queries, keys and values, without padding
+        B = max(1, TOKENS // N)
+        options = {"device": device, "dtype": dtype, "requires_grad": True}
+        q, k, v = (torch.randn(B, config.heads, N, d, **options) for _ in range(3))
+        mask = torch.ones(B, N, dtype=torch.bool, device=device)
+
+        # sequences are long above so many tokens
+        ways = {"plain": N}
+        if device.type == "cuda":
+            ways["FlexAttention"] = 0
+        step = partial(attention_step, term, q, k, v, mask)
+        of_plain = None
+        for way, longest in ways.items():
+            with patch.object(attention, "LONG", longest):
+                first = seconds_of(step, device)
+                if device.type == "cuda":
+                    before = memory_before(device)
+                times = [seconds_of(step, device) for _ in range(args.rounds)]
+            of_plain = of_plain or times
+            rows.append(
+                {
+                    "attention": way,
+                    "N": N,
+                    "B": B,
+                    "first_s": round(max(0.0, first - float(np.median(times))), 1),
+                    "peak_mib": round((peak_memory(device) - before) / 2**20),
+                    "ms": round(1000 * float(np.median(times)), 2),
+                    "ratio": median_ratio(times, of_plain),
+                }
+            )
+    return rows
 
 
 # --- The command line -----------------------------------------------------------------------------
+
+
+def print_table(rows):
+    """A column for each value of the rows; a row may lack some."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[str(row.get(name, "")) for name in names] for row in rows]
+    print("", *markdown([names, *cells]), sep="\n")
+
+
+def driver():
+    """The version of NVIDIA's driver; None if there is none."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    with suppress(OSError):
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
 
 
 def parse_arguments(arguments):
@@ -154,27 +337,55 @@ def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description="What a training step costs.")
     add = parser.add_argument
     add("--size", choices=SIZES, default="tiny", help="(default: tiny)")
-    add("--variant", nargs="+", choices=VARIANTS, metavar="VARIANT", default=list(VARIANTS))
-    add("--unit", nargs="+", choices=UNITS, default=["eager"], help="(default: eager)")
-    add("--batch_size", type=positive_int, default=16, help="pairs of sentences (default: 16)")
+    add(
+        "--variant",
+        nargs="+",
+        choices=[*VARIANTS, "all", LIBRARY],
+        metavar="VARIANT",
+        help=f"also: all, {LIBRARY} (default: absolute, composite and, if installed, {LIBRARY})",
+    )
+    add("--mode", nargs="+", choices=MODES, help="(default: all that this machine has)")
+    add("--batches", nargs="+", choices=("full", "text"), default=["full", "text"])
+    add("--batch_size", type=positive_int, help="(default: as in training; on a CPU 16)")
+    add("--lengths", nargs="+", type=positive_int, metavar="N", help="attention alone, N tokens")
     add_text(add)
     add_device(add)
-    add("--dtype", choices=("fp32", "bf16"), default="fp32", help="(default: fp32)")
+    add_dtype(add)
     add("--rounds", type=positive_int, default=8, help="(default: 8)")
-    add("--out", type=Path, help="also write the numbers to this JSON file")
+    add("--out", type=Path, help="also write the rows to this JSON file")
     return parser.parse_args(arguments)
+
+
+def fill_in(args, device):
+    """What the command line does not say, by the machine. UserError if it lacks what is asked."""
+    is_cuda = device.type == "cuda"
+    has_library = importlib.util.find_spec(LIBRARY) is not None
+
+    if args.variant is None:
+        args.variant = ["absolute", "composite", *([LIBRARY] if has_library else [])]
+    if "all" in args.variant:
+        args.variant = list(VARIANTS)
+    if LIBRARY in args.variant and not has_library:
+        raise UserError(f"{LIBRARY} is not installed: pip install {LIBRARY}")
+
+    if args.mode is None:
+        args.mode = list(MODES) if is_cuda else ["eager", "compiled"]
+    if "recorded" in args.mode and not is_cuda:
+        raise UserError("--mode recorded: steps are recorded on CUDA alone")
+    if args.batch_size is None:
+        args.batch_size = RECIPES[args.size].batch_size if is_cuda else 16
 
 
 def main(arguments=None):
     """Run the benchmark."""
     args = parse_arguments(arguments)
     device, dtype = choose_device(args.device, args.dtype)
-    rows = []
-    for row in step_rows(args, device, dtype):
-        print(row)
-        rows.append(row)
+    fill_in(args, device)
+    rows = length_rows(args, device, dtype) if args.lengths else step_rows(args, device, dtype)
+    print_table(rows)
     if args.out is not None:
-        record = {**made_by(device), "settings": vars(args), "rows": rows}
+        settings = {**vars(args), "dtype": str(dtype)}
+        record = {**made_by(device), "driver": driver(), "settings": settings, "rows": rows}
         write_text(args.out, json.dumps(record, indent=2, default=str) + "\n")
 
 

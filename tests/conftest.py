@@ -37,6 +37,7 @@ sys.path.insert(0, str(ROOT))
 def pytest_configure(config):
     """`python -m pytest -m compiled` runs the tests that compile every variant; others do not."""
     config.addinivalue_line("markers", "compiled: compiles every variant (slow)")
+    config.addinivalue_line("markers", "cuda: needs an NVIDIA GPU")
     config.option.markexpr = config.option.markexpr or "not compiled"
 
 

@@ -342,28 +342,10 @@ def gpu_steps():
     """Means of the time of a step, measured twice; of the GPU's time in it; and its operations."""
     rows = []
     for x in json_of("bench-gpu")["steps"]["rows"]:
-        rows.append(
-            [
-                x["variant"] + (", compiled" if x["unit"] == "layer" else ""),
-                f"{np.mean(x['ms']):.1f} ms",
-                f"{x['gpu_ms']:.1f} ms",
-                f"{x['operations']:,}",
-                f"{np.mean(x['english_ms']):.1f} ms",
-                f"{x['english_gpu_ms']:.1f} ms",
-            ]
-        )
-    return rows
-
-
-def units():
-    rows = []
-    for name in ("tiny-bf16", "tiny-fp32", "small-bf16"):
-        row = [name.replace("-", ", ")]
-        _, *compiled = json_of(f"bench-units-{name}")["rows"]  # the first is eager
-        for x in compiled:
-            row += [f"{x['full_ratio']:.2f}", f"{x['corpus_ratio']:.2f}"]
-            row.append(f"{x['first_steps_s']:.0f} s")
-        rows.append(row)
+        if x["unit"] == "eager":
+            row = [x["variant"], f"{np.mean(x['ms']):.1f} ms", f"{x['gpu_ms']:.1f} ms"]
+            row += [f"{x['operations']:,}", f"{np.mean(x['english_ms']):.1f} ms"]
+            rows.append([*row, f"{x['english_gpu_ms']:.1f} ms"])
     return rows
 
 
@@ -386,7 +368,6 @@ TABLES = {
     "against-others": against_others,
     "steps": steps,
     "gpu-steps": gpu_steps,
-    "units": units,
 }
 
 

@@ -1,23 +1,32 @@
-"""torch.compile of the layers equals the eager path, with this machine's own compiler.
+"""torch.compile of the layers and of the loss equals the eager path, by this machine's compiler.
 
 One variant is compiled in every test run. `python -m pytest -m compiled` compiles all of them, for
 several lengths, which takes about an hour.
 """
 
+import numpy as np
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
+import glue
 import kernels
+import pretrain
 from helpers import assert_near, every_variant, random_tokens, small_model
+from model import BertForClassification
+from support.tokenizer import IGNORED
+
+CPU = torch.device("cpu")
 
 
-def logits_and_gradients(model, ids, mask):
-    """{"logits": ..., and by name the gradient of each parameter}, each divided by its largest."""
+def loss_and_gradients(model, ids, mask):
+    """{"loss": ..., and by name the gradients}; every second token is predicted."""
     model.zero_grad()
-    logits = model(ids, mask)
-    loss = torch.nn.functional.cross_entropy(logits[mask], ids[mask])
+    is_predicted = mask & (torch.arange(ids.shape[1]) % 2 == 0)  # (B, N)
+    labels = ids.masked_fill(~is_predicted, IGNORED)
+    loss = model(ids, mask, labels=labels, M=ids.numel(), count=is_predicted.sum())
     loss.backward()
-    found = {"logits": logits.detach()}
+    found = {"loss": loss.detach()}
     found |= {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {name: x.clone() for name, x in found.items()}
 
@@ -25,23 +34,50 @@ def logits_and_gradients(model, ids, mask):
 def assert_compiled_equals_eager(variant, lengths=(40, 70, 16), causal=False):
     """Within 1e-5 of the largest number of each tensor, in float32, with padding.
 
-    One compiled model for all lengths, as in training: each has code of its own.
+    One compiled model for all lengths, as in training: each has code of its own. Returns it.
     """
     model = small_model(variant, max_length=max(lengths), causal=causal).float()
     batches = []
     for N in lengths:
         mask = torch.arange(N)[None, :] < torch.tensor([[N], [N - 5]])
         batches.append((random_tokens(2, N), mask))
-    eager = [logits_and_gradients(model, *batch) for batch in batches]
-    kernels.compile_model(model, torch.device("cpu"))
+    eager = [loss_and_gradients(model, *batch) for batch in batches]
+    kernels.compile_model(model, CPU)
+    before = graphs_compiled()
     for batch, expected in zip(batches, eager, strict=True):
-        compiled = logits_and_gradients(model, *batch)
+        compiled = loss_and_gradients(model, *batch)
         for name, x in expected.items():
             assert_near(compiled[name], x, 1e-5 * max(x.abs().max().item(), 1e-2), name)
+    assert graphs_compiled() >= before + 2 * len(lengths)  # a layer and the loss
+    return model
 
 
-def test_compiled_layers_equal_eager_ones():
-    assert_compiled_equals_eager("composite-key", lengths=(24,))
+def graphs_compiled():
+    return counters["stats"]["unique_graphs"]
+
+
+class OtherLengths:
+    """Batches of shapes that did not occur in training, for the evaluations of both programs."""
+
+    pairs = [None] * 3
+    lengths = np.array([8, 9, 10])
+
+    def held_out_batches(self, batch_size, causal):
+        ids = random_tokens(3, 10)
+        yield ids, ids
+
+    def sequences(self, indices):
+        return random_tokens(len(indices), 11).numpy()
+
+
+def test_compiled_layers_and_loss_equal_eager_ones_and_evaluations_compile_nothing():
+    model = assert_compiled_equals_eager("composite-key", lengths=(24,))
+    classifier = BertForClassification(model.config, 2)
+    kernels.compile_model(classifier, CPU)
+    before = graphs_compiled()
+    pretrain.evaluate(model, OtherLengths(), 3, CPU, torch.float32)
+    glue.predict(classifier, OtherLengths(), CPU, torch.float32)
+    assert graphs_compiled() == before
 
 
 @pytest.mark.compiled
@@ -58,7 +94,7 @@ def test_without_a_compiler_a_model_stays_eager_and_one_line_says_so(monkeypatch
     monkeypatch.setattr(torch, "compile", no_compiler)
     kernels.can_compile.cache_clear()
     model = small_model("composite")
-    kernels.compile_model(model, torch.device("cpu"))
+    kernels.compile_model(model, CPU)
     kernels.can_compile.cache_clear()
     assert capsys.readouterr().out == "nothing is compiled: no C++ compiler\n"
     assert model.bert.layers[0]._compiled_call_impl is None

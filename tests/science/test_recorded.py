@@ -6,79 +6,19 @@ pretended_graphs.py explains how. tests/test_cuda.py does the same on a GPU.
 import pytest
 import torch
 
-import glue
-import pretrain
 from attention import VARIANTS
-from lab import seq2seq
-from model import BertForClassification, BertForMaskedLM
-from model_helpers import WORDS, small_config
+from model_helpers import small_config
 from pretended_graphs import pretended_graphs
-from support.tokenizer import CLS, PAD, SEP
+from recorded_programs import SETTINGS, Reading, pre_training_step, train, trainer_of
 
-CPU = torch.device("cpu")
 STEPS = 6
-SETTINGS = {"seed": 3, "steps": 8, "warmup_steps": 3, "lr": 0.01, "weight_decay": 0.1}
-SETTINGS |= {"batch_size": 4, "smoothing": 0.1}
-
-
-class Sentences:
-    """Batches of two shapes, in turn, with padding; each step has other tokens."""
-
-    vocab_size = len(WORDS)
-
-    def batch(self, seed, step, batch_size):
-        numbers = torch.Generator().manual_seed(step)
-        shape = ((4, 12), (2, 20))[step % 2]
-        ids = torch.randint(5, len(WORDS), shape, generator=numbers)
-        ids[:, 0] = CLS
-        ids[:, -1] = SEP
-        ids[0, -3:] = PAD
-        return ids
-
-
-def pre_training_step(trainer):
-    pretrain.train_step(trainer, Sentences())
-
-
-def fine_tuning_step(trainer):
-    ids = Sentences().batch(0, trainer.step, 4)
-    trainer.advance((ids, ids[:, 1] % 3), tokens=1)
-
-
-def translation_step(trainer):
-    ids = Sentences().batch(0, trainer.step, 4)
-    trainer.advance((ids, ids.flip(0)), tokens=1)
-
-
-# what is trained: a model, its gradients, and a step
-PROGRAMS = {
-    "pretrain.py": (BertForMaskedLM, pretrain.masked_lm_gradients, pre_training_step),
-    "glue.py": (
-        lambda config: BertForClassification(config, 3),
-        glue.task_gradients,
-        fine_tuning_step,
-    ),
-    "seq2seq.py": (seq2seq.Seq2Seq, seq2seq.translation_gradients, translation_step),
-}
-
-
-def trainer_of(program, config):
-    """A Trainer with dropout and AdamW's rate in a tensor, as on CUDA."""
-    torch.manual_seed(1)
-    kind, gradients, _ = PROGRAMS[program]
-    model = kind(config)
-    trainer = pretrain.Trainer(model, SETTINGS, "not-written", CPU, torch.float32, gradients)
-    for group in trainer.optimizer.param_groups:
-        group["lr"] = torch.zeros(())
-    return trainer
 
 
 def trained(program, config, records):
     """(losses, norms, weights) after STEPS steps, and the Trainer."""
     trainer = trainer_of(program, config)
     trainer.recorded.records = records
-    for _ in range(STEPS):
-        PROGRAMS[program][2](trainer)
+    train(trainer, program, STEPS)
     weights = [x.detach() for x in trainer.model.parameters()]
     return [*trainer.losses, *trainer.norms, *weights], trainer
 
@@ -119,8 +59,7 @@ def test_a_run_that_is_stopped_and_recorded_again_goes_on_as_one_that_was_not(tm
         stopped = trainer_of("pretrain.py", config)
         stopped.recorded.records = True
         stopped.path = tmp_path / "state.pt"
-        for _ in range(3):
-            pre_training_step(stopped)
+        train(stopped, "pretrain.py", 3)
         stopped.save()
         state = torch.load(stopped.path)
         assert [type(group["lr"]) for group in state["optimizer"]["param_groups"]] == [float] * 2
@@ -132,8 +71,7 @@ def test_a_run_that_is_stopped_and_recorded_again_goes_on_as_one_that_was_not(tm
         resumed.recorded.records = True
         resumed.path = stopped.path
         resumed.resume()
-        while resumed.step < STEPS:
-            pre_training_step(resumed)
+        train(resumed, "pretrain.py", STEPS)
     weights = [x.detach() for x in resumed.model.parameters()]
     for one, other in zip(weights, expected[2 * STEPS :], strict=True):
         assert torch.equal(one, other)
@@ -144,11 +82,6 @@ def test_a_mixer_that_reads_a_number_is_trained_without_recording_and_a_line_say
 ):
     """It is noticed before the recording: the trials do not change what is trained."""
     config = small_config(dropout=0.1)
-
-    class Reading(torch.nn.GELU):
-        def forward(self, x):
-            return super().forward(x) if x.sum() > 0 else -super().forward(-x)
-
     with pretended_graphs(), monkeypatch.context() as patch:
         patch.setattr("model.nn.GELU", Reading)
         expected, _ = trained("pretrain.py", config, records=False)

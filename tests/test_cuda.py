@@ -1,0 +1,245 @@
+"""What only a GPU can show; without CUDA all of it is skipped: `python -m pytest -m cuda`.
+
+On a CPU, tests/science shows the same with an emulation: test_recorded.py, test_kernels.py (long
+sequences) and test_compiled.py. A GPU adds up in another order each time, so equal means: equal up
+to rounding.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+import attention
+import kernels
+import pretrain
+import recorded_programs
+from attention import VARIANTS
+from kernels import Positions
+from model_helpers import small_config
+from recorded_programs import CPU, PROGRAMS, Reading, Sentences, train, trainer_of
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"),
+]
+
+DEVICE = torch.device("cuda")
+STEPS = 50
+SETTINGS = {"steps": STEPS, "lr": 1e-3}
+EVERY_VARIANT = [(name, False) for name in VARIANTS]
+EVERY_VARIANT += [("composite-key", True), ("dynamicconv-hybrid", True)]
+
+
+@pytest.fixture(autouse=True)
+def full_precision(monkeypatch):
+    """As choose_device does: convolutions in float32, not in TF32."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def trained(program, config, steps=STEPS, records=True, compiles=False, dtype=torch.float32):
+    """(losses, Trainer) after so many steps."""
+    trainer = trainer_of(program, config, DEVICE, dtype, **SETTINGS)
+    trainer.recorded.records = records
+    if compiles:
+        kernels.compile_model(trainer.model, DEVICE)
+    train(trainer, program, steps)
+    return torch.stack(trainer.losses).cpu(), trainer
+
+
+def assert_recorded(trainer):
+    assert trainer.recorded.records and len(trainer.recorded.recordings) == 2  # the shapes
+
+
+def assert_near(losses, expected, tolerance=2e-4):
+    """The first 20 losses; later ones may differ by a hundred times as much.
+
+    Small differences grow from step to step. With another dropout, or without clipping, the first
+    losses would already differ by more.
+    """
+    assert expected.isfinite().all()
+    difference = (losses - expected).abs()
+    assert difference[:20].max() <= tolerance
+    assert difference.max() <= 100 * tolerance
+
+
+# --- Steps that are recorded ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("variant", ["composite-key", "convbert", "dynamicconv-hybrid"])
+def test_recorded_steps_equal_called_ones(variant, program):
+    config = small_config(variant, dropout=0.1)
+    expected, _ = trained(program, config, records=False)
+    losses, trainer = trained(program, config)
+    assert_recorded(trainer)
+    assert_near(losses, expected)
+
+
+@pytest.mark.parametrize("variant, causal", EVERY_VARIANT)
+def test_the_steps_of_every_variant_are_recorded(variant, causal):
+    config = small_config(variant, dropout=0.1, causal=causal)
+    expected, _ = trained("pretrain.py", config, steps=4, records=False)
+    losses, trainer = trained("pretrain.py", config, steps=4)
+    assert_recorded(trainer)
+    assert_near(losses, expected)
+
+
+def test_recorded_steps_equal_called_ones_in_bf16():
+    config = small_config(dropout=0.1)
+    expected, _ = trained("pretrain.py", config, records=False, dtype=torch.bfloat16)
+    losses, trainer = trained("pretrain.py", config, dtype=torch.bfloat16)
+    assert_recorded(trainer)
+    assert_near(losses, expected, 5e-3)
+
+
+def test_dropout_differs_from_step_to_step_and_follows_from_the_seed():
+    """With a learning rate of 0 and one batch, nothing but dropout changes the loss."""
+
+    def losses(seed, records=True):
+        config = small_config(dropout=0.5)
+        trainer = trainer_of("glue.py", config, DEVICE, lr=0.0, seed=seed)
+        trainer.recorded.records = records
+        ids = Sentences().batch(0, 0, 4).to(DEVICE)
+        for _ in range(6):
+            trainer.advance((ids, ids[:, 1] % 3), tokens=1)
+        return torch.stack(trainer.losses).cpu()
+
+    expected = losses(seed=3, records=False)
+    assert expected.diff().abs().min() > 1e-6
+    assert (losses(seed=3) - expected).abs().max() < 1e-5
+    assert (losses(seed=3) - expected).abs().max() < 1e-5  # and again
+    assert (losses(seed=4) - expected).abs().max() > 1e-4
+
+
+def stop_and_continue(program, config, path, devices):
+    """The losses of 12 steps, with a stop after 6 of them, and another device after the stop."""
+    losses = []
+    for device, steps in zip(devices, (6, 12), strict=True):
+        trainer = trainer_of(program, config, device, **SETTINGS)
+        trainer.path = path
+        trainer.resume()
+        train(trainer, program, steps)
+        trainer.save()
+        losses += [loss.cpu() for loss in trainer.losses]
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_run_that_is_stopped_goes_on_as_one_that_was_not(program, tmp_path):
+    config = small_config(dropout=0.1)
+    expected, _ = trained(program, config, steps=12)
+    losses = stop_and_continue(program, config, tmp_path / "state.pt", (DEVICE, DEVICE))
+    assert_near(losses, expected)
+
+
+@pytest.mark.parametrize("devices", [(DEVICE, CPU), (CPU, DEVICE)])
+def test_a_checkpoint_is_continued_on_another_device(devices, tmp_path):
+    """Without dropout and masks, which each kind of device draws by itself."""
+    config = small_config(dropout=0.0)
+    expected = stop_and_continue("glue.py", config, tmp_path / "expected.pt", (CPU, CPU))
+    losses = stop_and_continue("glue.py", config, tmp_path / "state.pt", devices)
+    assert_near(losses, expected)
+
+
+def test_a_mixer_that_reads_a_number_is_trained_without_recording(monkeypatch, capsys):
+    """One line names the file and the line of it."""
+    monkeypatch.setattr("model.nn.GELU", Reading)
+    config = small_config(dropout=0.1)
+    expected, _ = trained("pretrain.py", config, steps=12, records=False)
+    losses, trainer = trained("pretrain.py", config, steps=12)
+    assert not trainer.recorded.records
+    assert_near(losses, expected)
+
+    [line] = capsys.readouterr().out.splitlines()
+    number = Reading.forward.__code__.co_firstlineno + 1
+    place = f"{Path(recorded_programs.__file__).name}, line {number}, reads a number: return"
+    assert line.startswith("steps are not recorded") and place in line
+
+
+# --- Steps that are compiled ----------------------------------------------------------------------
+
+
+def test_compiled_steps_equal_called_ones_recorded_or_not():
+    """And the evaluation of a compiled model, whose shape is another one, compiles nothing."""
+    config = small_config("composite", dropout=0.0)
+    expected, eager = trained("pretrain.py", config, steps=20, records=False)
+    called, _ = trained("pretrain.py", config, steps=20, records=False, compiles=True)
+    recorded, trainer = trained("pretrain.py", config, steps=20, compiles=True)
+    assert_recorded(trainer)
+    assert_near(called, expected)
+    assert_near(recorded, expected)
+
+    compiled = counters["stats"]["unique_graphs"]
+    assert compiled > 0
+    found = pretrain.evaluate(trainer.model, Sentences(), 3, DEVICE, torch.float32)
+    assert counters["stats"]["unique_graphs"] == compiled
+    expected = pretrain.evaluate(eager.model, Sentences(), 3, DEVICE, torch.float32)
+    assert found[0] == pytest.approx(expected[0], abs=1e-3)
+
+
+# --- Long sequences -------------------------------------------------------------------------------
+
+B, H, N, K, d = 2, 2, 1_100, 17, 32
+SHAPES = {"of each": (B, H, N, K), "of all sequences": (H, N, K), "of all queries": (H, 1, K)}
+
+# the biases of queries and of keys, what is beyond the window, causal, dtype
+LONG = [
+    ("of each", None, "clip", False, torch.float32),
+    (None, "of each", "clip", True, torch.float32),
+    ("of all sequences", "of all queries", "zero", False, torch.float32),
+    ("of all queries", "of all sequences", "clip", True, torch.float32),
+    ("of each", "of all queries", "clip", False, torch.bfloat16),
+    ("of all queries", None, "zero", True, torch.bfloat16),
+]
+
+
+def z_and_gradients(inputs, mask, beyond, causal):
+    """z of attention, and the gradients of q, k, v and of the biases, by name, in float32."""
+    biases = (inputs.get("query_bias"), inputs.get("key_bias"))
+    positions = Positions(*biases, None, beyond)
+    q, k, v = (inputs[name] for name in "qkv")
+    z = attention.attention(q, k, v, mask, positions, causal=causal)
+    numbers = torch.Generator().manual_seed(1)
+    upstream = torch.randn(z.shape, generator=numbers).bfloat16().to(z)
+    gradients = torch.autograd.grad(z, list(inputs.values()), upstream)
+    found = {"z": z.detach(), **dict(zip(inputs, gradients, strict=True))}
+    return {name: x.float() for name, x in found.items()}
+
+
+@pytest.mark.parametrize("of_queries, of_keys, beyond, causal, dtype", LONG)
+def test_flex_attention_equals_attention(monkeypatch, of_queries, of_keys, beyond, causal, dtype):
+    """Forward and gradients, with padding; bf16 is compared with float32 of the same numbers."""
+    shapes = {name: (B, H, N, d) for name in "qkv"}
+    biases = {"query_bias": of_queries, "key_bias": of_keys}
+    shapes |= {name: SHAPES[bias] for name, bias in biases.items() if bias is not None}
+    numbers = torch.Generator().manual_seed(0)
+    inputs = {}
+    for name, shape in shapes.items():
+        x = torch.randn(shape, generator=numbers).to(DEVICE, dtype)
+        inputs[name] = x.requires_grad_()
+    mask = torch.ones(B, N, dtype=torch.bool, device=DEVICE)
+    mask[1, N // 2 :] = False
+
+    # by FlexAttention, as every sequence of so many tokens
+    calls = []
+
+    def flex(*arguments):
+        calls.append(arguments)
+        return kernels.banded_flex(*arguments)
+
+    monkeypatch.setattr(attention, "banded_flex", flex)
+    found = z_and_gradients(inputs, mask, beyond, causal)
+    assert len(calls) == 1
+
+    # and with all scores in memory
+    monkeypatch.setattr(attention, "LONG", N)
+    exact = {name: x.detach().float().requires_grad_() for name, x in inputs.items()}
+    expected = z_and_gradients(exact, mask, beyond, causal)
+    assert len(calls) == 1
+
+    tolerance = 1e-3 if dtype == torch.float32 else 2e-2
+    for name, x in expected.items():
+        error = (found[name] - x).norm() / x.norm()
+        assert error <= tolerance, (name, error)

@@ -45,7 +45,6 @@ import attention
 from attention import VARIANTS, Dynamic
 from data import prepare_corpus
 from kernels import Positions, compile_model
-from lab.report import markdown
 from model import SIZES, BertConfig, BertForMaskedLM
 from pretrain import (
     RECIPES,
@@ -60,6 +59,7 @@ from support.commands import UserError, positive_int, run_command
 from support.devices import autocast, choose_device, peak_memory
 from support.files import write_text
 from support.runs import made_by
+from support.tables import print_table
 from support.tokenizer import PAD, SPECIAL_TOKENS
 
 MODES = ("eager", "recorded", "compiled")
@@ -318,11 +318,10 @@ def length_rows(args, device, dtype):
 # --- The command line -----------------------------------------------------------------------------
 
 
-def print_table(rows):
-    """A column for each value of the rows; a row may lack some."""
+def cells_of(rows):
+    """The header and the cells of a table with a column for each value; a row may lack some."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[str(row.get(name, "")) for name in names] for row in rows]
-    print("", *markdown([names, *cells]), sep="\n")
+    return [names, *[[str(row.get(name, "")) for name in names] for row in rows]]
 
 
 def driver():
@@ -382,7 +381,7 @@ def main(arguments=None):
     device, dtype = choose_device(args.device, args.dtype)
     fill_in(args, device)
     rows = length_rows(args, device, dtype) if args.lengths else step_rows(args, device, dtype)
-    print_table(rows)
+    print_table(cells_of(rows))
     if args.out is not None:
         settings = {**vars(args), "dtype": str(dtype)}
         record = {**made_by(device), "driver": driver(), "settings": settings, "rows": rows}

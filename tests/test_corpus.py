@@ -220,13 +220,14 @@ def test_hidden_files_are_skipped_links_followed_and_a_folder_may_be_called_x_tx
         write(folder / name, "One.")
     write(tmp_path / "other/c.txt", "Two.")
     (folder / "link").symlink_to(tmp_path / "other", target_is_directory=True)
+    (folder / "x.txt/back").symlink_to(folder, target_is_directory=True)  # is read once
     found = [path.relative_to(folder).as_posix() for path in find_text_files(str(folder))]
     assert found == ["b.txt", "b.txt.gz", "link/c.txt", "x.txt/a.txt"]
     assert "b.txt and a packed file of the same name are both read" in capsys.readouterr().out
 
 
 def test_in_a_folder_what_is_no_text_is_left_out_and_a_line_says_so(tmp_path, capsys):
-    for name in ("a.jsonl", "b.txt.bz2", "c.csv", "d.csv.gz", "e.json", "f.tar.xz"):
+    for name in ("a.jsonl", "b.txt.bz2", "c.csv", "d.csv.gz", "e.json", "f.md.gz"):
         write(tmp_path / "t" / name, "One.")
     found = [path.name for path in find_text_files(str(tmp_path / "t"))]
     assert found == ["a.jsonl", "b.txt.bz2"]

@@ -239,7 +239,7 @@ def test_no_python_loop_over_the_positions(name):
 @pytest.mark.parametrize("causal", [False, True])
 def test_flex_attention_equals_attention(monkeypatch, causal, beyond):
     """Whatever the shapes of the biases are, with padding. (Gradients: test_cuda.py, on a GPU.)"""
-    monkeypatch.setattr(kernels, "flex_attention", lambda device: flex_attention)
+    monkeypatch.setattr(kernels, "compiled_flex", lambda device: flex_attention)
     inputs = {name: x.detach() for name, x in attention_inputs(20, 5, d=16).items()}
     inputs["value_table"] = None
     bias = inputs["query_bias"]
@@ -249,3 +249,19 @@ def test_flex_attention_equals_attention(monkeypatch, causal, beyond):
             inputs |= {"query_bias": of_query, "key_bias": of_key}
             got = attend(**inputs, beyond=beyond, by=kernels.banded_flex, causal=causal)
             assert_near(got, attend(**inputs, beyond=beyond, causal=causal), 1e-12)
+
+
+def test_flex_attention_is_compiled_in_an_evaluation_too(monkeypatch):
+    """Otherwise it has the N x N scores in memory. (An evaluation runs layers eagerly.)"""
+    graphs = []
+
+    def note(graph, example_inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(lambda q, k, v, score_mod: q + k + v, backend=note)
+    monkeypatch.setattr(kernels, "compiled_flex", lambda device: compiled)
+    q = draw(1, 1, 4, 16)
+    with torch.compiler.set_stance("force_eager"):
+        kernels.banded_flex(q, q, q, torch.ones(1, 4, dtype=torch.bool), Positions())
+    assert len(graphs) == 1

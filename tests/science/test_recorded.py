@@ -3,9 +3,12 @@
 pretended_graphs.py explains how. tests/test_cuda.py does the same on a GPU.
 """
 
+from functools import partial
+
 import pytest
 import torch
 
+import pretrain
 from attention import VARIANTS
 from model_helpers import small_config
 from pretended_graphs import pretended_graphs
@@ -45,6 +48,22 @@ def test_recorded_steps_of_pre_training_equal_called_ones(variant, causal):
     assert_recorded_equals_called("pretrain.py", config)
 
 
+def test_recorded_steps_in_parts_equal_called_ones():
+    """--micro_batch: 3 does not divide the 4 sequences."""
+    gradients = partial(pretrain.masked_lm_gradients, micro_batch=3)
+    found = []
+    for records in (False, True):
+        trainer = trainer_of("pretrain.py", small_config(dropout=0.1))
+        trainer.gradients = gradients
+        trainer.recorded.records = records
+        with pretended_graphs():
+            for _ in range(STEPS):
+                pre_training_step(trainer)
+        found.append([x.detach() for x in trainer.model.parameters()])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("program", ["glue.py", "seq2seq.py"])
 @pytest.mark.parametrize("variant", ["composite-key", "convbert", "dynamicconv-hybrid"])
 def test_recorded_steps_of_fine_tuning_and_translation_equal_called_ones(variant, program):
@@ -77,13 +96,31 @@ def test_a_run_that_is_stopped_and_recorded_again_goes_on_as_one_that_was_not(tm
         assert torch.equal(one, other)
 
 
-def test_a_mixer_that_reads_a_number_is_trained_without_recording_and_a_line_says_so(
-    monkeypatch, capsys
+class ReadsInBackward(torch.autograd.Function):
+    """x, whose gradient is looked at."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad if grad.sum() > 0 else 1.0 * grad
+
+
+class ReadingInBackward(torch.nn.GELU):
+    def forward(self, x):
+        return super().forward(ReadsInBackward.apply(x))
+
+
+@pytest.mark.parametrize("kind", [Reading, ReadingInBackward])
+def test_a_layer_that_reads_a_number_is_trained_without_recording_and_a_line_says_so(
+    monkeypatch, capsys, kind
 ):
     """It is noticed before the recording: the trials do not change what is trained."""
     config = small_config(dropout=0.1)
-    with pretended_graphs(), monkeypatch.context() as patch:
-        patch.setattr("model.nn.GELU", Reading)
+    with pretended_graphs(), monkeypatch.context() as changes:
+        changes.setattr("model.nn.GELU", kind)
         expected, _ = trained("pretrain.py", config, records=False)
         found, trainer = trained("pretrain.py", config, records=True)
     assert not trainer.recorded.records

@@ -160,9 +160,10 @@ def test_exactly_none_and_absolute_and_terms_without_a_window_have_no_kernel():
         (dict(terms=("fixed", "fixd")), "unknown term 'fixd'; the terms are: fixed, dynamic, key_"),
         (dict(terms="fixed"), "unknown term 'f'"),
         (dict(convolutional=("values",)), "unknown projection 'values'; they are: query, key, val"),
+        (dict(terms=("rotary", "xl")), "only one of the terms .* may change the content term"),
     ],
 )
-def test_an_unknown_name_in_a_variant_is_refused_in_one_line(fields, message):
+def test_a_variant_that_cannot_be_is_refused_in_one_line(fields, message):
     with pytest.raises(ValueError, match=message) as refused:
         Variant(**fields)
     assert "\n" not in str(refused.value)
@@ -182,8 +183,9 @@ def test_an_unknown_name_in_a_variant_is_refused_in_one_line(fields, message):
             "z_i = sum_j p_ij v_j + depthwise(v)_i",
         ),
         (
-            VARIANTS["shaw"],
-            "a_ij = q_i.k_j/sqrt(d) + q_i.w_r/sqrt(d),  z_i = sum_j p_ij (v_j + s_r)",
+            Variant(terms=("dynamic", "relative_value"), depthwise=True),
+            "a_ij = q_i.k_j/sqrt(d) + q_i.w_r/sqrt(d),  "
+            "z_i = sum_j p_ij (v_j + s_r) + depthwise(v)_i",
         ),
         (
             VARIANTS["dilated-hybrid"],

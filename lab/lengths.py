@@ -60,7 +60,7 @@ from model import load_config, load_run
 from pretrain import add_device, add_text, evaluate
 from support.commands import UserError, number, run_command
 from support.devices import choose_device
-from support.runs import made_by, run_settings, write_records
+from support.runs import made_by, newest_of, run_settings, write_records
 from support.tables import check_comparable, print_table, table_rows
 from support.tokenizer import CLS, IGNORED, SEP
 
@@ -228,7 +228,7 @@ def main(arguments=None):
     check_new(args.out)
     seq_len = max(load_config(folder).max_length for folder in args.runs)
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
-    runs = [{"run": folder, "settings": run_settings(folder)} for folder in args.runs]
+    runs = [{"run": folder, "settings": run_settings(folder)} for folder in newest_of(args.runs)]
     check_comparable(runs)
     for run in runs:
         if run["settings"]["corpus"] != corpus.fingerprint:

@@ -23,10 +23,11 @@ some small differences into ties, and some ties into differences.
 
 The result of a run is one file, RUN/pairs/NAME.json. NAME is toy, blimp or the name of FOLDER:
 
-    model        12 hexadecimal digits of the SHA-256 of the run's model.pt
-    data         the same of the files of FOLDER; null for toy and blimp
     made_by      the machine, the version of torch and the commit of the code
     paradigms    {name: [how many pairs are right, how many it has]}
+
+RUN/pairs/log.jsonl says for which model and pairs, and by which code. Results of others are in
+RUN/pairs-2 and so on.
 
 A paradigm is a set of pairs of one kind; several paradigms test one phenomenon.
 """
@@ -46,13 +47,21 @@ from tqdm import tqdm
 import toy.pairs
 from data import next_tokens
 from lab.report import pairs_measure, rows_of
-from model import load_config, load_run
+from model import BertForMaskedLM, code_of, load_config, load_run
 from pretrain import add_device
 from support.commands import UserError, is_text, run_command
 from support.corpus import read_lines
 from support.devices import choose_device
 from support.files import download, sha256_of, write_text
-from support.runs import made_by, read_log, read_records, run_settings
+from support.runs import (
+    made_by,
+    newest_of,
+    place_for,
+    read_log,
+    read_records,
+    run_settings,
+    say_what_is_special,
+)
 from support.tables import INTERVAL_NOTE, print_table, transposed
 from support.tokenizer import CLS, IGNORED, MASK, SEP, UNK
 
@@ -262,27 +271,24 @@ def score_run(folder, paradigms, device):
 def result_of(folder, name, digest, paradigms, device):
     """The result of a run as a record, of which lab/report.py makes tables.
 
-    A run that was not scored before is scored. name, digest, paradigms: what read_data returns.
+    A run that was not scored before is scored; other code scores it in RUN/pairs-2 (place_for).
+    name, digest, paradigms: what read_data returns.
     """
-    path = Path(folder, "pairs", f"{name}.json")
-    model = sha256_of(Path(folder, "model.pt"))[:12]
+    variant = load_config(folder).variant
+    settings = {"model": sha256_of(folder / "model.pt")[:12], f"pairs {name}": digest}
+    made = {"settings": settings, "code": code_of(BertForMaskedLM.code, variant)}
+    say_what_is_special(folder, made["code"])
+    path = place_for(folder / "pairs", made) / f"{name}.json"
     if not path.exists():
         result = {
-            "model": model,
-            "data": digest,
             "made_by": made_by(device),
             "paradigms": dict(score_run(folder, paradigms, device)),
         }
         write_text(path, json.dumps(result, indent=2) + "\n")
-
     result = read_records(path)
-    if result["model"] != model:
-        raise UserError(f"{path} is of another model than {folder}/model.pt: delete it")
-    if result["data"] != digest:
-        raise UserError(f"{path} is of other pairs with the same name: delete it")
 
     # an imported run has no log, and no seed: its folder tells it from others
-    settings = {"variant": load_config(folder).variant, "seed": str(folder)}
+    settings = {"variant": variant, "seed": str(folder)}
     if read_log(folder):
         settings = run_settings(folder)
     return {"run": folder, "settings": settings, "pairs": {name: result["paradigms"]}}
@@ -315,7 +321,7 @@ def parse_arguments(arguments):
         description="Minimal pairs: does a pre-trained model prefer the correct sentence?"
     )
     add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="folder that pretrain.py wrote")
+    add("runs", nargs="+", type=Path, metavar="RUN", help="folder that pretrain.py wrote")
     add("--data", default="toy", help="toy, blimp, or a folder (%(default)s)")
     add("--cache_dir", type=Path, default="cache", help="for the download (%(default)s)")
     add_device(add)
@@ -326,6 +332,7 @@ def parse_arguments(arguments):
 def main(arguments=None):
     """Score the runs that were not scored before, and print the table of all."""
     args = parse_arguments(arguments)
+    args.runs = newest_of(args.runs)
     device, _ = choose_device(args.device, "fp32")
 
     # a wrong folder, or variant, is found before the first run is scored

@@ -30,10 +30,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from glue import origin_of, read_results
+from glue import newest_results, places_of_model
 from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
-from support.runs import read_log, read_records, run_settings, write_records
+from support.runs import (
+    code_changes,
+    newest_of,
+    read_log,
+    read_records,
+    run_settings,
+    write_records,
+)
 from support.tables import (
     ACCURACY,
     INTERVAL_NOTE,
@@ -57,22 +64,22 @@ def record_of_run(folder):
     config = load_config(folder)
     settings = run_settings(folder)
     first, *lines = read_log(folder)
-    if lines[-1]["step"] < settings["steps"]:
+    if not lines or lines[-1]["step"] < settings["steps"]:
         raise UserError(f"{folder} is not finished: the command that started it continues it")
     steps, last = lines[-2:]  # the last steps, and the evaluation after them
 
     # what was measured with the trained model
-    glue = read_results(folder / "glue")
-    models = {result["settings"]["model"] for result in glue}
+    _, glue = newest_results(folder)
     for result in glue:
         del result["log"]  # the curve of its loss
     pairs = {}
-    for path in sorted((folder / "pairs").glob("*.json")):
-        result = read_records(path)
-        models.add(result["model"])
-        pairs[path.stem] = result["paradigms"]
-    if models - {origin_of(folder)["model"]}:
-        raise UserError(f"{folder} has results of an earlier model in glue/ or pairs/: delete them")
+    for place in places_of_model(folder, "pairs"):
+        different = code_changes(first["code"], read_log(place)[0]["code"], "the training")
+        if different:
+            print(f"{place} is left out: {different}")
+            continue
+        for path in sorted(place.glob("*.json")):
+            pairs[path.stem] = read_records(path)["paradigms"]
 
     # On the device "meta", a model has shapes but no numbers: enough to count its parameters.
     with torch.device("meta"):
@@ -222,7 +229,7 @@ def main(arguments=None):
     args = parse_arguments(arguments)
     check_new(args.out)
     records = []
-    for path in args.runs:
+    for path in newest_of(args.runs):
         records += [record_of_run(path)] if path.is_dir() else read_records(path)
 
     if args.out is not None:

@@ -46,9 +46,9 @@ from model import (
     BertConfig,
     BertForMaskedLM,
     Layer,
+    code_of,
     initialise,
     load_run,
-    parameter_count,
     say_unknown_words,
 )
 from pretrain import (
@@ -67,7 +67,7 @@ from pretrain import (
 from support.commands import UserError, positive_int, run_command, utf8_text
 from support.devices import autocast, choose_device, to_device
 from support.files import load_checkpoint, write_text
-from support.runs import code_digests
+from support.runs import read_code
 from support.tokenizer import CLS, IGNORED, NEVER_WRITTEN, PAD, SEP, train_bpe
 
 # For each kind of pairs: what differs from the tiny BERT (model.SIZES) in the encoder and in the
@@ -132,6 +132,7 @@ class Seq2Seq(BertForMaskedLM):
     """
 
     config_file = "seq2seq.json"
+    code = {**BertForMaskedLM.code, **read_code("lab/seq2seq.py", "lab/translation.py")}
 
     def __init__(self, config):
         super().__init__(config)
@@ -331,7 +332,7 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
     sets: pairs of token ids; the first set is trained on, and the second one is evaluated.
     """
     # the Trainer of pre-training, with the Adam of Vaswani et al. 2017
-    code = {**CODE, **code_digests("lab/seq2seq.py", "lab/translation.py")}
+    code = code_of({**CODE, **Seq2Seq.code}, model.config.variant)
     path = folder / CHECKPOINT
     trainer = Trainer(model, settings, path, device, dtype, translation_gradients, code, args.eager)
     for group in trainer.optimizer.param_groups:
@@ -339,7 +340,6 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
 
     pairs, held_out, *_ = sets.values()
     batches = PairBatches(pairs[: settings["examples"]], settings["seq_len"])
-    print(f"folder {folder}")
     train(
         trainer,
         tokenizer,
@@ -348,7 +348,8 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
         evaluate=lambda: itemgetter("loss", "accuracy")(evaluate(trainer, held_out)),
         eval_every=args.eval_every,
     )
-    model.load_state_dict(load_checkpoint(folder / "model.pt"))  # it may be finished already
+    # it may be finished already
+    model.load_state_dict(load_checkpoint(trainer.path.parent / "model.pt"))
     return trainer
 
 
@@ -456,7 +457,7 @@ def train_and_test(args, sets, seed):
         **sizes,
     )
     model = Seq2Seq(config)
-    print(f"{args.variant}: {parameter_count(model):,} parameters, {recipe}")
+    print(f"{args.variant}: {recipe}")
 
     # everything that the result depends on
     settings = {
@@ -472,7 +473,8 @@ def train_and_test(args, sets, seed):
     }
     folder = run_folder(args, seed)
 
-    # write what was removed from the texts of both languages, with settings of its own
+    # write what was removed from the texts of both languages, with settings of its own: this run is
+    # used again if only those of the translation are changed
     if args.pretrain:
         changed = {"task": "spans", "examples": None, "steps": args.pretrain, "lr": default.lr}
         changed["warmup_steps"] = max(1, args.pretrain // 10)
@@ -484,7 +486,7 @@ def train_and_test(args, sets, seed):
 
     # test on what is held out
     _, *names = sets
-    path = folder / "test.json"
+    path = trainer.path.parent / "test.json"
     if not path.exists():
         results = {name: evaluate(trainer, ids[name]) for name in names}
         if not is_toy:

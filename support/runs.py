@@ -12,6 +12,9 @@ The folder of a run holds
 The first line of the log holds what the run depends on and what made it: "settings", "code"
 (digests of the files) and "made_by" (machine, versions, commit). Each further line holds the number
 of the step ("step"), and a loss, an evaluation, or what made the steps after it.
+
+A run is found by what made it: place_for. So are results of fine-tuning and of minimal pairs, in
+RUN/glue and RUN/pairs.
 """
 
 import ast
@@ -21,15 +24,24 @@ import json
 import platform
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from support.commands import UserError
-from support.files import write_text
+from support.files import lock, write_text
 
 ROOT = Path(__file__).parent.parent
 LOG = "log.jsonl"
+
+
+@cache
+def say_once(line):
+    """Print a line, unless it is empty or was printed before."""
+    if line:
+        print(line)
+
 
 # --- The log of a run -----------------------------------------------------------------------------
 
@@ -59,17 +71,6 @@ def run_settings(folder):
     if not log:
         raise UserError(f"{folder} has no {LOG}: its variant and its seed are unknown")
     return log[0]["settings"]
-
-
-def say_if_unfinished(folder):
-    """Print a line if model.pt is not the model of the last step of pre-training."""
-    log = read_log(folder)
-    if not log:
-        return
-    steps = log[0]["settings"]["steps"]
-    step = log[-1]["step"]
-    if step < steps:
-        print(f"{folder} is not finished: step {step:,} of {steps:,}")
 
 
 # --- What made a result ---------------------------------------------------------------------------
@@ -112,17 +113,98 @@ def commit():
     return done.stdout.strip() or None
 
 
-def code_digests(*names):
-    """{file: a digest of its code}. Comments, docstrings and the layout of lines do not count."""
-    digests = {}
-    for name in names:
-        tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
+def read_code(*names):
+    """{file: {name: code}}: what each file defines, without comments, docstrings and layout.
+
+    A program reads its code when it starts: a file may be changed while a long command is running.
+    """
+    code = {}
+    for file in names:
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
             if has_docstring and ast.get_docstring(node) is not None:
                 del node.body[0]
-        digests[name] = hashlib.sha256(repr(plain_tree(tree)).encode()).hexdigest()[:12]
+        code[file] = parts_of(tree)
+    return code
+
+
+def parts_of(tree):
+    """{name: code}: what the top level of a file imports, defines and assigns, by its name.
+
+    "" is all other statements; but those that fill TERMS and VARIANTS are left out (code_digests).
+    """
+    parts = {"": ""}
+    for statement in tree.body:
+        # an import of several names is a part for each
+        for node in getattr(statement, "names", [statement]):
+            target = getattr(node, "targets", [node])[0]
+            name = getattr(target, "name", getattr(target, "id", ""))
+            name = getattr(node, "asname", None) or name
+            code = repr([getattr(statement, "module", None), plain_tree(node)])
+            if name in ("", "TERMS", "VARIANTS") and re.search("'(TERMS|VARIANTS)'", code):
+                continue
+            parts[name] = parts.get(name, "") + code
+    return parts
+
+
+def code_digests(code, variant=None, entry=""):
+    """{what: digest}: the code that a result depends on. Of attention.py, what its variant uses.
+
+    So a new variant makes no run old. What is used names what else is used:
+
+        model.py imports          make_mixers, which names mixer_of_layer, and so on
+        the entry of `dynamic`    Variant(terms=('dynamic',), ...), <class 'attention.Dynamic'>
+        class Dynamic             Term, relative_table
+
+    and Canon, Rotary, rotate are named by nothing of this. The digests:
+
+        "attention.py"                     what every variant uses
+        "dynamic in attention.py"          the entry
+        "Dynamic in attention.py"          and so on: two variants are compared by what both use
+        "kernels.py", "model.py", ...      all of these files
+
+    Args:
+        code: from read_code.
+        variant: the name of the variant.
+        entry: as text, what VARIANTS and TERMS hold for it, whichever statements put it there
+            (model.code_of).
+    """
+    digests = {file: digest_of(parts) for file, parts in code.items()}
+    if variant is not None:
+        entry = re.sub(" at 0x[0-9a-f]+", "", entry)  # where in memory a function is
+        by_all = used_parts(code, ["Variant"])
+        own = used_parts(code, ["Variant", *re.findall(r"\w+", entry)])
+        digests["attention.py"] = digest_of(by_all)
+        digests[f"{variant} in attention.py"] = digest_of(entry)
+        for name in own:
+            if name not in by_all:
+                digests[f"{name} in attention.py"] = digest_of(own[name])
     return digests
+
+
+def used_parts(code, names):
+    """{name: code} of what attention.py has under these names and those that other files import.
+
+    And of what these parts name, and so on.
+    """
+    texts = []
+    for parts in code.values():
+        texts += [part for part in parts.values() if part.startswith("['attention'")]
+
+    parts = code["attention.py"]
+    used = {}
+    while True:
+        named = {"", *names, *re.findall(r"'(\w+)'", " ".join([*texts, *used.values()]))}
+        found = {name: parts[name] for name in sorted(named & {*parts})}
+        if found == used:
+            return used
+        used = found
+
+
+def digest_of(value):
+    """12 hexadecimal digits for a text or a dictionary."""
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
 
 
 def plain_tree(node):
@@ -140,19 +222,18 @@ def plain_tree(node):
     return [type(node).__name__, *[(name, plain_tree(value)) for name, value in fields]]
 
 
-def check_same(folder, saved, here):
-    """UserError if what is saved in a folder was made with other settings or by other code.
+def changed(there, here):
+    """The names of what two dictionaries both have, and that differs."""
+    return [name for name in there if name in here and there[name] != here[name]]
 
-    saved, here: {"settings": {name: value}, "code": {file: digest}}.
+
+def code_changes(there, here, since):
+    """What changed between two results of code_digests, as text; "" if nothing did.
+
+    "Dynamic in attention.py has changed since runs/composite"
     """
-    advice = "choose another --out_dir (pretrain.py) or --name (glue.py); this one stays as it is"
-    different = differences(saved["settings"], here["settings"])
-    if different:
-        raise UserError(f"{folder} belongs to another run ({different}): {advice}")
-
-    changed = [name for name in here["code"] if saved["code"].get(name) != here["code"][name]]
-    if changed:
-        raise UserError(f"{folder} was trained before {', '.join(changed)} was changed: {advice}")
+    names = changed(there, here)
+    return f"{', '.join(names)} has changed since {since}" if names else ""
 
 
 def differences(there, here, except_for=()):
@@ -162,3 +243,120 @@ def differences(there, here, except_for=()):
         if name not in except_for and there.get(name) != here.get(name):
             texts.append(f"{name} {there.get(name)} there, {here.get(name)} here")
     return "; ".join(texts)
+
+
+# --- The folder of a run is found by what made it -------------------------------------------------
+#
+#     python pretrain.py                runs/composite
+#     python pretrain.py --lr 1e-3      runs/composite-2     lr is 0.001, not 0.002
+#     (Dynamic is edited)
+#     python pretrain.py                runs/composite-3     Dynamic in attention.py has changed
+#     (and edited back)
+#     python pretrain.py                runs/composite       finished before
+
+
+def place_for(base, made):
+    """The folder of a run: base, base-2, ... If it is not base, a line says why.
+
+    It is the first one that these settings and this code have made; if there is none, the first one
+    that is free. A new run claims its folder: before any work begins, what makes it is written as
+    the first line of the log. From then on, other commands take the next number.
+
+    base: a Path. made: {"settings", "code"}. Settings that the log does not have are added to it
+    (of a further task, glue.py); only what both have must be equal.
+    """
+    folder, why, log = find_place(base, made)
+    if log != read_log(folder):
+        # another command may want the same folder at the same moment
+        with lock(base.parent / ".lock", timeout=-1):
+            folder, why, log = find_place(base, made)
+            write_records(folder / LOG, log)
+    if folder != base:
+        say_once(f"{why}: {folder}")
+    return folder
+
+
+def find_place(base, made):
+    """(folder, why it is not another one, what its log must be)."""
+    reasons = []
+    for folder in places(base):
+        log = read_log(folder)
+        why = difference(log[0], made, folder)
+        if not why:
+            log[0]["settings"] |= made["settings"]
+            break
+        reasons.append(why)
+    else:
+        folder = next(each for each in numbered(base) if is_free(each))
+        log = [made]
+    return folder, min(reasons, key=len, default=f"not {base}"), log
+
+
+def difference(there, here, folder):
+    """How what made a folder differs from what is here: the first setting and the code, as text."""
+    old, new = there["settings"], here["settings"]
+    texts = [code_changes(there["code"], here["code"], folder)]
+    for name in changed(old, new)[:1]:
+        texts.append(f"{name} is {new[name]}, not {old[name]} as in {folder}")
+    return "; ".join(filter(None, texts))
+
+
+def numbered(base):
+    """Yield base, base-2, ... and composite-seed0, composite-2-seed0, which runs/*-seed? finds."""
+    yield base
+    for number in range(2, 1_000):
+        yield base.parent / re.sub(r"(-seed\d+)?$", rf"-{number}\1", base.name, count=1)
+
+
+def places(base):
+    """Those of the folders base, base-2, ... that have a log."""
+    return [folder for folder in numbered(base) if (folder / LOG).exists()]
+
+
+def is_free(folder):
+    """Whether a folder holds no log, no result and no weights."""
+    return not any(path.suffix in (".json", ".jsonl", ".pt") for path in folder.glob("*"))
+
+
+# --- A run that a program opens -------------------------------------------------------------------
+
+
+def newer_runs(folder):
+    """The runs of the same name, variant and seed that have a higher number."""
+    base = folder.parent / re.sub(r"-\d+(-seed\d+)?$", r"\1", folder.name)
+    found = [each for each in places(base) if (each / "model.pt").exists()]
+    if folder not in found:
+        return []
+    # the name of a variant may end with a number, too
+    variant = run_settings(folder)["variant"]
+    newer = found[found.index(folder) + 1 :]
+    return [each for each in newer if run_settings(each)["variant"] == variant]
+
+
+def newest_of(folders):
+    """The runs without those of which a newer one is among them, as `runs/*` may find."""
+    newest = []
+    for folder in folders:
+        newer = [each for each in newer_runs(folder) if each in folders]
+        if newer:
+            print(f"{folder} is left out: {newer[-1]} is newer")
+        else:
+            newest.append(folder)
+    return newest
+
+
+def say_what_is_special(folder, code):
+    """Lines about a run: other code has trained it, it is not finished, there is a newer one.
+
+    code: the digests of the code that computes with it now.
+    """
+    log = read_log(folder)
+    if not log:  # another program made it
+        return
+    say_once(code_changes(log[0]["code"], code, f"{folder} was trained"))
+    steps = log[0]["settings"]["steps"]
+    step = log[-1].get("step", 0)
+    if step < steps:
+        say_once(f"{folder} is not finished: step {step:,} of {steps:,}")
+    for newer in newer_runs(folder)[-1:]:
+        say_once(f"{newer} is newer than {folder}")

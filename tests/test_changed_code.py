@@ -1,4 +1,4 @@
-"""For whoever changes the code: a mistake shows its line; no old result passes for a new one."""
+"""For whoever changes the code: a mistake shows its line; a run is found by what made it."""
 
 import importlib
 import shutil
@@ -8,9 +8,27 @@ import traceback
 import pytest
 
 import attention
+import glue
+import model
 import pretrain
-from conftest import ROOT, content_of, killed_before_its_log, log_of
+from conftest import (
+    ROOT,
+    assert_same_run,
+    content_of,
+    killed_before_its_log,
+    log_of,
+    needs_signals,
+    start_process,
+    words_of,
+    write,
+)
+from lab import pairs, report
+from model import SIZES, BertForMaskedLM
+from model_helpers import TINIER
 from support import runs
+from support.commands import run_command
+
+PAIR = '{"linguistics_term": "p", "UID": "u", "sentence_good": "Ann.", "sentence_bad": "Ben."}\n'
 
 MIXER = '''"""A new mixer."""
 import numpy as np
@@ -35,7 +53,8 @@ class Mean(Mixer):
 @pytest.fixture
 def options(on_small_text, tmp_path):
     """A short run on a small text."""
-    return [*on_small_text, "--vocab_size 60 --steps 4 --dtype fp32 --out_dir", tmp_path]
+    training = "--vocab_size 60 --steps 4 --lr 0.001 --dtype fp32"
+    return [*on_small_text, training, "--out_dir", tmp_path]
 
 
 @pytest.mark.parametrize(
@@ -71,53 +90,234 @@ def test_a_mistake_in_a_new_mixer_shows_its_file_and_line(
     assert left <= {".lock"}  # which is empty
 
 
-# --- A run knows its code -------------------------------------------------------------------------
+# --- A run is found by what made it ---------------------------------------------------------------
 
 
 @pytest.fixture
 def edit(tmp_path, monkeypatch):
-    """edit(old, new): pretrain.py as it is if attention.py was edited before it is started."""
+    """edit(file, old, new): the programs are as they are if they start after this edit."""
     copies = tmp_path / "copies"
     copies.mkdir()
-    for name in pretrain.CODE:
-        shutil.copy(ROOT / name, copies)
+    for name in glue.CODE:
+        (copies / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, copies / name)
 
-    def call(old, new):
-        text = (copies / "attention.py").read_text("utf-8")
+    def call(file, old, new):
+        text = (copies / file).read_text("utf-8")
         assert old in text
-        (copies / "attention.py").write_text(text.replace(old, new, 1), "utf-8")
-        monkeypatch.setattr(runs, "ROOT", copies)
-        code = runs.code_digests(*pretrain.CODE)
-        monkeypatch.setattr(pretrain.Trainer.__init__, "__defaults__", (code, None))
+        (copies / file).write_text(text.replace(old, new, 1), "utf-8")
+        with monkeypatch.context() as patch:
+            patch.setattr(runs, "ROOT", copies)
+            parts = runs.read_code(file)[file]
+        for code in (BertForMaskedLM.code, pretrain.CODE, glue.CODE):
+            if file in code:
+                monkeypatch.setitem(code, file, parts)
+
+    runs.say_once.cache_clear()
+    return call
+
+
+@pytest.fixture
+def start(options, run_program, monkeypatch):
+    """start("--lr 0.5") -> what pretrain.py prints, with a smaller "tiny"."""
+    monkeypatch.setitem(SIZES, "tiny", TINIER)
+
+    def call(*more, code=0):
+        outcome = run_program(pretrain.main, *options, *more)
+        assert outcome.code == code, outcome.error
+        runs.say_once.cache_clear()
+        return outcome.out
 
     return call
 
 
-@pytest.mark.parametrize("finished", [True, False])
-def test_after_an_edit_a_run_is_neither_continued_nor_shown_as_a_result(
-    finished, options, tmp_path, edit, run_program, monkeypatch
+def runs_in(folder):
+    return sorted(path.name for path in folder.glob("corpus-*"))
+
+
+DYNAMIC = "return q @ (self.w / math.sqrt(d))"
+FIRST = "attention.py", DYNAMIC, "return 2 * q @ (self.w / math.sqrt(d))"
+BACK = "attention.py", FIRST[2], DYNAMIC
+NEW_VARIANT = """
+import numpy as np
+
+def my_mean(x):
+    return np.sum(x)
+
+
+class Mine(Mixer):
+    mean = my_mean
+
+
+MORE = ("fixed",)
+VARIANTS["mine"] = Variant(mixer=Mine)
+"""
+
+
+def test_a_run_is_found_by_its_code_whatever_happened_in_between(
+    edit, start, tmp_path, monkeypatch
 ):
-    if finished:
-        assert run_program(pretrain.main, *options).code == 0
-    else:
-        with killed_before_its_log(monkeypatch):
-            assert run_program(pretrain.main, *options).code == 1
+    start()
+    first = tmp_path / "corpus-composite"
+    before = content_of(first)
+
+    # other comments, a new variant with all that belongs to it, a term of others: the same run
+    edit("attention.py", DYNAMIC, DYNAMIC + "  # another comment")
+    edit("attention.py", '"""', '"""Another sentence. ')
+    edit(
+        "attention.py",
+        "\n\nVARIANTS = {",
+        NEW_VARIANT.partition("VARIANTS[")[0] + "\n\nVARIANTS = {",
+    )
+    edit(
+        "attention.py",
+        "\n\ndef make_mixer(",
+        "\nVARIANTS['mine'] = Variant(mixer=Mine)\n\n\ndef make_mixer(",
+    )
+    monkeypatch.setitem(attention.VARIANTS, "mine", attention.Variant(terms=("fixed",)))
+    edit(
+        "attention.py", "return self.beta[:, None, :]", "return self.beta[:, None, :]  # (H, 1, K)"
+    )
+    edit("attention.py", "R_i q_i", "R_i  q_i")
+    assert "finished before" in start()
+    assert runs_in(tmp_path) == ["corpus-composite"]
+
+    # a term of this variant: a new run, in one line; `none` does not have it
+    edit(*FIRST)
+    out = start()
+    line = f"Dynamic in attention.py has changed since {first}: {first}-2"
+    assert out.splitlines().count(line) == 1 and "finished before" not in out
+    assert "finished before" in start()  # and it is found again
+
+    # taken back: the first run
+    edit(*BACK)
+    out = start()
+    assert "finished before" in out and f"folder {first}\n" in out and "changed" not in out
+
+    # a line of pretrain.py that only prints
+    edit("pretrain.py", "dry run: ", "trial: ")
+    assert f"pretrain.py has changed since {first}: {first}-3" in start()
+    assert content_of(first) == before
+
+
+def test_a_stopped_run_is_continued_to_the_bit_after_an_edit_was_taken_back(
+    edit, start, tmp_path, monkeypatch
+):
+    start("--eval_every 2 --out_dir", tmp_path / "whole")
+    with killed_before_its_log(monkeypatch):
+        start("--eval_every 2", code=1)
+    assert (tmp_path / "corpus-composite/train_state.pt").exists()
+
+    edit(*FIRST)
+    assert "corpus-composite-2" in start("--eval_every 2")
+    edit(*BACK)
+    assert "finished before" not in start("--eval_every 2")
+    assert_same_run(tmp_path, tmp_path / "whole")
+
+
+def test_other_options_are_other_runs_each_found_again_and_a_gap_is_filled(start, tmp_path):
+    base = tmp_path / "corpus-composite"
+    start()
+    assert f"lr is 0.002, not 0.001 as in {base}: {base}-2" in start("--lr 0.002")
+    assert f"{base}-3" in start("--lr 0.003")
+    shutil.rmtree(f"{base}-2")
+    for lr, folder in ((0.003, f"{base}-3"), (0.004, f"{base}-2"), (0.002, f"{base}-4")):
+        assert folder in start("--lr", lr)
+    for lr, number in ((0.001, ""), (0.002, "-4"), (0.003, "-3"), (0.004, "-2")):
+        assert "finished before" in start("--lr", lr)
+        assert log_of(tmp_path / f"corpus-composite{number}")[0]["settings"]["lr"] == lr
+
+    # each variant and seed for itself, under names that runs/*-seed? finds
+    start("--variant none fixed --seed 0 1 --lr 0.001")
+    start("--variant none fixed --seed 1 2 --lr 0.002")
+    names = {path.name.removeprefix("corpus-") for path in tmp_path.glob("*-seed?")}
+    assert names == {
+        *("none-seed0", "none-seed1", "none-2-seed1", "none-seed2"),
+        *("fixed-seed0", "fixed-seed1", "fixed-2-seed1", "fixed-seed2"),
+    }
+
+
+def test_what_holds_anything_is_not_free_and_a_dry_run_takes_nothing(start, tmp_path):
+    """An imported model has no log; a kill may leave a checkpoint without one."""
+    base = tmp_path / "corpus-composite"
+    write(base / "model.pt", "an imported model")
+    write(tmp_path / "corpus-composite-2/train_state.pt", "a checkpoint")
+    write(tmp_path / "corpus-composite-3/process0.lock", "")
+    before = content_of(base)
+    start("--dry_run")
+    assert len(runs_in(tmp_path)) == 3 and not (tmp_path / "corpus-composite-3/log.jsonl").exists()
+    assert f"{base}-3" in start()
+    assert content_of(base) == before
+
+
+def be_pretrain(words):
+    """What another process does."""
+    SIZES["tiny"] = TINIER
+    run_command(lambda: pretrain.main(words))
+
+
+@needs_signals
+def test_commands_that_start_at_once_get_a_folder_each_and_the_same_one_is_refused(
+    options, tmp_path, start
+):
+    start("--lr 0.1 --dry_run")  # the text is prepared
+    rates = ["0.001", "0.002", "0.003"]
+    processes = []
+    for lr in rates:
+        processes.append(start_process(be_pretrain, words_of(*options, "--lr", lr)))
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    logs = [log_of(tmp_path / name) for name in runs_in(tmp_path)]
+    assert sorted(str(log[0]["settings"]["lr"]) for log in logs) == rates
+    assert all(log[-1]["step"] == 4 for log in logs)
+
+
+def test_while_a_run_is_trained_its_command_is_refused_and_others_take_the_next_number(
+    options, start, run_program, tmp_path, monkeypatch
+):
+    """The first one has claimed its folder, and has saved nothing yet."""
+    true_step = pretrain.train_step
+    outcomes = []
+
+    def step(*arguments):
+        monkeypatch.setattr(pretrain, "train_step", true_step)
+        if not outcomes:
+            outcomes.append(run_program(pretrain.main, *options))
+            outcomes.append(run_program(pretrain.main, *options, "--lr 0.5"))
+        true_step(*arguments)
+
+    monkeypatch.setattr(pretrain, "train_step", step)
+    start()
+    same, other = outcomes
+    assert same.code == 1 and "in use by another process" in same.error
+    assert other.code == 0 and "corpus-composite-2" in other.out
+    assert [log_of(tmp_path / name)[-1]["step"] for name in runs_in(tmp_path)] == [4, 4]
+
+
+# --- What a program says of a run that other code has trained -------------------------------------
+
+
+def test_a_run_of_other_code_is_named_and_keeps_no_result_under_the_old_name(
+    edit, start, run_program, tmp_path
+):
+    start()
     run = tmp_path / "corpus-composite"
-    before = content_of(run)
-    assert ("train_state.pt" in before) is not finished
+    one = write(tmp_path / "one/u.jsonl", PAIR).parent
+    scored = [pairs.main, run, "--device cpu --data", one]
+    assert "changed" not in run_program(*scored).out
+    assert "changed" not in run_program(model.main, run, "Ann [MASK].").out
 
-    # another statement: one line names the file and says what to do, and nothing is changed
-    edit("import math", "import math as math")
-    outcome = run_program(pretrain.main, *options)
-    assert outcome.code == 1 and "finished before" not in outcome.out
-    assert outcome.error.count("\n") == 1
-    assert "attention.py was changed" in outcome.error and "--out_dir" in outcome.error
-    assert content_of(run) == before
+    edit(*FIRST)
+    start()
+    runs.say_once.cache_clear()
+    out = run_program(model.main, run, "Ann [MASK].").out
+    changed = "Dynamic in attention.py has changed since"
+    assert out.count(f"{changed} {run} was trained") == 1
+    assert out.count(f"{run}-2 is newer than {run}") == 1
+    assert f"{changed} {run}/pairs: {run}/pairs-2" in run_program(*scored).out
+    assert (run / "pairs/one.json").exists() and (run / "pairs-2/one.json").exists()
 
-    # another comment or docstring: the run is shown or continued
-    edit("import math as math", "import math  # another comment")
-    edit('"""', '"""Another sentence. ')
-    outcome = run_program(pretrain.main, *options)
-    assert outcome.code == 0 and ("finished before" in outcome.out) is finished
-    assert log_of(run)[0]["code"] == pretrain.CODE
-    assert (content_of(run) == before) is finished
+    # of a run and a newer one, tables take the newer one
+    out = run_program(report.main, run, f"{run}-2").out
+    assert f"{run} is left out" in out and "1 runs" in out

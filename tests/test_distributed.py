@@ -11,7 +11,7 @@ import pytest
 from torch import distributed
 
 import pretrain
-from conftest import assert_same_run, needs_signals, start_process, words_of
+from conftest import assert_same_run, log_of, needs_signals, start_process, words_of
 from model import SIZES
 from model_helpers import TINIER
 from support.commands import run_command
@@ -93,3 +93,13 @@ def test_a_signal_to_one_process_ends_all_and_two_or_one_continue(words, tmp_pat
     else:
         pretrain.main(words(stopped))
     assert_same_run(stopped, tmp_path / "alone", 1e-5)
+
+
+def test_two_processes_find_their_run_and_take_another_folder_for_other_settings(words, tmp_path):
+    options = "--steps 4"
+    for lr in ("1e-3", "2e-3", "1e-3"):
+        assert run_two(words(tmp_path, f"{options} --lr {lr}")) == [0, 0]
+    folders = sorted(path.name for path in tmp_path.glob("corpus-*"))
+    assert folders == ["corpus-composite", "corpus-composite-2"]
+    assert [log_of(tmp_path / name)[0]["settings"]["lr"] for name in folders] == [1e-3, 2e-3]
+    assert [log_of(tmp_path / name)[-1]["step"] for name in folders] == [4, 4]

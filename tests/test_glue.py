@@ -371,27 +371,34 @@ def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_
     "change",
     ["--seeds 42 --lr 0.5", "--seeds 97 --dtype bf16", "another model.pt", "other code"],
 )
-def test_results_of_other_settings_code_or_models_are_refused_and_never_mixed(
-    published, on_cpu, tokenizer, tmp_path, refused, monkeypatch, change
+def test_results_of_other_settings_code_or_models_are_in_a_folder_of_their_own(
+    published, on_cpu, tokenizer, tmp_path, run_program, monkeypatch, change
 ):
     run = shutil.copytree(published[0], tmp_path / "run")
     before = results(run)
+    options = ["--seeds 97"]
     if change == "another model.pt":
         write_run(run, tokenizer, seed=5)
-        refused(glue.main, "table", run)
-    if change == "other code":
+    elif change == "other code":
         assert {"attention.py", "glue.py", "support/glue_files.py"} <= set(glue.CODE)
-        monkeypatch.setitem(glue.CODE, "attention.py", "another digest")
-    if not change.startswith("--"):
-        refused(glue.main, "predict", run, *on_cpu)
-        change = "--seeds 97"
-    options = ["finetune", run, *on_cpu, f"--task cola --dtype fp32 {change}"]
-    refused(glue.main, *options)
-    assert results(run) == before
+        monkeypatch.setitem(glue.CODE, "glue.py", {})
+    else:
+        options = [change]
 
-    # another name is the way out
-    call(*options, "--name other")
-    assert len(results(run, "other")) == 1
+    # in one line, and found again
+    options = ["finetune", run, *on_cpu, "--task cola --dtype fp32", *options]
+    out = run_program(glue.main, *options).out
+    reason = {"another model.pt": "model is", "other code": "glue.py has changed since"}
+    assert reason.get(change, "cola ") in out and f"{run}/glue: {run}/glue-2" in out
+    assert "0 results are missing" in run_program(glue.main, *options).out
+    assert results(run) == before and len(results(run, "glue-2")) == 1
+
+    # Which results count? Those of the model; of these, those of most tasks.
+    outcome = run_program(glue.main, "table", run)
+    assert ("WNLI" in outcome.out) is (change != "another model.pt")
+    outcome = run_program(glue.main, "predict", run, *on_cpu)
+    assert outcome.code == (change == "another model.pt")
+    assert ("glue.py has changed since" in outcome.out) is (change == "other code")
 
 
 def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
@@ -400,11 +407,13 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
     run = shutil.copytree(published[0], tmp_path / "run")
     for path in run.glob("glue/rte*"):
         path.unlink()
-    options = ["finetune", run, *on_cpu, "--dtype fp32 --seeds 42 --task rte --epochs 1"]
+    options = ["finetune", run, *on_cpu, "--dtype fp32 --seeds 42 --task"]
     with monkeypatch.context() as patch:
-        patch.setitem(glue.CODE, "glue.py", "another digest")
-        refused(glue.main, *options)
-    call(*options)
+        patch.setitem(glue.CODE, "glue.py", {})
+        assert "add mnli" in refused(glue.main, *options, "rte")
+        call(*options, "mnli", "rte")
+    call(*options, "rte")
+    assert len(results(run)) == len(TABLE_5) and len(results(run, "glue-2")) == 2
 
 
 @pytest.mark.parametrize(
@@ -415,7 +424,6 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
         "finetune RUN --task snli",
         "finetune RUN --task rte --seeds 7",  # without mnli
         "finetune RUN --data_dir no-files",
-        "table RUN --name nothing-there",
         "table RUN --compare composite fixed",
         "table RUN --published",  # its results are those of the toy tasks
         "download --data_dir toy",

@@ -12,6 +12,7 @@ from lab import pairs
 from model import save_run
 from model_helpers import random_model, toy_tokenizer
 from support.commands import UserError
+from support.files import load_checkpoint, save_checkpoint
 from support.runs import write_records
 
 # --- Tokenizers and models ------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def runs(tmp_path, toy_word_tokenizer):
         folder = tmp_path / f"{variant}{seed}"
         save_run(folder, model_for(toy_word_tokenizer, variant), toy_word_tokenizer)
         settings = {"variant": variant, "seed": seed, "steps": 5}
-        log = [{"settings": settings}, {"step": 5, "held_out_loss": 1.0}]
+        log = [{"settings": settings, "code": {}}, {"step": 5, "held_out_loss": 1.0}]
         write_records(folder / "log.jsonl", log)
         folders.append(folder)
     return folders
@@ -174,13 +175,20 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     assert "composite - fixed" in compared and "(no interval)" in compared
     refused(pairs.main, *runs, *options, "--compare composite none")
 
-    # other pairs, and then another model
+    # other pairs of the same name, and then another model: the first results stay
     options[-1] = tmp_path / "b/mine"
-    assert "of other pairs" in refused(pairs.main, runs[0], *options)
-    files[0].unlink()
-    assert "in 1 pairs" in run_program(pairs.main, runs[0], *options).out
-    files[0].write_text(json.dumps({**json.loads(before[0]), "model": "x"}))
-    assert "of another model" in refused(pairs.main, runs[0], *options)
+    out = run_program(pairs.main, runs[0], *options).out
+    assert "in 1 pairs" in out and f"{runs[0]}/pairs-2" in out
+    weights = load_checkpoint(runs[0] / "model.pt")
+    weights["bias"][-1] += 1
+    save_checkpoint(runs[0] / "model.pt", weights)
+    options[-1] = tmp_path / "a/mine"
+    assert (
+        f"as in {runs[0]}/pairs: {runs[0]}/pairs-3"
+        in run_program(pairs.main, runs[0], *options).out
+    )
+    assert run_program(pairs.main, *runs, *options).code == 0
+    assert [path.read_text() for path in files] == before
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_the_last_good_state_stays(
 
 @pytest.mark.parametrize("other", ["--lr 0.5", "--steps 9", "--vocab_size 30"])
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_run_with_other_settings_is_refused_and_left_alone(
+def test_a_run_with_other_settings_gets_a_folder_of_its_own(
     start, tmp_path, monkeypatch, other, finished
 ):
     folder = tmp_path / "corpus-composite"
@@ -227,18 +227,21 @@ def test_a_run_with_other_settings_is_refused_and_left_alone(
         with killed_before_its_log(monkeypatch):
             start(tmp_path, "--steps 3", code=1)
     before = content_of(folder)
-    outcome = start(tmp_path, f"--steps 3 {other}", code=1)
-    assert "belongs to another run" in outcome.error
+    assert f"as in {folder}: {folder}-2" in start(tmp_path, f"--steps 3 {other}").out
     assert content_of(folder) == before
+    assert "finished before" in start(tmp_path, f"--steps 3 {other}").out
 
 
-def test_a_second_pretrain_on_one_run_is_refused(start, tmp_path):
+def test_a_second_pretrain_on_one_run_is_refused(start, tmp_path, monkeypatch):
     folder = tmp_path / "corpus-composite"
+    with killed_before_its_log(monkeypatch):
+        start(tmp_path, "--steps 3", code=1)
+    before = content_of(folder)
     with lock(folder / "process0.lock"):
-        outcome = start(tmp_path, code=1)
+        outcome = start(tmp_path, "--steps 3", code=1)
     assert "is in use by another process" in outcome.error
-    assert [path.name for path in folder.iterdir()] == ["process0.lock"]
-    start(tmp_path, "--steps 1")
+    assert content_of(folder) == before
+    start(tmp_path, "--steps 3")
 
 
 # --- The command line -----------------------------------------------------------------------------

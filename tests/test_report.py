@@ -50,9 +50,20 @@ def trained(on_small_text, tmp_path):
     pretrain.main(words_of(*on_small_text, options, tmp_path))
     folder = tmp_path / "corpus-fixed"
     digest = sha256_of(folder / "model.pt")[:12]
+    made = {"settings": {"model": digest}, "code": {}}
     results = {
+        "glue/log.jsonl": made,
         "glue/cola-seed42.json": {**glue_record(10.0, model=digest), "log": []},
-        "pairs/toy.json": {"model": digest, "paradigms": {"a": [120.0, 200]}},
+        "pairs/log.jsonl": made,
+        "pairs/toy.json": {"paradigms": {"a": [120.0, 200]}},
+        # by other code than the training: left out
+        "pairs-2/log.jsonl": {**made, "code": {"model.py": "other"}},
+        "pairs-2/toy.json": {"paradigms": {"a": [20.0, 200]}},
+        # of the model before: left out
+        "pairs-3/log.jsonl": {**made, "settings": {"model": "before"}},
+        "pairs-3/toy.json": {"paradigms": {"a": [30.0, 200]}},
+        "glue-2/log.jsonl": {**made, "settings": {"model": "before"}},
+        "glue-2/cola-seed42.json": {**glue_record(70.0, model="before"), "log": []},
     }
     for name, result in results.items():
         write(folder / name, json.dumps(result))
@@ -63,7 +74,8 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     trained, tmp_path, run_program
 ):
     out = tmp_path / "a.jsonl"
-    assert run_program(report.main, trained, "--out", out).code == 0
+    outcome = run_program(report.main, trained, "--out", out)
+    assert outcome.code == 0 and "pairs-2 is left out: model.py has changed" in outcome.out
     [record] = report.read_records(out)
 
     first, *_, last_steps, evaluation = report.read_records(trained / "log.jsonl")
@@ -83,21 +95,16 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     assert f"| fixed | 1 | {cells} | 60.0 | 15.0 |" in printed
 
 
-@pytest.mark.parametrize(
-    "file, content",
-    [
-        ("log.jsonl", '{"settings": {"steps": 2}}\n{"step": 1}'),  # unfinished
-        ("pairs/toy.json", '{"model": "before", "paradigms": {}}'),  # of another model
-    ],
-)
-def test_a_run_that_gives_no_record_is_refused_and_the_file_of_records_stays(
-    file, content, trained, tmp_path, refused
+@pytest.mark.parametrize("last", ["", '\n{"step": 1}'])
+def test_an_unfinished_run_is_refused_and_the_file_of_records_stays(
+    last, trained, tmp_path, refused
 ):
     out = tmp_path / "a.jsonl"
     report.write_records(out, [run_record()])
     before = out.read_bytes()
     refused(report.main, trained, "--out", out)  # it is there already
-    (trained / file).write_text(content)
+    first = (trained / "log.jsonl").read_text().splitlines()[0]
+    (trained / "log.jsonl").write_text(first + last)
     refused(report.main, trained, "--out", tmp_path / "b.jsonl")
     refused(report.main, tmp_path / "nowhere", "--out", tmp_path / "b.jsonl")
     assert out.read_bytes() == before

@@ -336,7 +336,8 @@ def test_a_mistake_of_the_user_is_one_line(line, words, run, refused):
 
 
 def test_the_command_line_answers_each_blank_and_says_if_the_run_is_unfinished(run, run_program):
-    (run / "log.jsonl").write_text('{"settings": {"steps": 5}}\n{"step": 3}\n')
+    settings = '{"variant": "composite", "steps": 5}'
+    (run / "log.jsonl").write_text(f'{{"settings": {settings}, "code": {{}}}}\n{{"step": 3}}\n')
     outcome = run_program(model_module.main, run, "[MASK] zebra [MASK] tired")
     unfinished, unknown, *blanks = outcome.out.splitlines()
     assert outcome.code == 0 and len(blanks) == 2

@@ -349,6 +349,14 @@ def gpu_steps():
     return rows
 
 
+def lengths():
+    """Attention alone, in sequences of N tokens on a CPU."""
+    return [
+        [f"{x['B']} of {x['N']:,} tokens", f"{x['ms']:,.0f} ms", f"{x['peak_mib']:,} MiB"]
+        for x in json_of("bench-lengths")["rows"]
+    ]
+
+
 ALL_TOY = ("toy", "plan-toy")
 OLDER_AND_NEWER = ("english", "plan-plateau")
 PLATEAU = ("dynamic", "absolute")
@@ -381,6 +389,7 @@ TABLES = {
     "against-others": against_others,
     "steps": steps,
     "gpu-steps": gpu_steps,
+    "lengths": lengths,
 }
 
 

@@ -243,3 +243,13 @@ def test_flex_attention_equals_attention(monkeypatch, of_queries, of_keys, beyon
     for name, x in expected.items():
         error = (found[name] - x).norm() / x.norm()
         assert error <= tolerance, (name, error)
+
+
+def test_flex_attention_is_compiled_also_in_an_evaluation():
+    """pretrain.evaluate compiles no layers; without a compiler it would keep N x N scores."""
+    q = torch.randn(1, H, N, d, device=DEVICE)
+    mask = torch.ones(1, N, dtype=torch.bool, device=DEVICE)
+    compiled = counters["stats"]["unique_graphs"]
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        attention.attention(q, q, q, mask)
+    assert counters["stats"]["unique_graphs"] > compiled

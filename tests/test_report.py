@@ -356,6 +356,14 @@ def gpu_steps():
     return rows
 
 
+def lengths():
+    """Attention alone, in sequences of N tokens on a CPU."""
+    return [
+        [f"{x['B']} of {x['N']:,} tokens", f"{x['ms']:,.0f} ms", f"{x['peak_mib']:,} MiB"]
+        for x in json_of("bench-lengths")["rows"]
+    ]
+
+
 TABLES = {
     "lesson": lambda: report.rows_of(records_of("lesson"), report.MEASURES[:4])[1:],
     "order-means": order_means,
@@ -375,6 +383,7 @@ TABLES = {
     "against-others": against_others,
     "steps": steps,
     "gpu-steps": gpu_steps,
+    "lengths": lengths,
 }
 
 

@@ -64,7 +64,8 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page):
 
 def test_every_output_of_the_tour_is_recorded():
     """Each line that a program prints, here and in README, is a line of results/tour.txt."""
-    recorded = (ROOT / "results/tour.txt").read_text("utf-8").splitlines()
+    # a program pads its tables with spaces, and a page does not
+    recorded = re.sub(" +", " ", (ROOT / "results/tour.txt").read_text("utf-8")).splitlines()
     tour = (ROOT / "docs/tour.md").read_text("utf-8")
     outputs = re.findall(r"^    (\[MASK\].*|step .*|  [\d,]+ parameters.*|  if all.*)$", tour, re.M)
     outputs += re.findall(r"^    (\w+ \w+: held-out loss .*)$", tour, re.M)
@@ -72,9 +73,9 @@ def test_every_output_of_the_tour_is_recorded():
     outputs += re.findall(r"^\[MASK\].*$", README, re.M)
     assert len(outputs) == 24  # all that these patterns should find
     for line in outputs:
-        assert line in recorded
+        assert re.sub(" +", " ", line) in recorded
     [loss] = re.findall(r"`(held-out loss .*)`", README)
-    assert any(loss in line for line in recorded)
+    assert any(re.sub(" +", " ", loss) in line for line in recorded)
 
 
 def test_the_small_task_of_the_tour_is_learned_by_dynamic():

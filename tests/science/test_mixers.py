@@ -294,11 +294,13 @@ def test_a_mixer_on_its_own_takes_a_mask_of_any_kind(variant):
 
 @every_variant
 def test_a_mixer_on_its_own_starts_with_the_spread_of_a_model(variant):
-    """PyTorch's own would be larger: 1 / sqrt(3 * 64) = 0.07 for the output, in place of 0.02."""
+    """PyTorch's own would be larger: 1 / sqrt(3 * 64) = 0.07 in place of 0.02."""
     torch.manual_seed(1)
     mixer = make_mixer(variant, hidden_size=64, heads=4)
-    assert mixer.output.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    assert mixer.output.bias.eq(0).all()
+    for part in mixer.modules():
+        if isinstance(part, nn.Linear) and part.in_features == 64:
+            assert part.weight.std().item() == pytest.approx(0.02, rel=0.1)
+            assert part.bias is None or part.bias.eq(0).all()
 
 
 @pytest.mark.parametrize(

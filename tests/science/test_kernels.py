@@ -243,12 +243,17 @@ def test_flex_attention_equals_attention(monkeypatch, causal, beyond):
     inputs = {name: x.detach() for name, x in attention_inputs(20, 5, d=16).items()}
     inputs["value_table"] = None
     bias = inputs["query_bias"]
-    shapes = (bias, bias[0], bias[0, :, :1], None)  # (B, H, N, K), (H, N, K), (H, 1, K)
-    for of_query in shapes:
-        for of_key in shapes:
-            inputs |= {"query_bias": of_query, "key_bias": of_key}
-            got = attend(**inputs, beyond=beyond, by=kernels.banded_flex, causal=causal)
-            assert_near(got, attend(**inputs, beyond=beyond, causal=causal), 1e-12)
+    by_query, shared = bias[0], bias[0, :, :1]  # (H, N, K), (H, 1, K)
+    for of_query, of_key in (
+        (bias, None),
+        (by_query, bias),
+        (shared, by_query),
+        (None, shared),
+        (None, None),
+    ):
+        inputs |= {"query_bias": of_query, "key_bias": of_key}
+        got = attend(**inputs, beyond=beyond, by=kernels.banded_flex, causal=causal)
+        assert_near(got, attend(**inputs, beyond=beyond, causal=causal), 1e-12)
 
 
 def test_flex_attention_is_compiled_in_an_evaluation_too(monkeypatch):

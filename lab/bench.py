@@ -145,6 +145,7 @@ def model_of_library(size, settings, vocab_size):
     """BERT of transformers, in this size, with torch's scaled_dot_product_attention."""
     import transformers
 
+    # our sizes, under its names
     sizes = SIZES[size]
     config = transformers.BertConfig(
         vocab_size=vocab_size,
@@ -335,6 +336,8 @@ def parse_arguments(arguments):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="What a training step costs.")
     add = parser.add_argument
+
+    # what is measured
     add("--size", choices=SIZES, default="tiny", help="(default: tiny)")
     add(
         "--variant",
@@ -347,6 +350,8 @@ def parse_arguments(arguments):
     add("--batches", nargs="+", choices=("full", "text"), default=["full", "text"])
     add("--batch_size", type=positive_int, help="(default: as in training; on a CPU 16)")
     add("--lengths", nargs="+", type=positive_int, metavar="N", help="attention alone, N tokens")
+
+    # on which text and machine, how often, and where the numbers go
     add_text(add)
     add_device(add)
     add_dtype(add)
@@ -360,6 +365,7 @@ def fill_in(args, device):
     is_cuda = device.type == "cuda"
     has_library = importlib.util.find_spec(LIBRARY) is not None
 
+    # what is measured
     if args.variant is None:
         args.variant = ["absolute", "composite", *([LIBRARY] if has_library else [])]
     if "all" in args.variant:
@@ -367,6 +373,7 @@ def fill_in(args, device):
     if LIBRARY in args.variant and not has_library:
         raise UserError(f"{LIBRARY} is not installed: pip install {LIBRARY}")
 
+    # how
     if args.mode is None:
         args.mode = list(MODES) if is_cuda else ["eager", "compiled"]
     if "recorded" in args.mode and not is_cuda:

@@ -24,23 +24,15 @@ import json
 import platform
 import re
 import subprocess
-from functools import cache
 from pathlib import Path
 
 import torch
 
-from support.commands import UserError
+from support.commands import UserError, say_once
 from support.files import lock, write_text
 
 ROOT = Path(__file__).parent.parent
 LOG = "log.jsonl"
-
-
-@cache
-def say_once(line):
-    """Print a line, unless it is empty or was printed before."""
-    if line:
-        print(line)
 
 
 # --- The log of a run -----------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def full_precision(monkeypatch):
 def trained(program, config, steps=STEPS, records=True, compiles=False, dtype=torch.float32):
     """(losses, Trainer) after so many steps."""
     trainer = trainer_of(program, config, DEVICE, dtype, **SETTINGS)
-    trainer.recorded.records = records
+    trainer.recorded.is_on = records
     if compiles:
         kernels.compile_model(trainer.model, DEVICE)
     train(trainer, program, steps)
@@ -49,7 +49,7 @@ def trained(program, config, steps=STEPS, records=True, compiles=False, dtype=to
 
 
 def assert_recorded(trainer):
-    assert trainer.recorded.records and len(trainer.recorded.recordings) == 2  # the shapes
+    assert trainer.recorded.is_on and len(trainer.recorded.recordings) == 2  # the shapes
 
 
 def assert_near(losses, expected, tolerance=2e-4):
@@ -100,7 +100,7 @@ def test_dropout_differs_from_step_to_step_and_follows_from_the_seed():
     def losses(seed, records=True):
         config = small_config(dropout=0.5)
         trainer = trainer_of("glue.py", config, DEVICE, lr=0.0, seed=seed)
-        trainer.recorded.records = records
+        trainer.recorded.is_on = records
         ids = Sentences().batch(0, 0, 4).to(DEVICE)
         for _ in range(6):
             trainer.advance((ids, ids[:, 1] % 3), tokens=1)
@@ -149,7 +149,7 @@ def test_a_mixer_that_reads_a_number_is_trained_without_recording(monkeypatch, c
     config = small_config(dropout=0.1)
     expected, _ = trained("pretrain.py", config, steps=12, records=False)
     losses, trainer = trained("pretrain.py", config, steps=12)
-    assert not trainer.recorded.records
+    assert not trainer.recorded.is_on
     assert_near(losses, expected)
 
     [line] = capsys.readouterr().out.splitlines()

@@ -398,3 +398,10 @@ def test_the_tables_of_the_documents_are_those_of_the_records():
             assert rows and rows == TABLES[name](), name
             found.add(name)
     assert found == set(TABLES)
+
+
+def test_the_share_of_text_in_batches_is_that_of_the_record():
+    rows = [row for row in json_of("batches")["rows"] if row["text"] == "English"]
+    page = (ROOT / "docs/speed.md").read_text("utf-8")
+    for row in rows:
+        assert f"one of {row['shapes']} widths, and {row['text_percent']:.0f} % is text" in page

@@ -80,7 +80,7 @@ def refuse_to_wait(operation, arguments):
 
 @contextmanager
 def pretended_graphs():
-    """In this block, a RecordedStep with .records = True records and replays on the CPU."""
+    """In this block, a RecordedStep with .is_on = True records and replays on the CPU."""
     watching = []
 
     def set_sync_debug_mode(mode):

@@ -20,7 +20,7 @@ STEPS = 6
 def trained(program, config, records):
     """(losses, norms, weights) after STEPS steps, and the Trainer."""
     trainer = trainer_of(program, config)
-    trainer.recorded.records = records
+    trainer.recorded.is_on = records
     train(trainer, program, STEPS)
     weights = [x.detach() for x in trainer.model.parameters()]
     return [*trainer.losses, *trainer.norms, *weights], trainer
@@ -30,7 +30,7 @@ def assert_recorded_equals_called(program, config):
     with pretended_graphs():
         expected, _ = trained(program, config, records=False)
         found, trainer = trained(program, config, records=True)
-    assert trainer.recorded.records and len(trainer.recorded.recordings) == 2  # the shapes
+    assert trainer.recorded.is_on and len(trainer.recorded.recordings) == 2  # the shapes
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
 
@@ -55,7 +55,7 @@ def test_recorded_steps_in_parts_equal_called_ones():
     for records in (False, True):
         trainer = trainer_of("pretrain.py", small_config(dropout=0.1))
         trainer.gradients = gradients
-        trainer.recorded.records = records
+        trainer.recorded.is_on = records
         with pretended_graphs():
             for _ in range(STEPS):
                 pre_training_step(trainer)
@@ -76,7 +76,7 @@ def test_a_run_that_is_stopped_and_recorded_again_goes_on_as_one_that_was_not(tm
     with pretended_graphs():
         expected, _ = trained("pretrain.py", config, records=True)
         stopped = trainer_of("pretrain.py", config)
-        stopped.recorded.records = True
+        stopped.recorded.is_on = True
         stopped.path = tmp_path / "state.pt"
         train(stopped, "pretrain.py", 3)
         stopped.save()
@@ -87,7 +87,7 @@ def test_a_run_that_is_stopped_and_recorded_again_goes_on_as_one_that_was_not(tm
         torch.save(state, stopped.path)
 
         resumed = trainer_of("pretrain.py", config)
-        resumed.recorded.records = True
+        resumed.recorded.is_on = True
         resumed.path = stopped.path
         resumed.resume()
         train(resumed, "pretrain.py", STEPS)
@@ -123,7 +123,7 @@ def test_a_layer_that_reads_a_number_is_trained_without_recording_and_a_line_say
         changes.setattr("model.nn.GELU", kind)
         expected, _ = trained("pretrain.py", config, records=False)
         found, trainer = trained("pretrain.py", config, records=True)
-    assert not trainer.recorded.records
+    assert not trainer.recorded.is_on
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("steps are not recorded") and "reads a number" in line
     for one, other in zip(found, expected, strict=True):
@@ -132,7 +132,7 @@ def test_a_layer_that_reads_a_number_is_trained_without_recording_and_a_line_say
 
 def test_a_mistake_in_a_mixer_keeps_its_traceback(monkeypatch):
     trainer = trainer_of("pretrain.py", small_config())
-    trainer.recorded.records = True
+    trainer.recorded.is_on = True
     monkeypatch.setattr("attention.banded_softmax", lambda *given: given[0] @ given[0][..., :1])
     with pretended_graphs(), pytest.raises(RuntimeError, match="Expected size"):
         pre_training_step(trainer)
@@ -140,7 +140,7 @@ def test_a_mistake_in_a_mixer_keeps_its_traceback(monkeypatch):
 
 def test_the_recordings_are_freed_at_the_end_of_a_run():
     trainer = trainer_of("pretrain.py", small_config())
-    trainer.recorded.records = True
+    trainer.recorded.is_on = True
     with pretended_graphs():
         trainer.run(lambda: pre_training_step(trainer), save=lambda: None)
     assert trainer.step == SETTINGS["steps"] and not trainer.recorded.recordings

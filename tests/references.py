@@ -9,8 +9,8 @@ which says what terms and what mixer a variant has. If you add a term or a mixer
 write its equation here and add it to SCORE_TERMS, VALUE_TERMS or MIXERS: until then, its tests end
 in a KeyError with its name.
 
-"Chang" is Chang, Xu, Xu, Tu 2021. Letters as in attention.py, and t for the column of r in a row of
-K numbers: t = r + k within the window. Arguments that most functions share:
+"Chang" is Chang, Xu, Xu, Tu 2021. Letters as in attention.py, and t for the column of offset r in
+a bias of K numbers: t = r + k within the window. Arguments that most functions share:
 
     x               (B, N, C), the input of a mixer
     attention_mask  (B, N) bool, True at real tokens
@@ -28,11 +28,11 @@ import torch
 
 from attention import VARIANTS
 
-# --- Relative positions ---------------------------------------------------------------------------
+# --- Offsets --------------------------------------------------------------------------------------
 
 
 def column(r, K, beyond):
-    """The column of relative position r in a row of K numbers; None if r meets no number."""
+    """The column of offset r in a bias of K numbers; None if r meets no number."""
     k = K // 2
 
     # within the window
@@ -392,15 +392,15 @@ def projection(x, attention_mask, weights, name, variant, causal):
     return linear(x, weights, name)
 
 
-def convolve_at(row, values, i, dilation, causal):
-    """z_i = sum_r softmax(row)_r v_(i + r*D), for one query of one head of one sentence.
+def convolve_at(bias, values, i, dilation, causal):
+    """z_i = sum_r softmax(bias)_r v_(i + r*D), for one query of one head of one sentence.
 
-    row (K,), values (N, d). Beyond the ends v is 0, but the weight keeps its share of the
+    bias (K,), values (N, d). Beyond the ends v is 0, but the weight keeps its share of the
     softmax. causal: the K weights stand for r = -(K - 1) to 0.
     """
-    K = len(row)
+    K = len(bias)
     first_r = 1 - K if causal else -(K // 2)
-    p = softmax(list(row))
+    p = softmax(list(bias))
     z_i = torch.zeros_like(values[0])
     for t in range(K):
         j = i + (first_r + t) * dilation
@@ -409,22 +409,22 @@ def convolve_at(row, values, i, dilation, causal):
     return z_i
 
 
-def convolved_heads(values, rows, heads, dilation=1, causal=False):
+def convolved_heads(values, biases, heads, dilation=1, causal=False):
     """z_i of all queries, each head with the kernel of its query.
 
-    values (B, N, heads * d): head h has the channels h*d .. h*d + d - 1. rows (B, N, heads * K)
+    values (B, N, heads * d): head h has the channels h*d .. h*d + d - 1. biases (B, N, heads * K)
     in the same way. Returns (B, N, heads * d).
     """
     B, N, channels = values.shape
     d = channels // heads
-    K = rows.shape[-1] // heads
+    K = biases.shape[-1] // heads
     z = []
     for b in range(B):
         for i in range(N):
             for h in range(heads):
-                row = rows[b, i, h * K : (h + 1) * K]  # (K,)
+                bias = biases[b, i, h * K : (h + 1) * K]  # (K,)
                 v_h = values[b, :, h * d : (h + 1) * d]  # (N, d)
-                z.append(convolve_at(row, v_h, i, dilation, causal))  # (d,)
+                z.append(convolve_at(bias, v_h, i, dilation, causal))  # (d,)
     return torch.stack(z).reshape(values.shape)  # (B * N * heads, d) -> (B, N, heads * d)
 
 
@@ -508,7 +508,7 @@ def primer(x, attention_mask, weights, variant, config, layer):
     return attend(q, k, v, attention_mask, weights, variant, config)
 
 
-def convbert_rows(x, attention_mask, weights, causal=False):
+def convbert_biases(x, attention_mask, weights, causal=False):
     """kernel(c_i * q_i), c = pointwise(depthwise(x)): (B, N, H/2 * K). Jiang et al. 2020"""
     x = zero_padding(x, attention_mask)
     q = linear(x, weights, "query")  # (B, N, C/2)
@@ -524,17 +524,17 @@ def convbert(x, attention_mask, weights, variant, config, layer):
 
 
 def two_halves(x, attention_mask, weights, variant, config, convolve):
-    """ConvBERT. convolve(values, rows, heads): what its convolution heads compute."""
+    """ConvBERT. convolve(values, biases, heads): what its convolution heads compute."""
     heads = config.heads // 2
     q = linear(x, weights, "query")  # (B, N, C/2)
     k = linear(x, weights, "key")  # (B, N, C/2)
     v = zero_padding(linear(x, weights, "value"), attention_mask)  # (B, N, C)
-    rows = convbert_rows(x, attention_mask, weights, config.causal)  # (B, N, H/2 * K)
+    biases = convbert_biases(x, attention_mask, weights, config.causal)  # (B, N, H/2 * K)
 
     # attention has the first half of the values
     first, second = v.chunk(2, dim=-1)  # (B, N, C/2) each
     attended = attention_heads(q, k, first, attention_mask, weights, heads, config, variant)
-    z = torch.cat([attended, convolve(second, rows, heads)], dim=-1)  # (B, N, C)
+    z = torch.cat([attended, convolve(second, biases, heads)], dim=-1)  # (B, N, C)
     return zero_padding(linear(z, weights, "output"), attention_mask)
 
 
@@ -544,9 +544,9 @@ def released_convbert(x, attention_mask, weights, variant, config, layer):
     The softmax is over the real keys.
     """
 
-    def convolve(values, rows, heads):
-        rows = rows.unflatten(-1, (heads, -1))  # (B, N, heads, K)
-        B, N, _, K = rows.shape
+    def convolve(values, biases, heads):
+        biases = biases.unflatten(-1, (heads, -1))  # (B, N, heads, K)
+        B, N, _, K = biases.shape
         values = values.unflatten(-1, (heads, -1))  # (B, N, heads, d)
         z = torch.zeros_like(values)
         for b, i, h in itertools.product(range(B), range(N), range(heads)):
@@ -554,7 +554,7 @@ def released_convbert(x, attention_mask, weights, variant, config, layer):
             near = range(max(first, 0), min(first + K, N))
             keys = [j for j in near if attention_mask[b, j]]
             if keys:
-                p = softmax([rows[b, j, h, j - first] for j in keys])
+                p = softmax([biases[b, j, h, j - first] for j in keys])
                 for p_j, j in zip(p, keys, strict=True):
                     z[b, i, h] = z[b, i, h] + p_j * values[b, j, h]
         return z.flatten(2)  # (B, N, heads, d) -> (B, N, heads * d)
@@ -577,17 +577,17 @@ def light_convolution(x, attention_mask, weights, variant, config, layer):
     Layer l takes the l-th dilation D of the variant, and starts again after the last one.
     """
     g = gate(x, attention_mask, weights)  # (B, N, C)
-    rows = weights["weight"].flatten().expand(*g.shape[:2], -1)  # (H, K) -> (B, N, H * K)
+    biases = weights["weight"].flatten().expand(*g.shape[:2], -1)  # (H, K) -> (B, N, H * K)
     dilation = variant.dilations[layer % len(variant.dilations)]
-    z = convolved_heads(g, rows, config.heads, dilation, config.causal)
+    z = convolved_heads(g, biases, config.heads, dilation, config.causal)
     return zero_padding(linear(z, weights, "output"), attention_mask)
 
 
 def dynamic_convolution(x, attention_mask, weights, variant, config, layer):
     """z_i = sum_r softmax(kernel(g_i))_r g_(i+r), K weights per token and head. Wu et al. 2019"""
     g = gate(x, attention_mask, weights)  # (B, N, C)
-    rows = linear(g, weights, "kernel")  # (B, N, H * K)
-    z = convolved_heads(g, rows, config.heads, causal=config.causal)
+    biases = linear(g, weights, "kernel")  # (B, N, H * K)
+    z = convolved_heads(g, biases, config.heads, causal=config.causal)
     return zero_padding(linear(z, weights, "output"), attention_mask)
 
 

@@ -73,7 +73,7 @@ def words(on_small_text, monkeypatch):
 
 @pytest.mark.parametrize("options", ["--micro_batch 3", "--batch_size 1 --steps 21"])
 def test_two_processes_compute_what_one_computes(words, tmp_path, options):
-    """With micro-batches, and if most batches have fewer rows than there are processes."""
+    """With micro-batches, and if most batches have fewer sentences than there are processes."""
     pretrain.main(words(tmp_path / "alone", options))
     assert run_two(words(tmp_path / "two", options)) == [0, 0]
     assert_same_run(tmp_path / "two", tmp_path / "alone", 1e-5)

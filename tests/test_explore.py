@@ -37,43 +37,43 @@ def unpack(packed):
     return torch.from_numpy(numbers.astype(np.float32)).reshape(packed["shape"])
 
 
-# --- The maps, made again from the numbers in the page --------------------------------------------
+# --- The attention matrices, made again from the numbers in the page ------------------------------
 
 
-def map_of_attention(head, beyond):
+def attention_matrix(head, beyond):
     """(N, N): the softmax of the content and of what the terms add."""
     scores = unpack(head["content"])
     for term in head["terms"]:
-        rows = unpack(term["rows"]).expand(N, -1)  # (N, K) or (1, K) -> (N, K)
+        bias = unpack(term["rows"]).expand(N, -1)  # (N, K) or (1, K) -> (N, K)
         adds = references.key_scores if term["belongs_to"] == "key" else references.relative_scores
-        scores = scores + adds(rows, N, beyond)
+        scores = scores + adds(bias, N, beyond)
     return scores.double().softmax(dim=-1)
 
 
-def map_of_convolution(head):
+def convolution_matrix(head):
     """(N, N): the weight of token j in z_i."""
     (term,) = head["terms"]
-    rows = unpack(term["rows"]).double().expand(N, -1)  # (N, K)
+    biases = unpack(term["rows"]).double().expand(N, -1)  # (N, K)
     values = torch.eye(N).double()  # so that z_i is the weights themselves
     dilation = head["dilation"]
     return torch.stack(
-        [references.convolve_at(rows[i], values, i, dilation, causal=False) for i in range(N)]
+        [references.convolve_at(biases[i], values, i, dilation, causal=False) for i in range(N)]
     )
 
 
-def maps_of(run, layer):
-    """The maps of all heads of a layer, (H, N, N)."""
-    maps = []
+def matrices_of(run, layer):
+    """The matrices of all heads of a layer, (H, N, N)."""
+    matrices = []
     for head in run["layers"][layer - 1]["heads"]:
         if head["kind"] == "attention":
-            maps.append(map_of_attention(head, run["beyond"]))
+            matrices.append(attention_matrix(head, run["beyond"]))
         else:
-            maps.append(map_of_convolution(head))
-    return torch.stack(maps)
+            matrices.append(convolution_matrix(head))
+    return torch.stack(matrices)
 
 
 def values_of(mixer, x, attention_mask):
-    """The values (H, N, d) that the maps of a mixer are multiplied with."""
+    """The values (H, N, d) that the matrices of a mixer are multiplied with."""
     if isinstance(mixer, attention.GatedConvolution):
         values = mixer.gate(x, attention_mask)  # (1, N, C)
     elif isinstance(mixer, attention.SelfAttention):
@@ -96,10 +96,10 @@ def check_answers(answers, model):
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
-def test_the_maps_of_the_page_times_the_values_give_what_the_mixer_gives(tmp_path, variant):
+def test_the_matrices_of_the_page_times_the_values_give_what_the_mixer_gives(tmp_path, variant):
     """For every variant; what is added outside the score is set to 0 in the model.
 
-    Self-attention: they are the maps of lab.look, too. And the answers are those of model.py.
+    Self-attention: they are the matrices of lab.look, too. And the answers are those of model.py.
     """
     model = write_run(tmp_path, variant)
     for name, parameter in model.named_parameters():
@@ -109,15 +109,15 @@ def test_the_maps_of_the_page_times_the_values_give_what_the_mixer_gives(tmp_pat
     run = explore.describe_run(tmp_path, SENTENCE)
 
     for layer in (1, 2):
-        maps = maps_of(run, layer).float()  # (H, N, N)
-        assert maps.shape == (H, N, N)
+        matrices = matrices_of(run, layer).float()  # (H, N, N)
+        assert matrices.shape == (H, N, N)
         mixer = model.bert.layers[layer - 1].mixer
         if isinstance(mixer, attention.SelfAttention):
             looked = torch.from_numpy(look.attention_map(model, IDS, layer))
-            torch.testing.assert_close(looked, maps, atol=1e-5, rtol=0)
+            torch.testing.assert_close(looked, matrices, atol=1e-5, rtol=0)
         with torch.no_grad():
             x, attention_mask, expected = call_of_mixer(model, IDS, layer)
-            z = maps @ values_of(mixer, x, attention_mask)  # (H, N, d)
+            z = matrices @ values_of(mixer, x, attention_mask)  # (H, N, d)
             result = mixer.output(z.transpose(0, 1).flatten(1))  # (N, H, d) -> (N, C)
         torch.testing.assert_close(result, expected[0], atol=1e-4, rtol=1e-4)
     for answers in explore.describe_run(tmp_path, WITH_BLANKS)["answers"]:
@@ -164,16 +164,16 @@ def test_a_term_that_is_off_adds_what_a_table_of_zeros_adds(tmp_path, name, tabl
 
 
 @pytest.mark.parametrize("beyond", ["clip", "zero"])
-def test_without_the_content_the_terms_alone_make_the_map(tmp_path, beyond):
+def test_without_the_content_the_terms_alone_make_the_matrix(tmp_path, beyond):
     model = write_run(tmp_path, "composite-key", beyond=beyond)
     expected = look.attention_map(model, IDS, layer=1, with_content=False)  # (H, N, N)
     run = explore.describe_run(tmp_path, SENTENCE, ["content"])
-    assert np.abs(maps_of(run, 1).numpy() - expected).max() < 1e-6
+    assert np.abs(matrices_of(run, 1).numpy() - expected).max() < 1e-6
 
     # in layer 2, the tokens that layer 1 has made without content
     changed = look.without_terms(model, ["content"])
     expected = look.attention_map(changed, IDS, layer=2)
-    assert np.abs(maps_of(run, 2).numpy() - expected).max() < 1e-6
+    assert np.abs(matrices_of(run, 2).numpy() - expected).max() < 1e-6
 
 
 # --- The page that answers ------------------------------------------------------------------------

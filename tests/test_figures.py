@@ -24,9 +24,9 @@ def test_kernels_are_the_softmax_of_beta_and_of_what_the_query_makes_without_it(
     dynamic = look.dynamic_kernels(model, ids, layer=2)  # (H, N, K)
     with torch.no_grad():
         q = split_heads(mixer.query(x), H)[0]  # (H, N, d)
-        rows = q @ mixer.terms["dynamic"].w / D**0.5  # (H, N, K)
+        bias = q @ mixer.terms["dynamic"].w / D**0.5  # (H, N, K)
         assert np.allclose(fixed, mixer.terms["fixed"].beta.softmax(dim=-1), atol=1e-6)
-        assert np.allclose(dynamic, rows.softmax(dim=-1), atol=1e-6)
+        assert np.allclose(dynamic, bias.softmax(dim=-1), atol=1e-6)
 
 
 # --- The command line -----------------------------------------------------------------------------

@@ -169,7 +169,7 @@ for name in CONVOLUTIONS:
 
 @pytest.mark.parametrize("variant, layer", LAYERS)
 def test_every_layer_of_a_convolution_equals_its_loops(variant, layer):
-    """Dilations 1, 2, 4, 8 and 1 again, whose reach ends within the sentence and beyond it.
+    """Dilations 1, 2, 4, 8 and 1 again, whose windows end within the sentence and beyond it.
 
     Layer 1 of a hybrid, its second one, is self-attention.
     """

@@ -130,7 +130,7 @@ def test_a_run_is_evaluated_saved_and_resumed_as_on_a_cpu(small_text, tmp_path):
 
 def fine_tuned(device, labels, classes):
     """The losses of four steps, and then the answers, for pairs of sentences of 1 to 5 words."""
-    texts = [" ".join(WORDS[5 : 6 + row % 5]) for row in range(len(labels))]
+    texts = [" ".join(WORDS[5 : 6 + i % 5]) for i in range(len(labels))]
     pairs = glue.LabelledPairs(Examples(texts, texts, labels), word_tokenizer(), 24)
     model = make(BertForClassification, small_config(), classes)
     trainer = trainer_on(device, model, gradients=glue.task_gradients)

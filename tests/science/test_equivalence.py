@@ -2,8 +2,8 @@
 
 There are four steps, and each test is an identity. A fifth section shows how further schemes of
 relative positions are made of the same terms (docs/family.md). Letters as in attention.py: B
-sentences of N tokens, H heads of d channels, k reach, K = 2k + 1, i query, j key, r = j - i. All
-numbers are float64, and equal means within 1e-12.
+sentences of N tokens, H heads of d channels, a window of K = 2k + 1 offsets, i query, j key,
+r = j - i. All numbers are float64, and equal means within 1e-12.
 """
 
 import math
@@ -53,10 +53,10 @@ def query_bias_of(mixer, q):
     return positions.query_bias
 
 
-def map_of(rows):
-    """rows[i, j - i] with "clip"; (H, 1, K) is one row for all queries. Returns (..., N, N)."""
-    rows = rows.expand(*rows.shape[:-2], N, -1)
-    return relative_scores(rows, N, "clip")
+def matrix_of(bias):
+    """bias[i, j - i] with "clip"; (H, 1, K) is one bias for all queries. Returns (..., N, N)."""
+    bias = bias.expand(*bias.shape[:-2], N, -1)
+    return relative_scores(bias, N, "clip")
 
 
 def content_of(q, k):
@@ -138,9 +138,9 @@ def test_the_mixers_that_convolve_are_their_band_matrices(variant, layer, dilati
 
 
 def test_a_dynamic_convolution_of_the_query_is_shaws_relative_key():
-    """Shaw et al. 2018: q_i . (k_j + a_r) / sqrt(d).  Here: q_i . k_j / sqrt(d) + rows[i, r].
+    """Shaw et al. 2018: q_i . (k_j + a_r) / sqrt(d).  Here: q_i . k_j / sqrt(d) + bias[i, r].
 
-    They are equal if rows[i, r] = q_i . w_r / sqrt(d) and w_r = a_r.
+    They are equal if bias[i, r] = q_i . w_r / sqrt(d) and w_r = a_r.
     """
     mixer = mixer_of("dynamic")
     query, key, _ = project(mixer, X)
@@ -152,11 +152,11 @@ def test_a_dynamic_convolution_of_the_query_is_shaws_relative_key():
     shaw = torch.einsum("bhid,bhijd->bhij", query, keys) / math.sqrt(d)
 
     # here: each query makes a kernel
-    rows = query_bias_of(mixer, query)  # (B, H, N, K)
-    assert_near(content_of(query, key) + map_of(rows), shaw)
+    bias = query_bias_of(mixer, query)  # (B, H, N, K)
+    assert_near(content_of(query, key) + matrix_of(bias), shaw)
 
-    # by a linear map, as in DynamicConv; here it is one for all heads
-    assert_near(rows, F.linear(query, w.t() / math.sqrt(d)))
+    # by a linear layer, as in DynamicConv; here it is one for all heads
+    assert_near(bias, F.linear(query, w.t() / math.sqrt(d)))
 
 
 # --- 3. The fixed term is T5's bias with one bucket per position ----------------------------------
@@ -173,9 +173,9 @@ def test_the_fixed_term_is_t5s_bias_with_one_bucket_per_position():
 
     bucket = RELATIVE.clamp(-k, k) + k  # (N, N)
     table = mixer.terms["fixed"].beta.t()  # (K, H)
-    bias = F.embedding(bucket, table).permute(2, 0, 1)  # (N, N, H) -> (H, N, N)
-    rows = query_bias_of(mixer, query)  # (H, 1, K)
-    assert_near(map_of(rows), bias)
+    t5 = F.embedding(bucket, table).permute(2, 0, 1)  # (N, N, H) -> (H, N, N)
+    bias = query_bias_of(mixer, query)  # (H, 1, K)
+    assert_near(matrix_of(bias), t5)
 
 
 def left_over_right(mixer, x):
@@ -224,8 +224,8 @@ def test_fixed_attention_without_content_is_a_lightweight_convolution():
     query, _, value = project(mixer, X)
 
     # attention with the fixed term alone
-    rows = query_bias_of(mixer, query)  # (H, 1, K)
-    logits = map_of(rows)  # (H, N, N)
+    bias = query_bias_of(mixer, query)  # (H, 1, K)
+    logits = matrix_of(bias)  # (H, N, N)
     attended = softmax_within_window(logits) @ value  # (B, H, N, d)
 
     # the convolution with the kernel softmax(beta)
@@ -242,10 +242,10 @@ def test_composite_attention_without_content_is_a_dynamic_convolution():
     mixer = mixer_of("composite")
     query, _, value = project(mixer, X)
 
-    rows = query_bias_of(mixer, query)  # (B, H, N, K)
-    attended = softmax_within_window(map_of(rows)) @ value  # (B, H, N, d)
+    bias = query_bias_of(mixer, query)  # (B, H, N, K)
+    attended = softmax_within_window(matrix_of(bias)) @ value  # (B, H, N, d)
 
-    p = rows.softmax(dim=-1)
+    p = bias.softmax(dim=-1)
     convolved = convolve(p, value)  # (B, H, N, d)
     assert_near_but_for_lost_weights(attended, convolved, p)
 
@@ -253,31 +253,31 @@ def test_composite_attention_without_content_is_a_dynamic_convolution():
 def test_composite_attention_is_content_and_the_logits_of_this_convolution_in_one_softmax():
     """The paper adds two things to this convolution: the content, and the keys beyond the window.
 
-    Far keys take the end weight of their side, and one softmax is over all keys. This is the mixer.
+    Offsets beyond it are clipped, and one softmax is over all keys. This is the mixer.
     """
     assert VARIANTS["composite"].terms == ("fixed", "dynamic")
     mixer = mixer_of("composite")
     query, key, value = project(mixer, X)
 
-    rows = query_bias_of(mixer, query)  # (B, H, N, K)
-    logits = content_of(query, key) + map_of(rows)  # (B, H, N, N)
+    bias = query_bias_of(mixer, query)  # (B, H, N, K)
+    logits = content_of(query, key) + matrix_of(bias)  # (B, H, N, N)
     z = logits.softmax(dim=-1) @ value  # (B, H, N, d)
     assert_near(mixer(X, NO_PADDING), mixer.output(merge_heads(z)))
 
 
 # --- 5. Further schemes are made of the same terms ------------------------------------------------
 
-EVERY_R = torch.arange(1 - N, N)  # (2N - 1,): all relative positions of N tokens
+EVERY_R = torch.arange(1 - N, N)  # (2N - 1,): all offsets of N tokens
 ANGLES = EVERY_R[:, None] * frequencies(d, "cpu", torch.float64)  # (2N - 1, d/2): r w_m
 
 
 def scores_of(mixer, x):
-    """The scores (B, H, N, N) of a mixer without convolutions: its content and its rows."""
+    """The scores (B, H, N, N) of a mixer without convolutions: its content and its biases."""
     q, k, _ = project(mixer, x)
     q, k, positions = mixer.apply_terms(q, k)
     scores = content_of(q, k)
     if positions.query_bias is not None:
-        scores = scores + map_of(positions.query_bias)
+        scores = scores + matrix_of(positions.query_bias)
     if positions.key_bias is not None:
         scores = scores + key_scores(positions.key_bias, N, mixer.beyond)
     return scores
@@ -297,10 +297,10 @@ def rotated_bias(bias):
 def test_the_fixed_term_of_rotary_with_equal_biases_is_a_sum_of_cosines():
     """b . R_r b = sum over m of (b_2m^2 + b_(2m+1)^2) cos(r w_m), one curve per head."""
     b = draw(H, 1, d)
-    row = (b * rotated_bias(b)).sum(dim=-1)  # (H, 2N - 1)
+    bias = (b * rotated_bias(b)).sum(dim=-1)  # (H, 2N - 1)
 
     squares = b.square().unflatten(-1, (-1, 2)).sum(dim=-1)  # (H, 1, d/2)
-    assert_near(row, (squares * ANGLES.cos()).sum(dim=-1))
+    assert_near(bias, (squares * ANGLES.cos()).sum(dim=-1))
 
 
 def test_rotary_with_biases_is_rotated_content_and_three_terms_of_the_paper():
@@ -320,7 +320,7 @@ def test_rotary_with_biases_is_rotated_content_and_three_terms_of_the_paper():
     w = rotated_bias(c).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
     u = rotated_bias(b).transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
     fixed = b @ w  # (H, 1, 2N - 1)
-    terms = map_of(fixed + q @ w) + key_scores(k @ u, N, "clip")
+    terms = matrix_of(fixed + q @ w) + key_scores(k @ u, N, "clip")
     rotated_q, rotated_k, _ = mixer.apply_terms(q, k)
     assert_near(scores_of(mixer, X), content_of(rotated_q, rotated_k) + terms)
 
@@ -390,7 +390,7 @@ def test_the_four_terms_of_transformer_xl_are_ours():
     """(a) q_i . k_j   (b) q_i . W S_r   (c) b_c . k_j   (d) b_p . W S_r, all over sqrt(d):
 
     (a) content, (b) a dynamic term with w_r = W S_r, (d) a fixed term with beta_r = b_p . W S_r,
-    and (c) a key-dynamic term whose row is the same number at every r.
+    and (c) a key-dynamic term whose bias is the same number at every r.
     """
     mixer = mixer_of("xl")
     q, k, _ = project(mixer, X)
@@ -398,10 +398,10 @@ def test_the_four_terms_of_transformer_xl_are_ours():
 
     S_r = sinusoids(EVERY_R, C, torch.float64)  # (2N - 1, C)
     w = split_heads(term.W(S_r)[None], H)[0].transpose(-1, -2) / math.sqrt(d)  # (H, d, 2N - 1)
-    dynamic = map_of(q @ w)
-    fixed = map_of(term.b_p[:, None] @ w)  # (H, N, N)
-    row = k @ term.b_c[:, :, None] / math.sqrt(d)  # (B, H, N, 1): one number for every r
-    key_dynamic = key_scores(row, N, "clip")
+    dynamic = matrix_of(q @ w)
+    fixed = matrix_of(term.b_p[:, None] @ w)  # (H, N, N)
+    bias = k @ term.b_c[:, :, None] / math.sqrt(d)  # (B, H, N, 1): one number for every r
+    key_dynamic = key_scores(bias, N, "clip")
     assert_near(scores_of(mixer, X), content_of(q, k) + dynamic + key_dynamic + fixed)
 
 

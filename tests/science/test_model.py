@@ -185,7 +185,7 @@ def test_the_classifier_drops_numbers_of_the_pooled_token():
 # --- The masked-LM head ---------------------------------------------------------------------------
 
 
-def test_head_is_a_linear_map_gelu_layer_norm_and_the_token_embeddings_again():
+def test_head_is_a_linear_layer_gelu_layer_norm_and_the_token_embeddings_again():
     model = small_model().double()
     nn.init.normal_(model.bias)
     x = 3 * torch.randn(3, 32, dtype=torch.float64)
@@ -201,7 +201,7 @@ def test_logits_are_float32_under_bf16():
 
 @pytest.mark.parametrize("size", [None, 5, 64])
 def test_loss_is_the_mean_negative_log_probability_of_the_masked_tokens(size):
-    """On a GPU the number of rows is fixed: it is larger than the number of masked tokens.
+    """On a GPU the number of hidden states is fixed: it is larger than the number of masked tokens.
 
     The first token, with which the rest is filled up, is one to predict.
     """
@@ -220,7 +220,7 @@ def test_masked_lm_loss_is_the_cross_entropy_of_torch_times_the_share_of_the_par
     assert_near(masked_lm_loss(logits, targets, 10), 0.4 * F.cross_entropy(logits, targets))
 
 
-def test_the_loss_of_rows_without_any_masked_token_is_zero_and_not_nan():
+def test_the_loss_of_logits_without_any_masked_token_is_zero_and_not_nan():
     logits = torch.randn(3, len(WORDS), requires_grad=True)
     loss = masked_lm_loss(logits, torch.full((3,), -100), 10)
     loss.backward()

@@ -65,16 +65,16 @@ def test_the_example_of_composite_attention_prints_what_its_docstring_says():
     assert tried > 0 and failed == 0
 
 
-def test_the_maps_of_composite_attention_are_those_that_their_docstring_draws():
+def test_the_matrices_of_composite_attention_are_those_that_their_docstring_draws():
     """q_i . k_j, q_i . w_(j-i), beta_(j-i) and the sum, side by side."""
     q, k = torch.tensor([[1, -1, 0, 2]]).t(), torch.tensor([[0, 1, 0, 1]])
     w, beta = torch.tensor([[-1, 0, 1]]), torch.tensor([[1, 0, 2]])
     dynamic = references.relative_scores(q @ w, 4, "clip")
     fixed = references.relative_scores(beta.expand(4, 3), 4, "clip")
-    maps = torch.cat([q @ k, dynamic, fixed, q @ k + dynamic + fixed], dim=1)  # (4, 16)
+    matrices = torch.cat([q @ k, dynamic, fixed, q @ k + dynamic + fixed], dim=1)  # (4, 16)
     text = attention.composite_attention.__doc__.partition("the sum a_ij\n")[2]
-    for row, line in zip(maps.tolist(), text.splitlines()[:4], strict=True):
-        assert [int(number) for number in line.split()] == row
+    for numbers, line in zip(matrices.tolist(), text.splitlines()[:4], strict=True):
+        assert [int(number) for number in line.split()] == numbers
 
 
 # --- The attention function -----------------------------------------------------------------------
@@ -255,7 +255,7 @@ def test_no_python_loop_over_the_positions(loops_for_kernels, name):
 
 
 def scores_of_term(term, q, k, beyond):
-    """What a term adds to the scores (B, H, N, N), from its rows and its content."""
+    """What a term adds to the scores (B, H, N, N), from its biases and its content."""
     N = q.shape[-2]
     own_q, own_k = term.queries_and_keys(q, k)
     scores = (own_q @ own_k.transpose(-1, -2) - q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
@@ -317,12 +317,12 @@ def test_the_terms_of_a_variant_are_added_whatever_their_widths(monkeypatch, nam
 
 
 def test_t5s_buckets_are_those_of_its_docstring():
-    """Read off a row whose table holds the number of each bucket."""
+    """Read off a bias whose table holds the number of each bucket."""
     term = TERMS["t5"](mixer_config("t5"))
     with torch.no_grad():
         term.beta.copy_(torch.arange(32.0))
-    row = term.query_bias(torch.zeros(1, H, 300, d))[0, 0].tolist()
-    buckets = dict(zip(range(-299, 300), row, strict=True))
+    bias = term.query_bias(torch.zeros(1, H, 300, d))[0, 0].tolist()
+    buckets = dict(zip(range(-299, 300), bias, strict=True))
     for r, bucket in buckets.items():
         assert bucket == references.t5_bucket(r), r
 

@@ -113,7 +113,7 @@ def test_a_variant_has_the_terms_and_convolutions_of_the_paper_and_no_others(var
     convolutions = {name for name in names if "depthwise" in name}
     weights = random_mixer(variant).state_dict()
 
-    # tables: beta has one row per head, the others have d
+    # tables: beta has one bias per head, the others have d
     tables = {name.split(".")[1]: x for name, x in weights.items() if name.startswith("terms.")}
     assert set(tables) == names - convolutions
     for name, table in tables.items():

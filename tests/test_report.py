@@ -202,7 +202,7 @@ def test_holm_s_correction_is_that_of_statsmodels():
 
 
 def plan(records, measures, comparisons, untested=()):
-    """docs/plan.md: rows of differences, with a p-value, corrected by Holm's method."""
+    """results/PLANS.md: rows of differences, with a p-value, corrected by Holm's method."""
     rows = [report.rows_of(records, measures, each)[-1] for each in comparisons]
     tests = [each for each in itertools.product(comparisons, measures) if each[0] not in untested]
     p_values = []
@@ -390,7 +390,7 @@ TABLES = {
 def test_the_tables_of_the_documents_are_those_of_the_records():
     """Every row of every table between <!-- table: name --> and <!-- end -->, to the character."""
     found = set()
-    for path in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
+    for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "results/PLANS.md"):
         text = path.read_text("utf-8")
         for name, table in re.findall(r"<!-- table: (\S+) -->(.*?)<!-- end -->", text, re.DOTALL):
             lines = [line for line in table.splitlines() if line.startswith("| ")]

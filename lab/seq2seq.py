@@ -398,6 +398,7 @@ def parse_arguments(arguments=None):
 
     # what is trained, on which pairs, where
     add("--variant", choices=VARIANTS, default="composite", metavar="NAME", help="of attention.py")
+    add("--kernel_size", type=positive_int, help="K, odd (default: the variant's own, mostly 17)")
     add("--data", default="toy", help="toy, multi30k, or a file of `source TAB target` (toy)")
     add("--examples", type=positive_int, help="pairs to train on, at most (all)")
     add("--pretrain", type=positive_int, metavar="STEPS", help="before: write what was removed")
@@ -454,6 +455,7 @@ def train_and_test(args, sets, seed):
         tokenizer.get_vocab_size(),
         max_length=recipe.seq_len,
         dropout=recipe.dropout,
+        kernel_size=args.kernel_size,
         **sizes,
     )
     model = Seq2Seq(config)

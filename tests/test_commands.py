@@ -1,11 +1,15 @@
-"""support/commands.py: a user's mistake is one line, a programmer's mistake keeps its traceback."""
+"""A user's mistake is one line, whatever the program; a programmer's keeps its traceback."""
 
+import importlib
 import os
+import re
+import shlex
 import signal
 
 import pytest
 
-from conftest import needs_signals
+from conftest import ROOT, needs_signals
+from model_helpers import write_run
 from support import runs
 from support.commands import StopSignals, UserError, run_command
 from support.devices import is_of_torchrun
@@ -20,12 +24,105 @@ def raising(error):
     return main
 
 
+# --- Mistakes of a user ---------------------------------------------------------------------------
+
+# What somebody types, and a part of the line that answers. A program is named as in Python; for the
+# folders that exist, in capitals, see `folders`.
+MISTAKES = """
+pretrain --variant nonsense                                     | composite-conv-qkv
+pretrain TEXT --kernel_size 8                                   | odd
+pretrain --variant none absolute --kernel_size 9                | --kernel_size has no use
+pretrain --variant none canon --beyond zero                     | --beyond has no use
+pretrain TEXT --variant dilated-hybrid --attention_layer 5      | beyond the model's 4 layers
+pretrain --steps 5 --warmup_steps 6                             | --warmup_steps 6 is above
+pretrain --lr nan                                               | --lr
+pretrain --device abacus                                        | --device abacus
+pretrain --corpus no-such-corpus                                | no-such-corpus
+pretrain --stepz 5                                              | --stepz
+glue RUN                                                        | invalid choice
+glue table no-run                                               | no-run
+glue finetune RUN --task snli                                   | snli
+glue finetune RUN --data_dir no-files                           | no-files
+glue table RUN                                                  | has no results
+glue predict RUN                                                | no result
+glue download --data_dir toy                                    | need no download
+model RUN                                                       | required
+model absent 'the [MASK]'                                       | absent is not a run
+model FILE 'the [MASK]'                                         | is not a run
+model RUN 'the cat'                                             | no blank
+model ABSOLUTE '[MASK] LONG'                                    | the model takes 24
+model RUN 'the [MASK]' tired                                    | unrecognized
+course.__main__ blank ROOT/lab/out                              | inside the project
+course.__main__ test no_such_function                           | no_such_function
+course.__main__ grade no-such-folder                            | no-such-folder
+course.__main__ grade ROOT/README.md                            | not a folder
+course.__main__ grade ROOT ROOT/lab --gradescope out.json       | one submission
+lab.explore nowhere 'the cat'                                   | nowhere
+lab.explore RUN --html page.html                                | --html
+lab.explore NONE 'LONG LONG LONG LONG LONG LONG'                | shows at most 128
+lab.explore RUN the cat sleeps                                  | one or two runs
+lab.explore RUN runs/other                                      | is no folder
+lab.explore RUN --port 70000                                    | --port
+lab.figures fixed NONE                                          | no fixed kernels
+lab.figures attention CONVBERT 'the cat'                        | convbert
+lab.figures depthwise RUN                                       | no depthwise convolution
+lab.figures dynamic RUN 'the cat' --layer 3                     | no layer 3
+lab.figures dynamic RUN 'the cat' --head 5                      | no head 5
+lab.pairs RUN --data nowhere                                    | nowhere
+lab.pairs RUN --data EMPTY                                      | has no pairs
+lab.huggingface import EMPTY RUN                                | already exists
+lab.huggingface import RUN new                                  | no model.safetensors
+lab.huggingface export RUN new                                  | can be exported
+lab.seq2seq RUN 'the dog'                                       | seq2seq.json
+lab.seq2seq RUN                                                 | name a run and a text
+lab.seq2seq --data no-pairs.tsv                                 | no-pairs.tsv
+lab.report nowhere --out records.jsonl                          | nowhere
+lab.report RUN --out FILE                                       | is there already
+"""
+MISTAKES = [re.split(r" +\| ", line) for line in MISTAKES.strip().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, on_small_text):
+    """{name in MISTAKES: what is put in its place}."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    for variant in ("composite", "none", "convbert", "absolute"):
+        write_run(folder / variant, variant, max_length=24 if variant == "absolute" else 300)
+    (folder / "empty").mkdir()
+    return {
+        "RUN": folder / "composite",
+        "NONE": folder / "none",
+        "CONVBERT": folder / "convbert",
+        "ABSOLUTE": folder / "absolute",
+        "EMPTY": folder / "empty",
+        "FILE": folder / "composite/model.pt",
+        "ROOT": ROOT,
+        "LONG": "the cat " * 12,
+        "TEXT": " ".join(on_small_text),
+    }
+
+
+@pytest.mark.parametrize("command, expected", MISTAKES)
+def test_a_mistake_of_the_user_is_one_line_and_nothing_is_written(
+    command, expected, folders, refused, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name, value in folders.items():
+        command = re.sub(rf"\b{name}\b", str(value), command)
+    program, *words = shlex.split(command)
+    assert expected in refused(importlib.import_module(program).main, *words)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "error", [UserError("--lr must be above 0"), FileNotFoundError(2, "No such file", "x.txt")]
 )
-def test_a_mistake_of_the_user_is_one_line(run_program, error):
+def test_an_error_of_the_user_or_of_a_file_is_one_line(run_program, error):
     outcome = run_program(raising(error))
     assert outcome == (1, "", f"error: {error}\n")
+
+
+# --- Mistakes in the code, signals ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -368,23 +368,3 @@ def test_a_sentence_cannot_become_a_part_of_the_page():
     start = page.index('<script type="application/json" id="data">')
     text = page[page.index(">", start) + 1 : page.index("</script", start)]
     assert json.loads(text)["sentence"] == sentence
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "nowhere 'the cat'",
-        "nowhere",
-        "RUN --html page.html",
-        f"RUN '{'the cat ' * 12}'",
-        f"LONG '{'the cat ' * 64}'",
-        "RUN the cat sleeps",
-        "RUN runs/other",
-        "RUN --port 70000",
-    ],
-)
-def test_a_mistake_of_the_user_is_one_line(tmp_path, refused, line):
-    write_run(tmp_path / "run")
-    write_run(tmp_path / "long", "none", max_length=200)
-    refused(explore.main, line, RUN=tmp_path / "run", LONG=tmp_path / "long")
-    assert not list(tmp_path.rglob("*.html"))

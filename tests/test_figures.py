@@ -47,21 +47,3 @@ def test_every_figure_is_a_png_file(name, run, run_program):
     sentence = [SENTENCE] if name in ("attention", "dynamic") else []
     assert run_program(figures.main, name, run, *sentence).code == 0
     assert (run / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
-
-
-@pytest.mark.parametrize(
-    "variant, line",
-    [
-        ("none", "fixed RUN"),
-        ("convbert", "attention RUN SENTENCE"),
-        ("fixed", "dynamic RUN SENTENCE"),
-        ("composite", "depthwise RUN"),
-        ("composite", "dynamic RUN SENTENCE --layer 3"),
-        ("convbert", "dynamic RUN SENTENCE --head 3"),
-        ("composite", "attention RUN LONG"),
-    ],
-)
-def test_a_mistake_of_the_user_is_one_line(variant, line, tmp_path, refused):
-    pytest.importorskip("matplotlib")
-    write_run(tmp_path, variant)
-    refused(figures.main, line, RUN=tmp_path, SENTENCE=SENTENCE, LONG=SENTENCE * 3)

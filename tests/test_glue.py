@@ -416,23 +416,6 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
     assert len(results(run)) == len(TABLE_5) and len(results(run, "glue-2")) == 2
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "RUN",
-        "finetune no-run",
-        "finetune RUN --task snli",
-        "finetune RUN --task rte --seeds 7",  # without mnli
-        "finetune RUN --data_dir no-files",
-        "table RUN --compare composite fixed",
-        "table RUN --published",  # its results are those of the toy tasks
-        "download --data_dir toy",
-    ],
-)
-def test_a_user_s_mistake_is_one_line(published, refused, line):
-    refused(glue.main, line, RUN=published[0])
-
-
 def test_processes_of_torchrun_take_turns_over_the_runs_and_seeds(run, on_cpu, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, seeds in (("0", (42, 834)), ("1", (42, 834, 97))):

@@ -189,12 +189,3 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     )
     assert run_program(pairs.main, *runs, *options).code == 0
     assert [path.read_text() for path in files] == before
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["RUN --data nowhere", "RUN --data EMPTY"],
-)
-def test_a_mistake_of_the_user_is_one_line(runs, tmp_path, refused, line):
-    (tmp_path / "empty").mkdir()
-    refused(pairs.main, line, RUN=runs[0], EMPTY=tmp_path / "empty")

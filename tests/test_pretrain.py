@@ -1,4 +1,4 @@
-"""pretrain.py: the seeds of steps, whole runs, resuming, failures, folders, the command line."""
+"""pretrain.py: the seeds of steps, whole runs, resuming, failures, and folders."""
 
 import itertools
 import math
@@ -242,32 +242,6 @@ def test_a_second_pretrain_on_one_run_is_refused(start, tmp_path, monkeypatch):
     assert "is in use by another process" in outcome.error
     assert content_of(folder) == before
     start(tmp_path, "--steps 3")
-
-
-# --- The command line -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "line, words",
-    [
-        ("--variant nonsense", "composite-conv-qkv"),
-        ("--kernel_size 8", "odd"),
-        ("--variant none absolute --kernel_size 9", "--kernel_size has no use"),
-        ("--variant none canon --beyond zero", "--beyond has no use"),
-        ("--variant dilated-hybrid --attention_layer 5", "beyond the model's 4 layers"),
-        ("--steps 5 --warmup_steps 6", "--warmup_steps 6 is above --steps 5"),
-        ("--lr nan", "--lr"),
-        ("--device abacus", "--device abacus"),
-        ("--corpus no-such-corpus", "no-such-corpus"),
-        ("--stepz 5", "--stepz"),
-    ],
-)
-def test_a_mistake_of_the_user_is_one_line_and_nothing_is_written(
-    complete, refused, tmp_path, monkeypatch, line, words
-):
-    monkeypatch.chdir(tmp_path)
-    assert words in refused(pretrain.main, *complete(line))
-    assert not list(tmp_path.iterdir())
 
 
 @needs_signals

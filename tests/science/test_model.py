@@ -320,21 +320,6 @@ def test_the_tokenizer_of_another_model_is_refused(run):
         load_run(run)
 
 
-@pytest.mark.parametrize(
-    "line, words",
-    [
-        ("RUN", "required"),
-        ("absent 'the [MASK]'", "absent is not a run"),
-        ("FILE 'the [MASK]'", "is not a run"),
-        ("RUN 'the cat'", "no blank"),
-        (f"RUN '[MASK] {'cat ' * 21}'", "has 25 tokens, the model takes 24"),
-        ("RUN 'the [MASK]' tired", "unrecognized"),
-    ],
-)
-def test_a_mistake_of_the_user_is_one_line(line, words, run, refused):
-    assert words in refused(model_module.main, line, RUN=run, FILE=run / "model.pt")
-
-
 def test_the_command_line_answers_each_blank_and_says_if_the_run_is_unfinished(run, run_program):
     settings = '{"variant": "composite", "steps": 5}'
     (run / "log.jsonl").write_text(f'{{"settings": {settings}, "code": {{}}}}\n{{"step": 3}}\n')

@@ -4,7 +4,6 @@ import ast
 import csv
 import json
 
-
 from conftest import ROOT
 from course.__main__ import main
 from course.assignment import GRADED

@@ -608,6 +608,13 @@ def local_mean(x, attention_mask, weights, variant, config, layer):
     return z
 
 
+def first_layer(x, attention_mask, weights, variant, config, layer):
+    """Layer 1 has the terms of the variant, the others have none: an example in docs/extend.md."""
+    if layer > 0:
+        variant = VARIANTS["none"]
+    return self_attention(x, attention_mask, weights, variant, config, layer)
+
+
 # By the name of the class in attention.py. Every function: (x, attention_mask, weights, variant,
 # config, layer) -> the output of the mixer, (B, N, C).
 MIXERS = {
@@ -620,6 +627,8 @@ MIXERS = {
     "LightConv": light_convolution,
     "DynamicConv": dynamic_convolution,
     "LocalMean": local_mean,
+    "LongFixed": self_attention,  # in short sequences
+    "FirstLayer": first_layer,
 }
 
 

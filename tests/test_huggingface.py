@@ -401,12 +401,12 @@ def test_a_mistake_of_the_user_is_one_line(refused, tmp_path, monkeypatch):
 # --- The examples of the documents ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["docs/huggingface.md", "docs/figures.md"])
-def test_the_examples_of_a_document_run(name, tmp_path, monkeypatch):
+def test_the_examples_of_use_as_a_library_run(tmp_path, monkeypatch):
     write_run(tmp_path / "runs/composite")
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / name).read_text("utf-8")
-    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    page = (ROOT / "docs/text.md").read_text("utf-8")
+    library = page[page.index("## Use as a library") :]
+    examples = re.findall(r"```python\n(.*?)```", library, re.DOTALL)
     assert examples
     for example in examples:
         exec(example, {})

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from attention import VARIANTS, Variant, composite_attention, make_mixer
-from conftest import ROOT, words_of
+from conftest import ROOT, words_of, write
 from support.tables import PUBLISHED
 
 README = (ROOT / "README.md").read_text("utf-8")
+EXTEND = (ROOT / "docs/extend.md").read_text("utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [*DOCUMENTS, ROOT / "results/PLANS.md", *sorted((ROOT / "course").glob("*.md"))]
 
@@ -111,7 +112,7 @@ def test_a_command_of_the_pages_is_understood_by_its_program(command, monkeypatc
     program, *arguments = [word for word in command[1:] if word != "-m"]
     if program == "model.py":
         assert len(arguments) == 2
-        assert "[MASK]" in arguments[1]
+        assert "[MASK]" in arguments[1] or "causal" in arguments[0]
     else:
         importlib.import_module(program.removesuffix(".py")).parse_arguments(arguments)
 
@@ -135,7 +136,7 @@ def copy_with_examples(tmp_path_factory):
     for name in ("docs/extend.md", "docs/differences.md"):
         text = (ROOT / name).read_text("utf-8")
         examples += re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len(examples) == 6
+    assert len(examples) == 8
     with open(copy / "attention.py", "a", encoding="utf-8") as file:
         for example in examples:
             file.write("\n\n" + example)
@@ -167,7 +168,7 @@ def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
     every parameter learns.
     """
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/science"]
-    documents = "kerple or leaning or primer or convbert-released"
+    documents = "kerple or leaning or primer or fixed-long or composite-first or convbert-released"
     tests = "adds_what_its_loop_adds or equals_its_loops or amount_of_padding"
     tests += " or every_parameter_learns"
     chosen = f"fixed-key or local-mean or (({tests}) and ({documents}))"
@@ -177,10 +178,42 @@ def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
 
 
 def test_the_examples_train_from_the_command_line(copy_with_examples, on_small_text, tmp_path):
-    examples = "fixed-key local-mean kerple leaning primer convbert-released"
+    examples = "fixed-key local-mean kerple leaning primer fixed-long composite-first"
+    examples += " convbert-released"
     options = f"--steps 2 --batch_size 4 --variant {examples} --out_dir"
     arguments = words_of("pretrain.py", *on_small_text, options, tmp_path / "runs")
     done = run_in(copy_with_examples, *arguments)
     assert done.returncode == 0, done.stderr
     for variant in examples.split():
         assert (tmp_path / "runs" / f"corpus-{variant}" / "model.pt").is_file()
+
+
+def test_the_changes_of_extend_md_that_are_no_mixer_train(on_small_text, tmp_path):
+    """Each line with a minus is replaced by the lines with a plus, in model.py or pretrain.py."""
+    copy = tmp_path / "project"
+    unwanted = shutil.ignore_patterns(".*", "__pycache__", "cache", "runs", "docs", "results")
+    shutil.copytree(ROOT, copy, ignore=unwanted)
+    changes = re.findall(r"```diff\n(.*?)```", EXTEND, flags=re.DOTALL)
+    assert len(changes) == 4
+    for change in changes:
+        lines = change.splitlines(keepends=True)
+        before = "".join(line[1:] for line in lines if line[0] != "+")
+        after = "".join(line[1:] for line in lines if line[0] != "-")
+        texts = {name: (copy / name).read_text("utf-8") for name in ("model.py", "pretrain.py")}
+        [name] = [name for name, text in texts.items() if text.count(before) == 1]
+        write(copy / name, texts[name].replace(before, after))
+
+    options = "--steps 2 --batch_size 4 --out_dir"
+    done = run_in(copy, *words_of("pretrain.py", *on_small_text, options, tmp_path / "runs"))
+    assert done.returncode == 0, done.stderr
+    [log] = (tmp_path / "runs").glob("*/log.jsonl")
+    assert "weight_norm" in log.read_text("utf-8")
+
+
+def test_the_tests_that_extend_md_explains_are_those_of_the_science():
+    table = EXTEND.split("| the failing test |")[1].split("\n\n")[0]
+    names = re.findall(r"^\| `(\w+)`", table, flags=re.M)
+    tests = "".join(path.read_text("utf-8") for path in ROOT.glob("tests/science/test_*.py"))
+    assert names
+    for name in names:
+        assert re.search(rf"^def test_\w*{name}", tests, flags=re.M), name

@@ -400,6 +400,13 @@ def test_the_tables_of_the_documents_are_those_of_the_records():
     assert found == set(TABLES)
 
 
+def test_the_picture_of_a_step_has_the_numbers_of_its_table():
+    picture = (ROOT / "docs/step.svg").read_text("utf-8")
+    for _, step, busy, _, english_step, english_busy in gpu_steps():
+        for number in (step, busy, english_step, english_busy):
+            assert f">{number}<" in picture
+
+
 def test_the_share_of_text_in_batches_is_that_of_the_record():
     rows = [row for row in json_of("batches")["rows"] if row["text"] == "English"]
     page = (ROOT / "docs/speed.md").read_text("utf-8")

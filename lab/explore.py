@@ -44,7 +44,14 @@ from lab.look import (
     token_rows,
     without_terms,
 )
-from model import has_head, load_run, say_unknown_words, unknown_words, with_end_mark
+from model import (
+    has_head,
+    load_run,
+    say_unknown_words,
+    unknown_words,
+    unseen_pieces,
+    with_end_mark,
+)
 from support.commands import UserError, is_text, number, run_command, utf8_text
 from support.files import load_checkpoint, write_text
 
@@ -124,7 +131,7 @@ def describe_run(folder, sentence, off=()):
         "causal": config.causal,
         "tokens": pieces,
         "terms": variant.terms,
-        "unknown": unknown_words(tokenizer, sentence),
+        "unknown": unknown_words(tokenizer, sentence, unseen_pieces(folder)),
         "answers": [best_words(each, tokenizer, ids) for each in (changed, model) if can_answer],
         "layers": layers,
     }

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer, processors
 
 from model import BertConfig, BertForMaskedLM, has_head, load_run, save_run
 from support.commands import UserError, run_command
-from support.files import load_checkpoint, new_folder, save_checkpoint, write_text
+from support.files import finite, load_checkpoint, new_folder, save_checkpoint, write_text
 from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS
 
 # --- Names ----------------------------------------------------------------------------------------
@@ -104,7 +104,6 @@ SAME = {
     "layer_norm_eps": 1e-12,
     "type_vocab_size": 2,
     "position_embedding_type": "absolute",
-    "tie_word_embeddings": True,
     "is_decoder": False,
     "head_ratio": 2,
 }
@@ -114,15 +113,18 @@ def import_checkpoint(folder, run):
     """Write the run of a published checkpoint. Returns lines for the user."""
     values = read_json(folder / "config.json")
     kind = check_kind(values)
-    tensors = dict(with_new_names(read_tensors(folder), kind))
+    tensors = each_once(with_new_names(read_tensors(folder), kind))
+    join_copies(tensors, kind, values.get("tie_word_embeddings", True))
     if kind == "convbert":
         tensors = join_convbert(tensors)
-    tokenizer, old_ids = renumbered(read_tokenizer(folder / "tokenizer.json"))
+    tokenizer, old_ids, notes = renumbered(read_tokenizer(folder))
 
     # each token needs a vector
     vectors = tensors.get(published_name(TOKEN, kind), torch.empty(0, 0))
     if max(old_ids) >= len(vectors):
         raise UserError(f"tokenizer.json has more tokens than the {len(vectors)} vectors of tokens")
+    if len(old_ids) < len(vectors):
+        notes.append(f"left out: {len(vectors) - len(old_ids)} vectors without a token")
 
     # a model of the same sizes
     variant = "convbert" if kind == "convbert" else "absolute"
@@ -136,12 +138,17 @@ def import_checkpoint(folder, run):
     )
     model = BertForMaskedLM(config)
 
-    with_head, notes = load_published(model, tensors, kind, old_ids)
+    with_head, more_notes = load_published(model, tensors, kind, old_ids)
     with new_folder(run) as temporary:
         save_run(temporary, model, tokenizer)
         if not with_head:
             save_checkpoint(temporary / "model.pt", model.bert.state_dict(prefix="bert."))
-    return [f"{run}: {variant}, from {kind}", *notes]
+    return [
+        f"{run}: {variant}, from {kind}",
+        *notes,
+        *more_notes,
+        f"next: python glue.py finetune {run} --task cola",
+    ]
 
 
 def first_bytes(path):
@@ -166,13 +173,42 @@ def read_json(path):
         raise UserError(f"{path} is no JSON: {error}") from None
 
 
-def read_tokenizer(path):
-    """The tokenizer of tokenizer.json."""
+def read_tokenizer(folder):
+    """The tokenizer of tokenizer.json. UserError if tokenizer_config.json contradicts it.
+
+    transformers reads both files, and lets the second one win. So it is not known with which of the
+    two readings the model was trained.
+    """
+    path = folder / "tokenizer.json"
     first_bytes(path)
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library has no class of its own for it
         raise UserError(f"{path} is no tokenizer: {error}") from None
+
+    # what the settings say of case, accents and Chinese characters; None: nothing
+    settings = {}
+    if (folder / "tokenizer_config.json").exists():
+        settings = read_json(folder / "tokenizer_config.json")
+    lower_case = settings.get("do_lower_case")
+    accents = settings.get("strip_accents")
+    if accents is None:
+        accents = lower_case  # as transformers reads it
+    chinese = settings.get("tokenize_chinese_chars")
+
+    # what the tokenizer does
+    normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
+    for name, needed, text, changed in (
+        ("do_lower_case", lower_case, "A", "a"),
+        ("strip_accents", accents, "\u00e9", "e"),
+        ("tokenize_chinese_chars", chinese, "\u6f22", " \u6f22 "),
+    ):
+        if needed is not None and needed != (normalize(text) == changed):
+            raise UserError(
+                f"{name} is {needed} in tokenizer_config.json, and tokenizer.json does not agree; "
+                "AutoTokenizer of transformers writes both anew"
+            )
+    return tokenizer
 
 
 def check_kind(values):
@@ -189,19 +225,42 @@ def check_kind(values):
     return kind
 
 
-# the files of the weights, alone or in several parts
-WEIGHTS = ("model.safetensors", "model-*.safetensors", "pytorch_model.bin", "pytorch_model-*.bin")
-
-
 def read_tensors(folder):
-    """{name: tensor} of the files with the weights. Nothing in the files is executed."""
-    for pattern in WEIGHTS:
-        tensors = {}
-        for path in folder.glob(pattern):
-            tensors |= read_tensor_file(path)
-        if tensors:
-            return tensors
+    """{name: tensor} of the files with the weights. Nothing in the files is executed.
+
+    The weights are in one file, in those that an index names, or, without an index, in all parts.
+    """
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        file = folder / name
+        index = folder / f"{name}.index.json"
+        paths = sorted(folder.glob(f"{file.stem}-*{file.suffix}"))
+        places = {}  # {name of a tensor: its file}
+        if index.exists():
+            places = read_json(index).get("weight_map", {})
+            paths = [folder / part for part in sorted({*places.values()})]
+        if file.exists():
+            if paths:
+                raise UserError(f"{folder} has {name} and parts of such a file: which are meant?")
+            paths = [file]
+        if not paths:
+            continue
+
+        tensors = each_once(pair for path in paths for pair in read_tensor_file(path).items())
+        missing = [tensor for tensor in places if tensor not in tensors]
+        if missing:
+            raise UserError(f"{index} names {missing[0]}, which its files do not have")
+        return finite(tensors, folder)
     raise UserError(f"{folder} has no model.safetensors and no pytorch_model.bin")
+
+
+def each_once(named_tensors):
+    """{name: tensor} of pairs (name, tensor). UserError if a name comes twice."""
+    tensors = {}
+    for name, tensor in named_tensors:
+        if name in tensors:
+            raise UserError(f"the checkpoint has two tensors {name}")
+        tensors[name] = tensor
+    return tensors
 
 
 def read_tensor_file(path):
@@ -243,6 +302,30 @@ def with_new_names(tensors, kind):
         if name.startswith(("embeddings", "encoder.", "pooler.")):
             name = f"{kind}.{name}"
         yield name, tensor
+
+
+def join_copies(tensors, kind, is_tied):
+    """Take the second names of weights out: those of the output matrix, and of BERT's bias.
+
+    Here the output matrix is that of the token embeddings. UserError if it is another one. A file
+    may have one of the two names only.
+
+    is_tied: what config.json says; False: the output matrix must be there, to be compared.
+    """
+    copies = {"generator_lm_head.weight": published_name(TOKEN, kind)}
+    if kind == "bert":
+        copies = {
+            "cls.predictions.decoder.weight": published_name(TOKEN, kind),
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        }
+    has_matrix = next(iter(copies)) in tensors
+    if published_name("transform.weight", kind) in tensors and not (is_tied or has_matrix):
+        raise UserError("tie_word_embeddings is False, and there is no output matrix")
+    for copy, name in copies.items():
+        if copy in tensors:
+            tensor = tensors.pop(copy)
+            if not torch.equal(tensor, tensors.setdefault(name, tensor)):
+                raise UserError(f"{copy} differs from {name}: here the two are one")
 
 
 def join_convbert(tensors):
@@ -308,12 +391,8 @@ def load_published(model, tensors, kind, old_ids):
             )
         own.copy_(tensor)
 
-    # What is left has no place here. Numbers of positions and copies of the tied weights are not
-    # needed.
-    not_needed = (
-        r".*(position_ids|token_type_ids)|cls\.predictions\.decoder\..*|generator_lm_head.*"
-    )
-    left = [name for name in tensors if not re.fullmatch(not_needed, name)]
+    # what is left has no place here
+    left = [name for name, tensor in tensors.items() if not is_not_needed(name, tensor)]
     of_encoder = [name for name in left if name.startswith((f"{kind}.emb", f"{kind}.enc"))]
     if of_encoder:
         raise UserError(f"the encoder has parts that have no place here: {', '.join(of_encoder)}")
@@ -322,8 +401,15 @@ def load_published(model, tensors, kind, old_ids):
     return with_head, notes
 
 
+def is_not_needed(name, tensor):
+    """Whether a tensor only says what is so here, too: positions 0, 1, 2, ..., and types 0."""
+    if name.endswith("position_ids"):
+        return tensor.flatten().tolist() == list(range(tensor.numel()))
+    return name.endswith("token_type_ids") and not tensor.any()
+
+
 def renumbered(tokenizer):
-    """A tokenizer whose special tokens have the ids 0 to 4: (tokenizer, old ids).
+    """A tokenizer whose special tokens have the ids 0 to 4: (tokenizer, old ids, lines to print).
 
     The other pieces follow in their old order. So the pieces of a text stay the same, and only
     their numbers change. Example with [PAD] = 0, a = 1, [UNK] = 2, [CLS] = 3, [SEP] = 4, [MASK] = 5
@@ -347,6 +433,7 @@ def renumbered(tokenizer):
     state = json.loads(tokenizer.to_str())
     state |= {"truncation": None, "padding": None, "post_processor": None}
 
+    notes = []
     if old_ids != list(range(len(tokens))):
         if state["model"]["type"] != "WordPiece":
             raise UserError(
@@ -359,7 +446,9 @@ def renumbered(tokenizer):
         for entry in state["added_tokens"]:
             entry["id"] = new_ids[entry["content"]]
         state["added_tokens"].sort(key=lambda entry: entry["id"])
-    return Tokenizer.from_str(json.dumps(state)), old_ids
+        before = old_ids[: len(SPECIAL_TOKENS)]
+        notes.append(f"new ids: {', '.join(SPECIAL_TOKENS)} are 0 to 4, and were {before}")
+    return Tokenizer.from_str(json.dumps(state)), old_ids, notes
 
 
 # --- Export ---------------------------------------------------------------------------------------
@@ -438,7 +527,23 @@ def write_json(path, values):
 
 # --- The command line -----------------------------------------------------------------------------
 
-COMMANDS = {"import": import_checkpoint, "export": export_run}
+CHECKPOINT = "with config.json, tokenizer.json and the weights"
+
+# {command: (what it does, its function, what it reads, what it writes)}
+COMMANDS = {
+    "import": (
+        "Make a run of a BERT, ELECTRA or ConvBERT of transformers.",
+        import_checkpoint,
+        f"folder of the checkpoint, {CHECKPOINT} (.safetensors or .bin)",
+        "new folder, of the run: model.py, glue.py and lab work with it",
+    ),
+    "export": (
+        "Make a checkpoint of transformers of a run of `absolute` or `none`.",
+        export_run,
+        "folder of the run",
+        f"new folder, {CHECKPOINT}",
+    ),
+}
 
 
 def parse_arguments(arguments):
@@ -446,9 +551,11 @@ def parse_arguments(arguments):
     parser = argparse.ArgumentParser(
         description="Read and write checkpoints of the transformers library."
     )
-    parser.add_argument("command", choices=COMMANDS, help="from or to a checkpoint")
-    parser.add_argument("source", type=Path, help="folder of the checkpoint, or of the run")
-    parser.add_argument("target", type=Path, help="new folder, of the run, or of the checkpoint")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, (what, _, source, target) in COMMANDS.items():
+        add = commands.add_parser(name, help=what, description=what).add_argument
+        add("source", type=Path, help=source)
+        add("target", type=Path, help=target)
     return parser.parse_args(arguments)
 
 
@@ -457,7 +564,8 @@ def main(arguments=None):
     args = parse_arguments(arguments)
     if args.target.exists():
         raise UserError(f"{args.target} already exists; name a new folder")
-    print(*COMMANDS[args.command](args.source, args.target), sep="\n")
+    _, function, *_ = COMMANDS[args.command]
+    print(*function(args.source, args.target), sep="\n")
 
 
 if __name__ == "__main__":

@@ -250,6 +250,12 @@ def test_pair_i_is_the_sentences_2i_and_2i_plus_1_and_an_odd_last_one_is_left_ou
     assert len(small.lengths) == 420
 
 
+def test_unseen_are_the_ids_that_do_not_occur_in_the_text(small):
+    expected = {*range(5, small.vocab_size)} - {*small.tokens.tolist()}
+    assert small.counts["unseen"] == sorted(expected)
+    assert small.tokenizer.token_to_id("\u2581") in expected
+
+
 def test_kept_lengths_are_those_of_cutting_token_by_token_from_the_longer_sentence():
     for a, b, room in itertools.product(range(9), range(9), range(2, 18)):
         kept_a = a

@@ -19,8 +19,9 @@ from conftest import assert_same_weights, kill, rows_of, start_process, words_of
 from glue import LabelledPairs, classify, predict
 from model import BertConfig, BertForClassification, BertForMaskedLM, save_run
 from model_helpers import TINIER, randomise, toy_tokenizer
-from support.commands import UserError, run_command
+from support.commands import UserError, run_command, say_once
 from support.glue_files import SUBMISSION, Examples, read_task
+from support.runs import write_records
 from support.tokenizer import CLS, PAD, SEP
 
 CPU = torch.device("cpu")
@@ -226,6 +227,8 @@ class Notes:
 def published(tokenizer, on_cpu, tmp_path_factory):
     """All tasks with the published settings, seed 42: (the run, Notes)."""
     run = write_run(tmp_path_factory.mktemp("published") / "run", tokenizer)
+    settings = {"variant": "composite", "steps": 1}
+    write_records(run / "log.jsonl", [{"settings": settings, "code": {}}, {"step": 1}])
     with pytest.MonkeyPatch.context() as patch:
         notes = Notes(patch)
         call("finetune", run, *on_cpu, "--dtype fp32 --seeds 42")
@@ -254,6 +257,20 @@ def test_fine_tuning_uses_the_published_settings(published, name):
     settings, _ = results(run)[f"{name}-seed42.json"]
     assert (settings["batch_size"], str(settings["start"])) == (batch_size, start)
     assert (settings["seq_len"], settings["changed"]) == (128, [])
+
+
+@pytest.mark.parametrize("option, lr", [("--seeds 42", 3e-5), ("--lr 2e-5", 2e-5)])
+def test_an_imported_model_is_fine_tuned_with_the_rate_of_bert_and_a_line_says_so(
+    option, lr, run, capsys
+):
+    """It has no log."""
+    say_once.cache_clear()
+    args = glue.parse_arguments(words_of("finetune", run, "--task sst-2", option))
+    splits = {"train": Examples(["a"] * 200, None, [0] * 200)}
+    settings = glue.settings_for("sst-2", splits, run, args, torch.float32)
+    assert settings["lr"] == lr
+    assert settings["changed"] == (["lr"] if lr == 2e-5 else [])
+    assert f"--lr is {lr} (published: 2e-5 to 5e-5)" in capsys.readouterr().out
 
 
 def test_a_score_is_the_mean_of_the_metrics_and_of_the_splits(monkeypatch):

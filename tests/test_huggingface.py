@@ -216,12 +216,21 @@ def wrapped(folder, tensors):
     torch.save(named, folder / "pytorch_model.bin")
 
 
+def with_one_name_of_two(folder, tensors):
+    """Of the bias and of the embeddings, only the names as parts of the head."""
+    tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
+    vectors = tensors.pop("bert.embeddings.word_embeddings.weight")
+    torch.save({**tensors, "cls.predictions.decoder.weight": vectors}, folder / "pytorch_model.bin")
+
+
 def in_two_files(folder, tensors):
     files = {name: f"pytorch_model-{i % 2}.bin" for i, name in enumerate(tensors)}
     (folder / "pytorch_model.bin").unlink()
     for file in set(files.values()):
         torch.save({name: tensors[name] for name in tensors if files[name] == file}, folder / file)
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
+    # left over: of a checkpoint in more files
+    torch.save({name: 2 * x for name, x in tensors.items()}, folder / "pytorch_model-3.bin")
 
 
 def without_types(folder, tensors):
@@ -234,7 +243,9 @@ def without_types(folder, tensors):
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
-@pytest.mark.parametrize("rewrite", [with_old_names, wrapped, in_two_files, without_types])
+@pytest.mark.parametrize(
+    "rewrite", [with_old_names, wrapped, with_one_name_of_two, in_two_files, without_types]
+)
 def test_other_forms_of_a_checkpoint_give_the_same_model(rewrite, tmp_path, capsys):
     folder = write_checkpoint(tmp_path / "bert")
     expected = imported_logits(folder, tmp_path / "run")
@@ -298,6 +309,49 @@ def test_an_imported_tokenizer_makes_the_same_pieces(tmp_path):
         assert [NEW_ORDER[i] for i in found.ids] == expected.ids
 
 
+def test_new_ids_and_what_is_left_out_are_said(tmp_path, capsys):
+    larger = random_tensors("bert", vocab_size=15)
+    convert("import", write_checkpoint(tmp_path / "bert", tensors=larger), tmp_path / "run")
+    lines = capsys.readouterr().out.splitlines()
+    assert "[PAD], [UNK], [CLS], [SEP], [MASK] are 0 to 4, and were [0, 3, 4, 5, 6]" in lines[1]
+    assert "left out: 2 vectors without a token" in lines
+    assert lines[-1].startswith("next: ")
+
+
+@pytest.mark.parametrize(
+    "settings, normalizer, name",
+    [
+        ({"do_lower_case": False}, {}, "do_lower_case"),
+        ({"do_lower_case": True}, {"lowercase": False}, "do_lower_case"),
+        ({"do_lower_case": True}, None, "do_lower_case"),
+        ({"do_lower_case": True}, {"strip_accents": False}, "strip_accents"),
+        ({"strip_accents": False}, {}, "strip_accents"),
+        ({"tokenize_chinese_chars": False}, {}, "tokenize_chinese_chars"),
+        ({"tokenize_chinese_chars": True}, {"handle_chinese_chars": False}, "tokenize_chinese"),
+        ({"do_lower_case": True, "strip_accents": None}, {}, None),
+        ({"do_lower_case": False}, {"lowercase": False}, None),
+        ({"do_lower_case": True, "strip_accents": False}, {"strip_accents": False}, None),
+    ],
+)
+def test_two_files_that_contradict_each_other_about_the_tokenizer_are_refused(
+    settings, normalizer, name, refused, tmp_path
+):
+    """In case, accents or Chinese characters. The normalizer strips accents if it lower-cases."""
+    folder = write_checkpoint(tmp_path / "bert")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"] |= {"strip_accents": None}
+    if normalizer is None:
+        tokenizer["normalizer"] = None
+    else:
+        tokenizer["normalizer"] |= normalizer
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    if name is None:
+        convert("import", folder, tmp_path / "run")
+    else:
+        assert name in refused(huggingface.main, "import", folder, tmp_path / "run")
+
+
 # --- Export ---------------------------------------------------------------------------------------
 
 
@@ -331,6 +385,8 @@ def test_an_exported_run_has_the_published_names_and_can_be_imported_again(
 
 # --- What is refused ------------------------------------------------------------------------------
 
+VECTORS = "bert.embeddings.word_embeddings.weight"
+OTHER_VECTORS = 0.5 + random_tensors("bert")[VECTORS]
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 DISTANCE = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
 
@@ -344,6 +400,11 @@ DISTANCE = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
         ({"head_ratio": 4}, {}),
         ({}, {QUERY: torch.ones(16, 15)}),
         ({}, {DISTANCE: torch.ones(39, 4)}),
+        ({}, {"cls.predictions.decoder.weight": OTHER_VECTORS}),
+        ({}, {"cls.predictions.decoder.bias": torch.zeros(13)}),
+        ({}, {"bert.embeddings.position_ids": torch.arange(20).flip(0)[None]}),
+        ({}, {"bert.embeddings.token_type_ids": torch.ones(1, 20)}),
+        ({"tie_word_embeddings": False}, {}),  # and no output matrix
     ],
 )
 def test_a_model_that_computes_something_else_is_refused(config, weights, refused, tmp_path):
@@ -351,6 +412,75 @@ def test_a_model_that_computes_something_else_is_refused(config, weights, refuse
     folder = write_checkpoint(tmp_path / "bert", tensors=tensors, **config)
     refused(huggingface.main, "import", folder, tmp_path / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["bert"]  # nothing was written
+
+
+def test_another_output_matrix_of_a_generator_is_refused(refused, tmp_path):
+    tensors = {**random_tensors("electra"), "generator_lm_head.weight": OTHER_VECTORS}
+    folder = write_checkpoint(tmp_path / "electra", "electra", tensors)
+    assert "generator_lm_head" in refused(huggingface.main, "import", folder, tmp_path / "run")
+
+
+def test_an_output_matrix_that_equals_the_embeddings_is_tied_whatever_the_config_says(tmp_path):
+    tensors = random_tensors("bert")
+    tensors["cls.predictions.decoder.weight"] = tensors[VECTORS].clone()
+    folder = write_checkpoint(tmp_path / "bert", tensors=tensors, tie_word_embeddings=False)
+    convert("import", folder, tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_at_import_and_when_a_run_is_loaded(
+    number, refused, tmp_path
+):
+    tensors = random_tensors("bert")
+    convert("import", write_checkpoint(tmp_path / "bert"), tmp_path / "run")
+    tensors[QUERY][3, 2] = number
+    torch.save(tensors, tmp_path / "bert/pytorch_model.bin")
+    line = refused(huggingface.main, "import", tmp_path / "bert", tmp_path / "other")
+    assert QUERY in line and "not finite" in line
+
+    weights = torch.load(tmp_path / "run/model.pt")
+    weights["norm.weight"][0] = number
+    torch.save(weights, tmp_path / "run/model.pt")
+    assert "not finite" in refused(model.main, tmp_path / "run", "the [MASK] was tired.")
+
+
+def a_tensor_twice(folder, tensors):
+    """Two parts without an index."""
+    (folder / "pytorch_model.bin").unlink()
+    torch.save(tensors, folder / "pytorch_model-00001-of-00002.bin")
+    torch.save({QUERY: tensors[QUERY]}, folder / "pytorch_model-00002-of-00002.bin")
+
+
+def a_name_twice(folder, tensors):
+    """The same weight with and without the beginning of its name."""
+    twice = {**tensors, QUERY.removeprefix("bert."): tensors[QUERY]}
+    torch.save(twice, folder / "pytorch_model.bin")
+
+
+def a_file_and_parts(folder, tensors):
+    in_two_files(folder, tensors)
+    torch.save(tensors, folder / "pytorch_model.bin")
+
+
+def a_part_without_its_tensor(folder, tensors):
+    in_two_files(folder, tensors)
+    torch.save({}, folder / "pytorch_model-1.bin")
+
+
+def no_part(folder, tensors):
+    in_two_files(folder, tensors)
+    (folder / "pytorch_model-1.bin").unlink()
+
+
+@pytest.mark.parametrize(
+    "rewrite",
+    [a_tensor_twice, a_name_twice, a_file_and_parts, a_part_without_its_tensor, no_part],
+)
+def test_weights_that_are_there_twice_or_only_in_the_index_are_refused(rewrite, refused, tmp_path):
+    folder = write_checkpoint(tmp_path / "bert")
+    rewrite(folder, random_tensors("bert"))
+    refused(huggingface.main, "import", folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 LFS = b"version https://git-lfs.github.com/spec/v1\n"
@@ -401,12 +531,13 @@ def test_a_mistake_of_the_user_is_one_line(refused, tmp_path, monkeypatch):
 # --- The examples of the documents ----------------------------------------------------------------
 
 
-def test_the_examples_of_use_as_a_library_run(tmp_path, monkeypatch):
+def test_the_examples_of_the_page_run(tmp_path, monkeypatch):
     write_run(tmp_path / "runs/composite")
+    write_run(tmp_path / "runs/bert-base-uncased", "absolute")
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs/text.md").read_text("utf-8")
-    library = page[page.index("## Use as a library") :]
-    examples = re.findall(r"```python\n(.*?)```", library, re.DOTALL)
+    page = page[page.index("## Models of Hugging Face") :]
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert examples
     for example in examples:
         exec(example, {})

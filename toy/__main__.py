@@ -3,7 +3,7 @@
 import argparse
 
 from support.commands import run_command
-from toy.language import documents
+from toy.language import documents, spell
 
 
 def main(arguments=None):
@@ -19,7 +19,7 @@ def main(arguments=None):
 
     for document in documents(args.seed, args.sentences):
         for text in document:
-            print(text)
+            print(spell(text))
         print()
 
 

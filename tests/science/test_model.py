@@ -294,6 +294,14 @@ def test_unknown_are_words_and_marks_without_a_piece_and_words_that_are_only_spe
     assert unknown_words(tokenizer, text) == unknown
 
 
+def test_unknown_are_pieces_that_training_never_has_and_a_lone_space_is_named_with_its_mark():
+    tokenizer = train_tokenizer(["the cat saw the dogs. the dogs saw the cat."], 60)
+    unseen = [tokenizer.token_to_id("\u2581"), tokenizer.token_to_id("\u2581dogs")]
+    assert unknown_words(tokenizer, "the cat saw the cat.", unseen) == []
+    assert unknown_words(tokenizer, "the dogs saw the cat .", unseen) == ["dogs", " ."]
+    assert unknown_words(tokenizer, "the dogs saw the cat .") == []
+
+
 # --- A run on disk --------------------------------------------------------------------------------
 
 
@@ -322,8 +330,10 @@ def test_the_tokenizer_of_another_model_is_refused(run):
 
 def test_the_command_line_answers_each_blank_and_says_if_the_run_is_unfinished(run, run_program):
     settings = '{"variant": "composite", "steps": 5}'
-    (run / "log.jsonl").write_text(f'{{"settings": {settings}, "code": {{}}}}\n{{"step": 3}}\n')
+    begin = f'{{"settings": {settings}, "code": {{}}, "unseen": [10]}}'  # tired
+    (run / "log.jsonl").write_text(f'{begin}\n{{"step": 3}}\n')
     outcome = run_program(model_module.main, run, "[MASK] zebra [MASK] tired")
-    unfinished, unknown, *blanks = outcome.out.splitlines()
+    unfinished, unknown, unseen, *blanks = outcome.out.splitlines()
     assert outcome.code == 0 and len(blanks) == 2
-    assert "not finished: step 3 of 5" in unfinished and "zebra" in unknown
+    assert "not finished: step 3 of 5" in unfinished
+    assert '"zebra" is unknown' in unknown and '"tired" is unknown' in unseen

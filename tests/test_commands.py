@@ -122,6 +122,15 @@ def test_an_error_of_the_user_or_of_a_file_is_one_line(run_program, error):
     assert outcome == (1, "", f"error: {error}\n")
 
 
+@pytest.mark.parametrize("rank", ["0", "1", "13"])
+def test_each_of_several_processes_prints_its_own_error_once_with_its_rank(
+    rank, run_program, monkeypatch
+):
+    monkeypatch.setenv("RANK", rank)
+    outcome = run_program(raising(UserError("model.pt is damaged")))
+    assert outcome == (1, "", f"error in process {rank}: model.pt is damaged\n")
+
+
 # --- Mistakes in the code, signals ----------------------------------------------------------------
 
 
@@ -154,14 +163,35 @@ def f(x: int = 1, /, *rest, y=2.5, **more) -> str:
 
 
 @needs_signals
-def test_the_first_stop_signal_is_remembered_and_the_second_one_acts_at_once():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
+def test_the_first_stop_signal_is_remembered_and_the_second_one_acts_at_once(name):
+    number = signal.Signals[name]
+    before = signal.signal(number, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt), StopSignals() as stop:
         assert stop.number == 0
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.number == signal.SIGINT
-        os.kill(os.getpid(), signal.SIGINT)
-    assert signal.signal(signal.SIGINT, before) == signal.default_int_handler
+        os.kill(os.getpid(), number)
+        assert stop.number == number
+        os.kill(os.getpid(), number)
+    assert signal.signal(number, before) == signal.default_int_handler
+
+
+@needs_signals
+def test_an_ignored_signal_stays_ignored():
+    """As SIGHUP is under nohup, and SIGINT in the background of a script."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with StopSignals() as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.number == 0
+    assert signal.signal(signal.SIGHUP, before) == signal.SIG_IGN
+
+
+def test_where_a_signal_does_not_exist_the_others_stop(monkeypatch):
+    """Windows has neither SIGHUP nor SIGUSR1."""
+    monkeypatch.delattr(signal, "SIGHUP", raising=False)
+    monkeypatch.delattr(signal, "SIGUSR1", raising=False)
+    with StopSignals() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.number == signal.SIGTERM
 
 
 def test_rank_alone_in_the_environment_is_a_mistake_of_the_user(monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 import data
 from conftest import write
 from data import prepare_corpus
+from model import with_end_mark
 from support import corpus
 from support.commands import UserError
 from support.corpus import find_text_files, read_lines, read_paragraphs, sentences_of
@@ -157,13 +158,11 @@ def wrapped(paragraphs):
 
 
 def test_a_book_with_wrapped_lines_gives_the_sentences_of_the_book_with_one_paragraph_a_line(
-    tmp_path, capsys
+    tmp_path,
 ):
     plain = sentences(text_file(tmp_path, "\n".join(PARAGRAPHS)))
     assert len(plain) == 90
-    assert not capsys.readouterr().out
     assert sentences(text_file(tmp_path, wrapped(PARAGRAPHS))) == plain
-    assert "lines are joined" in capsys.readouterr().out
 
 
 def test_a_paragraph_is_joined_also_where_the_lines_end_from_which_the_layout_is_found(
@@ -174,6 +173,19 @@ def test_a_paragraph_is_joined_also_where_the_lines_end_from_which_the_layout_is
     for lines in range(100, 104):  # 4 lines a paragraph, with the empty one
         monkeypatch.setattr(corpus, "LAYOUT_LINES", lines)
         assert sentences(path) == plain
+
+
+def test_the_layouts_of_all_files_are_said_in_words(tmp_path, capsys):
+    text_file(tmp_path, wrapped(PARAGRAPHS), "t/a.txt")
+    text_file(tmp_path, "\n".join(PARAGRAPHS), "t/b.txt")
+    text_file(tmp_path, wrapped(PARAGRAPHS), "t/c")
+    text_file(tmp_path, '{"text": "One."}\n', "t/d.jsonl")
+    prepare_corpus([str(tmp_path / "t")], tmp_path / "cache", 32)
+    lines = capsys.readouterr().out.splitlines()
+    folder = tmp_path / "t"
+    assert f"{folder}/a.txt and 1 more files: an empty line ends a paragraph" in lines
+    assert f"{folder}/b.txt: each line is a paragraph" in lines
+    assert f"{folder}/d.jsonl: each line of a record's text is a paragraph" in lines
 
 
 def test_empty_lines_change_nothing_in_a_text_with_one_paragraph_a_line(tmp_path):
@@ -196,6 +208,27 @@ def test_sentences_end_at_the_marks_of_other_scripts(text, expected, tmp_path):
     assert sentences(text_file(tmp_path, text)) == expected
 
 
+@pytest.mark.parametrize(
+    "text, is_complete",
+    [
+        ("Is it? \n", True),
+        ("\u201cIs it?\u201d", True),
+        ("\u732b\u5417\uff1f", True),
+        ("\u4ed6\u8bf4\uff1a\u201c\u597d\u3002\u201d", True),
+        ("\u300c\u306f\u3044\u3002\u300d", True),
+        ("\u0939\u0948\u0964", True),
+        ("\u06c1\u0627\u06ba\u06d4", True),
+        ("(Yes!)", True),
+        ("it is 3.5", False),
+        ("is [MASK]", False),
+        ("\u201cis\u201d", False),
+    ],
+)
+def test_a_text_is_complete_after_any_end_mark_and_closing_quotes(text, is_complete):
+    assert bool(corpus.LAST_END.search(text)) is is_complete
+    assert (with_end_mark(text) == text.rstrip()) is is_complete
+
+
 # --- Long lines and words -------------------------------------------------------------------------
 
 
@@ -214,7 +247,7 @@ def test_a_text_in_one_line_is_sampled_and_cut_into_sentences(tmp_path):
 # --- Which files ----------------------------------------------------------------------------------
 
 
-def test_hidden_files_are_skipped_links_followed_and_a_folder_may_be_called_x_txt(tmp_path, capsys):
+def test_hidden_files_are_skipped_links_followed_and_a_folder_may_be_called_x_txt(tmp_path):
     folder = tmp_path / "books"
     for name in ("x.txt/a.txt", ".ipynb_checkpoints/a.txt", "._a.txt", "b.txt", "b.txt.gz"):
         write(folder / name, "One.")
@@ -223,7 +256,6 @@ def test_hidden_files_are_skipped_links_followed_and_a_folder_may_be_called_x_tx
     (folder / "x.txt/back").symlink_to(folder, target_is_directory=True)  # is read once
     found = [path.relative_to(folder).as_posix() for path in find_text_files(str(folder))]
     assert found == ["b.txt", "b.txt.gz", "link/c.txt", "x.txt/a.txt"]
-    assert "b.txt and a packed file of the same name are both read" in capsys.readouterr().out
 
 
 def test_in_a_folder_what_is_no_text_is_left_out_and_a_line_says_so(tmp_path, capsys):
@@ -232,6 +264,19 @@ def test_in_a_folder_what_is_no_text_is_left_out_and_a_line_says_so(tmp_path, ca
     found = [path.name for path in find_text_files(str(tmp_path / "t"))]
     assert found == ["a.jsonl", "b.txt.bz2"]
     assert "4 files are left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["book", "chapter one", "wiki_00.gz", "book.XZ"])
+def test_a_file_without_an_ending_is_read_in_a_folder_as_it_is_by_its_name(name, tmp_path):
+    path = text_file(tmp_path / "t", "One.", name)
+    assert find_text_files(str(tmp_path / "t")) == find_text_files(str(path)) == [path]
+
+
+def test_json_lines_whose_name_does_not_say_so_are_refused_in_one_line(tmp_path):
+    path = text_file(tmp_path / "wiki", '{"id": "1", "text": "One."}\n', "wiki_00")
+    for name in (path, path.parent):
+        with pytest.raises(UserError, match="^[^\n]*wiki_00[^\n]*let its name end with .jsonl$"):
+            prepare_corpus([str(name)], tmp_path / "cache", 32)
 
 
 # --- How much of it is used -----------------------------------------------------------------------

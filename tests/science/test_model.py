@@ -302,6 +302,20 @@ def test_unknown_are_pieces_that_training_never_has_and_a_lone_space_is_named_wi
     assert unknown_words(tokenizer, "the dogs saw the cat .") == []
 
 
+@pytest.mark.parametrize(
+    "text, unknown",
+    [
+        ("\u9c7c\u770b\u732b\u3002", []),  # each character is known, and is a word
+        ("\u9c7c\u72d7\u3002", ["\u9c7c\u72d7"]),  # the second one is not
+        ("\u9c7c.", ["."]),  # a mark that the text does not have
+        ("abc", ["abc"]),
+    ],
+)
+def test_where_characters_are_words_a_word_of_single_characters_is_known(text, unknown):
+    tokenizer = train_tokenizer(["\u732b\u770b\u9c7c\u3002 a b c"], 60)
+    assert unknown_words(tokenizer, text) == unknown
+
+
 # --- A run on disk --------------------------------------------------------------------------------
 
 

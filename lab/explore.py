@@ -44,16 +44,11 @@ from lab.look import (
     token_rows,
     without_terms,
 )
-from model import (
-    has_head,
-    load_run,
-    say_unknown_words,
-    unknown_words,
-    unseen_pieces,
-    with_end_mark,
-)
+from model import has_head, load_run, with_end_mark
 from support.commands import UserError, is_text, number, run_command, utf8_text
 from support.files import load_checkpoint, write_text
+from support.runs import say_unknown_words, unseen_pieces
+from support.tokenizer import unknown_words
 
 TEMPLATE = Path(__file__).with_name("explore.html")
 MARK = "DATA_OF_THE_PAGE"  # in the template, once: the JSON text takes its place

@@ -49,7 +49,6 @@ from model import (
     code_of,
     initialise,
     load_run,
-    say_unknown_words,
 )
 from pretrain import (
     CHECKPOINT,
@@ -67,8 +66,15 @@ from pretrain import (
 from support.commands import UserError, positive_int, run_command, utf8_text
 from support.devices import autocast, choose_device, to_device
 from support.files import load_checkpoint, write_text
-from support.runs import read_code
-from support.tokenizer import CLS, IGNORED, NEVER_WRITTEN, PAD, SEP, train_bpe
+from support.runs import read_code, say_unknown_words
+from support.tokenizer import (
+    CLS,
+    IGNORED,
+    NEVER_WRITTEN,
+    PAD,
+    SEP,
+    train_bpe,
+)
 
 # For each kind of pairs: what differs from the tiny BERT (model.SIZES) in the encoder and in the
 # decoder, the Recipe, and the label smoothing (translation_gradients).
@@ -344,7 +350,7 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
         trainer,
         tokenizer,
         folder,
-        step=lambda: train_step(trainer, batches),
+        one_step=lambda: train_step(trainer, batches),
         evaluate=lambda: itemgetter("loss", "accuracy")(evaluate(trainer, held_out)),
         eval_every=args.eval_every,
     )

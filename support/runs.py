@@ -30,6 +30,7 @@ import torch
 
 from support.commands import UserError, say_once
 from support.files import lock, write_text
+from support.tokenizer import unknown_words
 
 ROOT = Path(__file__).parent.parent
 LOG = "log.jsonl"
@@ -352,3 +353,15 @@ def say_what_is_special(folder, code):
         say_once(f"{folder} is not finished: step {step:,} of {steps:,}")
     for newer in newer_runs(folder)[-1:]:
         say_once(f"{newer} is newer than {folder}")
+
+
+def unseen_pieces(folder):
+    """The ids of the pieces that do not occur in the text of a run; none if its log has no such."""
+    log = read_log(folder)
+    return log[0].get("unseen", []) if log else []
+
+
+def say_unknown_words(folder, tokenizer, text):
+    """Print a line for each word and mark that the model of a run has not learned."""
+    for word in unknown_words(tokenizer, text, unseen_pieces(folder)):
+        print(f'"{word}" is unknown to {folder}, so its answer may mean little')

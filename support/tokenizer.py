@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from functools import lru_cache
 from random import Random
+from unicodedata import east_asian_width
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -348,3 +349,40 @@ class Encoder:
         else:
             ids = self.encode(text)
         return np.frombuffer(ids, np.int32)
+
+
+# --- What a model has not learned -----------------------------------------------------------------
+
+
+def unknown_words(tokenizer, text, unseen=()):
+    """The words and marks of `text` that the model has not learned, each once.
+
+    A word is unknown if a part of it is [UNK] or unseen, or if its only pieces are single letters;
+    but in Chinese, Japanese and Korean a character is a word or a syllable. A mark (a comma, an
+    emoji) is unknown if it is [UNK] or unseen. An invisible mark is named by its number, "\\u200b";
+    a space that the model knows only before words, with its mark: " .".
+
+    unseen: ids of pieces that do not occur in the text of training.
+    """
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    unknown = []
+    for token, part in enumerate(encoding.word_ids):
+        # the tokenizer's own part of the text: a word, a number, or a group of marks
+        word = text[slice(*encoding.word_to_chars(part))].strip()
+        is_unknown = encoding.ids[token] in (UNK, *unseen)
+
+        if any(character.isalnum() for character in word):
+            pieces = encoding.tokens[slice(*encoding.word_to_tokens(part))]
+            lengths = [len(piece.strip("▁")) for piece in pieces]
+            has_letters = not any(east_asian_width(character) == "W" for character in word)
+            is_spelled = has_letters and sum(lengths) > 1 and max(lengths) == 1
+            if is_unknown or is_spelled:
+                unknown.append(word)
+
+        # of a group of marks, only some may be unknown
+        elif is_unknown:
+            mark = text[slice(*encoding.offsets[token])]
+            unknown.append(mark.strip() or f" {word}")
+
+    # repr writes what is invisible as a number; [1:-1] are its quotation marks
+    return [repr(word)[1:-1] for word in dict.fromkeys(unknown)]

@@ -111,7 +111,7 @@ def resumed_run(device, corpus, folder):
         resumed,
         corpus.tokenizer,
         folder,
-        step=partial(pretrain.train_step, resumed, corpus),
+        one_step=partial(pretrain.train_step, resumed, corpus),
         evaluate=partial(pretrain.evaluate, resumed.model, corpus, 8, device, torch.float32),
         eval_every=1,
     )

@@ -140,8 +140,10 @@ ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
 STEPS = [(higher, lower) for lower, higher in itertools.pairwise(ORDER)]
 WITH_TEXT = ("dynamic", "composite", "rotary", "deberta")
 WITHOUT_TEXT = ("fixed", "t5", "alibi", "fire")
-LONG = ("none", "fixed", "dynamic", "alibi", "rotary", "dynamicconv")
+CONVOLUTIONS = ("absolute", "dynamic", "lightconv", "lightconv-hybrid", "dynamicconv")
+CONVOLUTIONS += ("dynamicconv-hybrid", "dilated", "dilated-hybrid")
 RISING = ("none", *ORDER[2:], "t5", "alibi", "fire", "xl", "rotary", "deberta", "canon")
+RISING += ("lightconv", "dynamicconv")
 MEASURED = ("absolute", "dynamic", "composite", "composite-conv-qkv", "lightconv", "dynamicconv")
 
 
@@ -252,30 +254,25 @@ def plan_ends():
     return rows
 
 
-def order_means():
-    rows = [["English: loss (3 runs)", *means(records_of("english"), ORDER, LOSS, 2)]]
-    for measure in (PAIRS, SCORE):
-        name = f"toy language: {measure.title} (8 runs)"
-        rows.append([name, *means(toy_runs(8), ORDER, measure)])
-    return rows
+def order_toy():
+    return [[measure.title, *means(toy_runs(8), ORDER, measure)] for measure in (PAIRS, SCORE)]
+
+
+def agreement():
+    """Agreement over few and many tokens."""
+    few = report.pairs_measure("", "toy", [f"distance_{n:02}" for n in range(1, 4)])
+    many = report.pairs_measure("", "toy", [f"distance_{n:02}" for n in range(8, 13)])
+    return rows_of("toy", (few, many), CONVOLUTIONS)
 
 
 def rises():
-    """docs/length.md: losses at 128 and 2,048 tokens, sorted by their difference."""
+    """Losses by length, sorted by the rise from 128 to 2,048 tokens."""
     rows = []
     for variant in RISING:
         values = [tables.values_of(records_of("english-lengths"), variant, N) for N in LENGTHS]
-        short, _, long = np.mean(values, axis=1)
-        rows.append([variant, *[f"{x:.2f}" for x in (short, long, long - short)]])
+        short, middle, long = np.mean(values, axis=1)
+        rows.append([variant, *[f"{x:z.2f}" for x in (short, middle, long, long - short)]])
     return sorted(rows, key=lambda row: float(row[-1]))
-
-
-def all_runs():
-    """The means of the toy language beside those of English."""
-    toy = {variant: cells for variant, *cells in rows_of("toy", TOY)}
-    english = {variant: cells for variant, *cells in rows_of("english", ENGLISH)}
-    names = dict.fromkeys([*toy, *english])
-    return [[name, *toy.get(name, [""] * 3), *english.get(name, [""] * 4)] for name in names]
 
 
 def english_small():
@@ -366,11 +363,13 @@ def lengths():
 
 TABLES = {
     "lesson": lambda: report.rows_of(records_of("lesson"), report.MEASURES[:4])[1:],
-    "order-means": order_means,
+    "order-toy": order_toy,
     "text-means": lambda: [means(toy_runs(3, 8), WITH_TEXT + WITHOUT_TEXT, SCORE)],
-    "all-runs": all_runs,
+    "all-english": partial(rows_of, "english", ENGLISH),
+    "all-toy": partial(rows_of, "toy", TOY),
+    "order-english": partial(rows_of, "english", ENGLISH, ORDER),
+    "agreement": agreement,
     "english-small": english_small,
-    "english-lengths": partial(rows_of, "english-lengths", LENGTHS, LONG),
     "causal": partial(rows_of, "causal", (LOSS, PAIRS)),
     "translation": translation,
     "spans": spans,

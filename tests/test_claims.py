@@ -1,0 +1,177 @@
+"""The claims of the papers in docs/results.md: numbers of records, verdicts by the plan's rules.
+
+The rules are in results/PLANS.md, written before the runs that decide.
+"""
+
+import itertools
+import json
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+
+from conftest import ROOT
+from lab import report
+from support import tables
+
+ORDER = ("none", "absolute", "fixed", "dynamic", "composite")
+TOY_PAIR_TASKS = ("mnli", "qnli", "qqp", "rte")
+
+LOSS = report.LOSS
+SST = report.glue_measure("SST-2", "sst-2")
+COLA = report.glue_measure("CoLA", "cola")
+BLEU = tables.Measure("BLEU", 1, lambda record: [record["test"]["BLEU"]["greedy"]])
+
+
+def pair_tasks_of(record):
+    """The mean of the toy tasks that compare two sentences."""
+    results = record["glue"]
+    scores = [x["result"]["score"] for x in results if x["settings"]["task"] in TOY_PAIR_TASKS]
+    return [float(np.mean(scores))]
+
+
+PAIR_TASKS = tables.Measure("pairs", 1, pair_tasks_of)
+
+
+@cache
+def records_of(name):
+    return report.read_records(ROOT / f"results/{name}.jsonl")
+
+
+def mean(records, variant, measure):
+    return np.mean(tables.values_of(records, variant, measure))
+
+
+def means(records, variants, measure, digits=1):
+    """The means of a measure as text: "79.4, 79.5, 82.2"."""
+    return ", ".join(f"{mean(records, variant, measure):.{digits}f}" for variant in variants)
+
+
+# --- Rules ----------------------------------------------------------------------------------------
+
+
+def verdict(agrees, disagrees):
+    if agrees:
+        return "agrees"
+    return "disagrees" if disagrees else "open"
+
+
+def difference(records, first, second, measure):
+    values = [tables.values_of(records, variant, measure) for variant in (first, second)]
+    return tables.difference(*values)
+
+
+def side(difference):
+    """On which side of 0 the whole 95 % interval is: 1 above, -1 below, 0 if it contains 0."""
+    if difference.low > 0:
+        return 1
+    return -1 if difference.high < 0 else 0
+
+
+def test_an_interval_without_noise_decides_nothing():
+    assert side(tables.difference([2.0, 2.1], [1.0, 1.1])) == 1
+    assert side(tables.difference([1.0, 1.1], [2.0, 2.1])) == -1
+    assert side(tables.difference([1.0, 1.1], [1.05, 1.1])) == 0
+    assert side(tables.difference([2.0], [1.0, 1.1])) == 0
+
+
+def order_of(records, measure, better):
+    """better: 1 if a higher value is better, -1 if a lower one is."""
+    sides = []
+    for lower, higher in itertools.pairwise(ORDER):
+        sides.append(better * side(difference(records, higher, lower, measure)))
+    *steps, last = sides
+    return verdict(all(each == 1 for each in steps) and last != -1, -1 in sides)
+
+
+# --- The claims: what was found, and the verdict --------------------------------------------------
+
+
+def chang_order():
+    records = records_of("english")
+    tasks = [order_of(records, measure, 1) for measure in (SST, COLA)]
+    fine_tuning = verdict(tasks == ["agrees"] * 2, "disagrees" in tasks)
+    found = f"loss {means(records, ORDER, LOSS, 2)}; SST-2 {means(records, ORDER, SST)}"
+    found += f"; CoLA {means(records, ORDER, COLA)}"
+    return found, f"loss: {order_of(records, LOSS, -1)}; fine-tuning: {fine_tuning}"
+
+
+def chang_depthwise():
+    records = records_of("english")
+    found = difference(records, "depthwise", "absolute", SST)
+    first, second = means(records, ("depthwise", "absolute"), SST).split(", ")
+    beats = side(found)
+    return (
+        f"SST-2: {first} against {second}, difference {found.text(1)}",
+        verdict(beats == 1, beats == -1),
+    )
+
+
+def multi30k():
+    """The runs of 1,000 steps of 128 pairs."""
+    runs = []
+    for record in records_of("translation"):
+        settings = record["settings"]
+        if settings["data"].startswith("multi30k") and settings["steps"] == 1000:
+            runs.append(record)
+    return runs
+
+
+def shaw_beats_absolute():
+    found = difference(multi30k(), "shaw", "absolute", BLEU)
+    first, second = means(multi30k(), ("shaw", "absolute"), BLEU).split(", ")
+    text = f"{first} against {second}, difference {found.text(1)}"
+    return text, verdict(side(found) == 1, side(found) == -1)
+
+
+def wu_dynamic():
+    found = difference(multi30k(), "dynamicconv", "absolute", BLEU)
+    first, second = means(multi30k(), ("dynamicconv", "absolute"), BLEU).split(", ")
+    rows = json.loads((ROOT / "results/bench-translation.json").read_text("utf-8"))["rows"]
+    [time] = [row["ratio"] for row in rows if row["variant"] == "dynamicconv"]
+    quality = verdict(found.low > -2, side(found) == -1)
+    return (
+        f"{first} against {second}, difference {found.text(1)}; {time:.2f} of the time of a step",
+        f"BLEU: {quality}; speed: {verdict(time <= 0.85, time >= 1)}",
+    )
+
+
+def tay_pairs():
+    records = records_of("toy")
+    texts = []
+    for_each = []
+    for variant in ("dilated", "dynamicconv"):
+        hybrid = f"{variant}-hybrid"
+        behind = difference(records, variant, "absolute", PAIR_TASKS)
+        gap = mean(records, variant, SST) - mean(records, "absolute", SST)
+        repair = difference(records, hybrid, variant, PAIR_TASKS)
+        for_each.append(
+            verdict(
+                side(behind) == -1 and behind.mean < gap and side(repair) == 1,
+                side(behind) == 1 or side(repair) == -1,
+            )
+        )
+        pairs = means(records, (variant, hybrid), PAIR_TASKS).replace(", ", ", with attention ")
+        single = means(records, (variant,), SST)
+        texts.append(f"`{variant}` {pairs} (SST-2 {single})")
+    pairs, single = [means(records, ("absolute",), measure) for measure in (PAIR_TASKS, SST)]
+    found = f"pairs: `absolute` {pairs} (SST-2 {single}), {', '.join(texts)}"
+    return found, verdict(for_each == ["agrees"] * 2, "disagrees" in for_each)
+
+
+CLAIMS = {
+    1: chang_order,
+    2: chang_depthwise,
+    5: shaw_beats_absolute,
+    6: wu_dynamic,
+    8: tay_pairs,
+}
+
+
+@pytest.mark.parametrize("number", CLAIMS)
+def test_a_claim_has_the_numbers_of_its_records_and_the_verdict_of_its_rule(number):
+    page = (ROOT / "docs/results.md").read_text("utf-8")
+    [row] = re.findall(rf"^\| {number} \| (.*) \|$", page, flags=re.M)
+    _, _, found, verdict, _ = row.split(" | ")
+    assert (found, verdict) == CLAIMS[number]()

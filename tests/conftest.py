@@ -8,6 +8,8 @@ Fixtures:
 
     small_text     a text of 960 short sentences, and a folder for its token ids
     on_small_text  the options of a command line that takes this text, on the CPU
+    short_run      the command line of a short pretrain.py on this text, whose model is tiny
+    start          calls it: what it prints
     run_program    calls a main() in this process: (exit code, standard output, standard error)
     refused        the same for a mistake of the user: returns the one line of the error
 """
@@ -231,5 +233,50 @@ def refused(run_program):
         else:
             assert outcome.code == 1 and not usage and line.startswith("error: ")
         return line
+
+    return call
+
+
+# --- A short pre-training -------------------------------------------------------------------------
+
+
+def be_pretrain(words):
+    """What another process does: pretrain.py with these words."""
+    # imported here, as in run_program
+    import pretrain
+    from model import SIZES
+    from model_helpers import TINIER
+    from support.commands import run_command
+
+    SIZES["tiny"] = TINIER
+    run_command(lambda: pretrain.main(words))
+
+
+@pytest.fixture
+def short_run(on_small_text, tmp_path, monkeypatch):
+    """short_run("--lr 0.5") -> the words of a command; what is given last, counts."""
+    # imported here, as in run_program
+    from model import SIZES
+    from model_helpers import TINIER
+
+    monkeypatch.setitem(SIZES, "tiny", TINIER)
+    training = "--steps 4 --batch_size 8 --seq_len 32 --lr 0.001 --dtype fp32 --out_dir"
+    return lambda *more: words_of(*on_small_text, training, tmp_path, *more)
+
+
+@pytest.fixture
+def start(short_run, run_program):
+    """start("--lr 0.5") -> what this pretrain.py prints. code: that with which it must end."""
+    # imported here, as in run_program
+    import pretrain
+    from support.commands import say_once
+
+    say_once.cache_clear()
+
+    def call(*more, code=0):
+        outcome = run_program(pretrain.main, *short_run(*more))
+        assert outcome.code == code, outcome.error
+        say_once.cache_clear()
+        return outcome.out + outcome.error
 
     return call

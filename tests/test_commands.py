@@ -10,9 +10,7 @@ import pytest
 
 from conftest import ROOT, needs_signals
 from model_helpers import write_run
-from support import runs
 from support.commands import StopSignals, UserError, run_command
-from support.devices import is_of_torchrun
 
 
 def raising(error):
@@ -143,25 +141,6 @@ def test_a_mistake_in_the_code_keeps_its_traceback(error):
     assert caught.traceback[-1].name == "main"
 
 
-def test_the_digest_of_code_is_the_same_in_every_python_and_without_comments(tmp_path, monkeypatch):
-    """That of Python 3.11 to 3.13: an f-string, a generic function, a match, a decorator."""
-    code = """
-@cache
-def f(x: int = 1, /, *rest, y=2.5, **more) -> str:
-    "A docstring."
-    match x:
-        case [1, *_]:
-            return f"{x!r:>8} and {more['a']}"
-    return b"bytes" if rest else [i async for i in rest]  # a comment
-"""
-    monkeypatch.setattr(runs, "ROOT", tmp_path)
-    for text in (code, code.replace("A docstring.", "Another.").replace("  # a comment", "")):
-        (tmp_path / "a.py").write_text(text)
-        assert runs.code_digests(runs.read_code("a.py")) == {"a.py": "afdf7cb153b0"}
-    (tmp_path / "a.py").write_text(code.replace("2.5", "2.6"))
-    assert runs.code_digests(runs.read_code("a.py")) != {"a.py": "afdf7cb153b0"}
-
-
 @needs_signals
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
 def test_the_first_stop_signal_is_remembered_and_the_second_one_acts_at_once(name):
@@ -192,10 +171,3 @@ def test_where_a_signal_does_not_exist_the_others_stop(monkeypatch):
     with StopSignals() as stop:
         signal.raise_signal(signal.SIGTERM)
         assert stop.number == signal.SIGTERM
-
-
-def test_rank_alone_in_the_environment_is_a_mistake_of_the_user(monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(UserError, match="WORLD_SIZE"):
-        is_of_torchrun()

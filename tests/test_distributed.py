@@ -11,10 +11,7 @@ import pytest
 from torch import distributed
 
 import pretrain
-from conftest import assert_same_run, log_of, needs_signals, start_process, words_of
-from model import SIZES
-from model_helpers import TINIER
-from support.commands import run_command
+from conftest import assert_same_run, be_pretrain, log_of, needs_signals, start_process
 from support.files import load_checkpoint
 
 pytestmark = needs_signals
@@ -29,8 +26,6 @@ def be_process(rank, port, signal_number, words):
     os.environ.update({name: str(number) for name, number in numbers.items()})
     os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    SIZES["tiny"] = TINIER
-
     true_step = pretrain.train_step
 
     def step(trainer, *arguments):
@@ -39,7 +34,7 @@ def be_process(rank, port, signal_number, words):
         true_step(trainer, *arguments)
 
     pretrain.train_step = step
-    run_command(lambda: pretrain.main(words))
+    be_pretrain(words)
 
 
 def run_two(words, signal_number=None):
@@ -57,15 +52,11 @@ def run_two(words, signal_number=None):
 
 
 @pytest.fixture
-def words(on_small_text, monkeypatch):
-    """words(folder, options): a small run of 20 steps in float32, without dropout."""
-    monkeypatch.setitem(SIZES, "tiny", TINIER)
-    training = "--steps 20 --batch_size 8 --seq_len 32 --lr 1e-3 --dtype fp32"
-
-    def call(folder, options="--steps 20"):
-        return words_of(*on_small_text, training, options, "--out_dir", folder)
-
-    return call
+def words(short_run):
+    """words(folder, options): a run of 20 steps in float32, without dropout."""
+    return lambda folder, options="--steps 20": short_run(
+        "--steps 20", options, "--out_dir", folder
+    )
 
 
 # --- Pre-training ---------------------------------------------------------------------------------

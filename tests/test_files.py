@@ -1,6 +1,5 @@
 """support/files.py: files that a kill cannot damage, and checkpoints that execute nothing."""
 
-import errno
 import pickle
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import torch
 
 from conftest import Killed
 from support.commands import UserError
-from support.files import FileLock, load_checkpoint, lock, replacing, save_checkpoint
+from support.files import load_checkpoint, replacing, save_checkpoint
 
 
 def test_a_file_is_the_old_one_until_the_new_one_is_complete(tmp_path):
@@ -71,24 +70,3 @@ def test_loading_never_executes_code(tmp_path):
     path.write_bytes(pickle.dumps(Hostile(str(trace)), protocol=2))
     assert_damaged(path)
     assert not trace.exists()
-
-
-def test_the_error_of_a_full_disk_names_the_file(tmp_path):
-    path = tmp_path / "model.pt"
-    with pytest.raises(OSError) as caught, replacing(path) as temporary:
-        temporary.write_text("half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert caught.value.filename == str(path)
-    assert not path.exists()
-
-
-def test_a_file_system_without_locks_is_one_line_that_names_the_file(tmp_path, monkeypatch):
-    def no_locks(*arguments, **options):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(FileLock, "acquire", no_locks)
-    with (
-        pytest.raises(UserError, match="process0.lock cannot be locked"),
-        lock(tmp_path / "process0.lock"),
-    ):
-        pass

@@ -5,8 +5,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import pretrain
-from conftest import words_of
 from lab import lengths
 from model import load_run
 from support.tokenizer import CLS, SEP
@@ -20,13 +18,11 @@ def corpus(small_text):
     return small_text.corpus(16)
 
 
-@pytest.fixture(scope="module")
-def run(on_small_text, tmp_path_factory):
-    """Two steps of alibi with sequences of 16 tokens."""
-    folder = tmp_path_factory.mktemp("lengths")
-    options = "--steps 2 --batch_size 4 --seq_len 16 --dtype fp32 --variant alibi --out_dir"
-    pretrain.main(words_of(*on_small_text, options, folder))
-    return folder / "corpus-alibi"
+@pytest.fixture
+def run(start, tmp_path):
+    """A short run with sequences of 16 tokens."""
+    start("--variant alibi --seq_len 16")
+    return tmp_path / "corpus-alibi"
 
 
 # --- The text -------------------------------------------------------------------------------------
@@ -84,13 +80,8 @@ def test_the_loss_is_the_mean_of_minus_log_p_over_all_masked_tokens(corpus, run)
 # --- The command ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "--lengths 8 9999999",
-        "--lengths 4 5 6 7",
-        "--vocab_size 40",
-    ],
-)
-def test_a_mistake_of_the_user_is_one_line(options, run, on_small_text, refused):
+@pytest.mark.parametrize("options", ["--lengths 8 9999999", "--lengths 4 5 6 7", "--vocab_size 40"])
+def test_lengths_that_the_text_does_not_have_and_another_vocabulary_are_refused(
+    options, run, on_small_text, refused
+):
     refused(lengths.main, run, options, *on_small_text)

@@ -1,8 +1,10 @@
-"""pretrain.py: the seeds of steps, whole runs, resuming, failures, and folders."""
+"""pretrain.py: the seeds of steps, recipes, whole runs, kills, and a training that fails.
+
+Which folder a run gets: test_changed_code.py. The training step: science/test_training.py.
+"""
 
 import itertools
 import math
-import os
 import signal
 from types import SimpleNamespace
 
@@ -13,46 +15,15 @@ import torch
 import pretrain
 from conftest import (
     assert_same_run,
-    content_of,
+    be_pretrain,
     kill,
-    killed_before_its_log,
     log_of,
     needs_signals,
     start_process,
-    words_of,
 )
-from model import SIZES, BertForMaskedLM, load_run
-from model_helpers import TINIER
-from support.commands import run_command
-from support.files import load_checkpoint, lock
+from model import BertForMaskedLM, load_run
+from support.files import load_checkpoint
 from support.tokenizer import PAD
-
-
-@pytest.fixture
-def complete(on_small_text):
-    """complete(*arguments): the command line of a short run on the small text; dropout 0.1."""
-    training = "--steps 20 --batch_size 8 --seq_len 32 --dropout 0.1 --dtype fp32"
-
-    def call(*arguments):
-        return words_of(*on_small_text, training, *arguments)
-
-    return call
-
-
-@pytest.fixture
-def start(complete, run_program, monkeypatch):
-    """start(folder, options, code): pretrain.py in this process, with a smaller "tiny".
-
-    It ends with this exit code. Returns its Outcome.
-    """
-    monkeypatch.setitem(SIZES, "tiny", TINIER)
-
-    def call(folder, options="--steps 20", code=0):
-        outcome = run_program(pretrain.main, *complete(options, "--out_dir", folder))
-        assert outcome.code == code, outcome.error
-        return outcome
-
-    return call
 
 
 @pytest.fixture
@@ -122,7 +93,7 @@ def test_on_a_gpu_more_logits_are_computed_than_any_number_of_masked_tokens(monk
 def test_a_run_learns_more_than_word_frequencies_and_leaves_a_model_that_loads(
     start, corpus, tmp_path
 ):
-    start(tmp_path, "--steps 300 --eval_every 300 --dropout 0 --lr 0.01")
+    start("--steps 300 --eval_every 300 --dropout 0 --lr 0.01")
     folder = tmp_path / "corpus-composite"
     records = log_of(folder)
 
@@ -141,7 +112,7 @@ def test_a_run_learns_more_than_word_frequencies_and_leaves_a_model_that_loads(
 
 
 def test_the_log_has_the_steps_and_the_evaluations_and_what_they_depend_on(start, corpus, tmp_path):
-    start(tmp_path, "--steps 7 --eval_every 3 --lr 1e-3 --warmup_steps 2")
+    start("--steps 7 --eval_every 3 --warmup_steps 2")
     first, *records = log_of(tmp_path / "corpus-composite")
     steps = [record for record in records if "loss" in record]
     evaluations = [record for record in records if "held_out_loss" in record]
@@ -156,32 +127,21 @@ def test_the_log_has_the_steps_and_the_evaluations_and_what_they_depend_on(start
 
 
 def test_each_variant_with_each_seed_is_a_run_of_its_own(start, tmp_path):
-    start(tmp_path, "--variant none composite --seed 1 2 --steps 2")
+    start("--variant none composite --seed 1 2 --steps 2")
     names = ("none-seed1", "none-seed2", "composite-seed1", "composite-seed2")
     assert len({log_of(tmp_path / f"corpus-{name}")[-1]["held_out_loss"] for name in names}) == 4
 
 
-def test_a_dry_run_writes_no_run(start, tmp_path):
-    assert "ms per step" in start(tmp_path / "runs", "--dry_run").out
-    assert not (tmp_path / "runs").exists()
-
-
-# --- Resuming -------------------------------------------------------------------------------------
-
-
-def be_pretrain(words):
-    """What another process does: pretrain.py, with the smaller "tiny"."""
-    SIZES["tiny"] = TINIER
-    run_command(lambda: pretrain.main(words))
+# --- Kills ----------------------------------------------------------------------------------------
 
 
 @needs_signals
 def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one_to_the_bit(
-    start, complete, tmp_path
+    start, short_run, tmp_path
 ):
-    """With dropout. 200 steps are logged every 2 steps; most stops are between two lines."""
-    options = "--steps 200 --eval_every 10"
-    start(tmp_path / "whole", options)
+    """With dropout. 200 steps are logged every 2 steps; most kills are between two lines."""
+    options = "--steps 200 --eval_every 10 --dropout 0.1 --out_dir"
+    start(options, tmp_path / "whole")
 
     state = tmp_path / "broken/corpus-composite/train_state.pt"
     step = 0
@@ -189,25 +149,13 @@ def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one_to_the_bit(
     def has_trained_on():
         return state.exists() and load_checkpoint(state)["step"] > step
 
-    for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
-        process = start_process(be_pretrain, complete(options, "--out_dir", tmp_path / "broken"))
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        process = start_process(be_pretrain, short_run(options, tmp_path / "broken"))
         code = kill(process, number, has_trained_on, pause=0.05)
         assert code in (-number, 128 + number)
         step = load_checkpoint(state)["step"]  # complete at any moment
 
-    start(tmp_path / "broken", options)
-    assert_same_run(tmp_path / "broken", tmp_path / "whole")
-
-
-def test_a_run_killed_between_its_last_checkpoint_and_its_log_is_completed(
-    start, tmp_path, monkeypatch
-):
-    options = "--steps 8 --eval_every 8"
-    start(tmp_path / "whole", options)
-
-    with killed_before_its_log(monkeypatch):
-        start(tmp_path / "broken", options, code=1)
-    start(tmp_path / "broken", options)
+    start(options, tmp_path / "broken")
     assert_same_run(tmp_path / "broken", tmp_path / "whole")
 
 
@@ -225,57 +173,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_the_last_good_state_stays(
         return losses[-1] * (math.nan if len(losses) == 17 else 1.0)
 
     monkeypatch.setattr(BertForMaskedLM, "loss", loss)
-    error = start(tmp_path, "--eval_every 5", code=1).error
-    assert error.count("\n") == 1
-    assert "nan at step 17" in error and "--lr" in error
+    assert "nan at step 17" in start("--steps 20 --eval_every 5", code=1)
     state = load_checkpoint(tmp_path / "corpus-composite/train_state.pt")
     assert state["step"] == 15
     assert all(weight.isfinite().all() for weight in state["model"].values())
-
-
-# --- Folders that hold something ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("other", ["--lr 0.5", "--steps 9", "--vocab_size 30"])
-@pytest.mark.parametrize("finished", [True, False])
-def test_a_run_with_other_settings_gets_a_folder_of_its_own(
-    start, tmp_path, monkeypatch, other, finished
-):
-    folder = tmp_path / "corpus-composite"
-    if finished:
-        start(tmp_path, "--steps 3")
-    else:
-        with killed_before_its_log(monkeypatch):
-            start(tmp_path, "--steps 3", code=1)
-    before = content_of(folder)
-    assert f"as in {folder}: {folder}-2" in start(tmp_path, f"--steps 3 {other}").out
-    assert content_of(folder) == before
-    assert "finished before" in start(tmp_path, f"--steps 3 {other}").out
-
-
-def test_a_second_pretrain_on_one_run_is_refused(start, tmp_path, monkeypatch):
-    folder = tmp_path / "corpus-composite"
-    with killed_before_its_log(monkeypatch):
-        start(tmp_path, "--steps 3", code=1)
-    before = content_of(folder)
-    with lock(folder / "process0.lock"):
-        outcome = start(tmp_path, "--steps 3", code=1)
-    assert "is in use by another process" in outcome.error
-    assert content_of(folder) == before
-    start(tmp_path, "--steps 3")
-
-
-@needs_signals
-def test_a_signal_during_the_last_evaluation_finishes_the_run_and_ends_the_command(
-    start, tmp_path, monkeypatch
-):
-    true_evaluate = pretrain.evaluate
-
-    def evaluate(*arguments):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return true_evaluate(*arguments)
-
-    monkeypatch.setattr(pretrain, "evaluate", evaluate)
-    start(tmp_path, "--steps 3 --eval_every 3 --seed 0 1", code=143)
-    assert not (tmp_path / "corpus-composite-seed1" / "model.pt").exists()
-    assert log_of(tmp_path / "corpus-composite-seed0")[-1]["step"] == 3

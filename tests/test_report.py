@@ -8,46 +8,29 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-import pretrain
-from conftest import ROOT, words_of, write
+from conftest import ROOT, write
 from lab import report
 from support import tables
+from support.commands import UserError
 from support.files import sha256_of
 
-SETTINGS = {"variant": "none", "corpus": "abc", "steps": 40, "seed": 0}
 MADE_BY = {"device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}
 
 
-# --- Invented runs and records --------------------------------------------------------------------
-
-
-def glue_record(score, seed=42, lr=3e-4, model="m"):
+def glue_record(score, seed=42, model="m"):
     """A result of fine-tuning on CoLA."""
-    result = {"score": score}
-    settings = {"task": "cola", "seed": seed, "lr": lr, "model": model, "start": None}
-    return {"result": result, "settings": {**settings, "changed": []}, "made_by": MADE_BY}
-
-
-def run_record(variant="none", seed=0, loss=2.0, glue=(), pairs=None, **settings):
-    """The record of a run."""
-    return {
-        "run": f"{variant}-seed{seed}",
-        "settings": {**SETTINGS, "variant": variant, "seed": seed, **settings},
-        "made_by": MADE_BY,
-        "result": {"loss": loss},
-        "glue": list(glue),
-        "pairs": pairs or {},
-    }
+    settings = {"task": "cola", "seed": seed, "lr": 3e-4, "model": model, "start": None}
+    settings["changed"] = []
+    return {"result": {"score": score}, "settings": settings, "made_by": MADE_BY}
 
 
 # --- The record of a run --------------------------------------------------------------------------
 
 
 @pytest.fixture
-def trained(on_small_text, tmp_path):
+def trained(start, tmp_path):
     """A run of two steps, with a result of glue.py and one of lab.pairs."""
-    options = "--variant fixed --steps 2 --seq_len 16 --out_dir"
-    pretrain.main(words_of(*on_small_text, options, tmp_path))
+    start("--variant fixed --steps 2 --seq_len 16")
     folder = tmp_path / "corpus-fixed"
     digest = sha256_of(folder / "model.pt")[:12]
     made = {"settings": {"model": digest}, "code": {}}
@@ -95,38 +78,19 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     assert f"| fixed | 1 | {cells} | 60.0 | 15.0 |" in printed
 
 
-@pytest.mark.parametrize("last", ["", '\n{"step": 1}'])
-def test_an_unfinished_run_is_refused_and_the_file_of_records_stays(
-    last, trained, tmp_path, refused
-):
-    out = tmp_path / "a.jsonl"
-    report.write_records(out, [run_record()])
-    before = out.read_bytes()
-    refused(report.main, trained, "--out", out)  # it is there already
+def test_an_unfinished_run_is_refused_and_nothing_is_written(trained, tmp_path, refused):
     first = (trained / "log.jsonl").read_text().splitlines()[0]
-    (trained / "log.jsonl").write_text(first + last)
-    refused(report.main, trained, "--out", tmp_path / "b.jsonl")
-    refused(report.main, tmp_path / "nowhere", "--out", tmp_path / "b.jsonl")
-    assert out.read_bytes() == before
-    assert not (tmp_path / "b.jsonl").exists()
+    (trained / "log.jsonl").write_text(f'{first}\n{{"step": 1}}')
+    assert "is not finished" in refused(report.main, trained, "--out", tmp_path / "a.jsonl")
+    assert not (tmp_path / "a.jsonl").exists()
 
 
-# --- Tables ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        run_record("fixed", steps=80),
-        run_record("none", 0),
-        run_record("fixed", glue=[glue_record(10.0, lr=1e-3)]),
-        run_record("fixed", pairs={"toy": {"b": [120.0, 200]}}),
-    ],
-)
-def test_runs_that_cannot_be_compared_are_refused_in_one_table(other):
-    first = run_record(glue=[glue_record(10.0)], pairs={"toy": {"a": [120.0, 200]}})
-    with pytest.raises(report.UserError):
-        report.rows_of([first, other], [report.LOSS])
+def test_runs_that_were_scored_on_other_pairs_are_in_no_table(trained):
+    """Other settings: test_tables.py."""
+    one = report.record_of_run(trained)
+    other = {**one, "pairs": {"toy": {"b": [120.0, 200]}}}
+    with pytest.raises(UserError, match="other parts of toy"):
+        report.rows_of([one, other], [report.LOSS])
 
 
 # --- The tables of the documents, computed again from the records in results/ --------------------

@@ -319,21 +319,18 @@ class Exchange(BaseHTTPRequestHandler):
 
     def numbers(self):
         """What the page asks for, {"sentence": text, "runs": names, "off": terms}, as JSON."""
-        question = self.question()
-        sentence = question["sentence"]
-        if not is_text(sentence):
-            raise UserError("the sentence is not text in UTF-8: it has half of a character")
+        sentence, names, off = self.question()
         choices = self.server.choices()
-        for name in question["runs"]:
+        for name in names:
             if name not in choices:
                 raise UserError(f"{name} is no run that this page may show")
 
         with self.server.lock:
-            runs = [describe_run(name, sentence, question["off"]) for name in question["runs"]]
+            runs = [describe_run(name, sentence, off) for name in names]
         return json.dumps({"runs": runs, "choices": choices})
 
     def question(self):
-        """The JSON value that the browser sent."""
+        """(sentence, names of runs, names of terms) that the browser sent. Refused or UserError."""
         if self.headers.get_content_type() != "application/json":
             raise Refused(415, "a question is JSON")
         length = self.headers["Content-Length"] or ""
@@ -341,7 +338,16 @@ class Exchange(BaseHTTPRequestHandler):
             raise UserError("a question says in Content-Length how many bytes it has")
         if len(length) > 5:
             raise Refused(413, "a question has at most 99,999 bytes")
-        return json.loads(self.rfile.read(int(length)))
+        try:
+            question = json.loads(self.rfile.read(int(length)))
+            sentence, names, off = (question[field] for field in ("sentence", "runs", "off"))
+            texts = [sentence, *names, *off]
+        except (ValueError, RecursionError, LookupError, TypeError):
+            raise UserError("a question has a sentence, runs, and the terms that are off") from None
+
+        if not all(isinstance(text, str) and is_text(text) for text in texts):
+            raise UserError("a question is text in UTF-8, and this one is not")
+        return sentence, names, off
 
     def respond(self, path, kind, make_text):
         """Send what make_text() returns, or the one line that says why not."""
@@ -351,7 +357,7 @@ class Exchange(BaseHTTPRequestHandler):
             text = make_text()
         except Refused as error:
             status, text = error.args
-        except (UserError, json.JSONDecodeError) as error:
+        except UserError as error:
             status, text = 400, str(error)
         if status != 200:
             kind = "text/plain"

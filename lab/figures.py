@@ -29,7 +29,7 @@ from lab.look import (
 )
 from lab.report import BLIMP, ROOT, TOY_PAIRS, glue_measure
 from model import load_run
-from support.commands import UserError, positive_int, run_command, utf8_text
+from support.commands import UserError, import_optional, positive_int, run_command, utf8_text
 from support.runs import read_log, read_records
 from support.tables import LOSS, of_variants, values_of
 
@@ -42,13 +42,8 @@ RED = "#D55E00"
 
 def load_pyplot():
     """matplotlib's pyplot, set up for files."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("drawing needs a package: pip install matplotlib") from None
-
-    matplotlib.use("Agg")  # it draws into files and needs no display
-    from matplotlib import pyplot
+    import_optional("matplotlib").use("Agg")  # it draws into files and needs no display
+    pyplot = import_optional("matplotlib.pyplot")
 
     # small figures with small letters
     pyplot.style.use("tableau-colorblind10")

@@ -25,7 +25,7 @@ import torch
 from tokenizers import Tokenizer, processors
 
 from model import BertConfig, BertForMaskedLM, has_head, load_run, save_run
-from support.commands import UserError, run_command
+from support.commands import UserError, import_optional, run_command
 from support.files import finite, load_checkpoint, new_folder, save_checkpoint, write_text
 from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS
 
@@ -267,7 +267,7 @@ def read_tensor_file(path):
     """{name: tensor} of one file."""
     head = first_bytes(path)
     if path.suffix == ".safetensors":
-        library = import_safetensors()
+        library = import_optional("safetensors.torch")
         try:
             return library.load_file(path)
         except Exception as error:  # safetensors has a class of its own for a cut file
@@ -277,15 +277,6 @@ def read_tensor_file(path):
     if head.startswith(b"PK"):
         return load_checkpoint(path)
     return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def import_safetensors():
-    """The module safetensors.torch. It is optional, because only lab.huggingface needs it."""
-    try:
-        import safetensors.torch
-    except ImportError:
-        raise UserError("model.safetensors needs a package: pip install safetensors") from None
-    return safetensors.torch
 
 
 def with_new_names(tensors, kind):
@@ -473,7 +464,7 @@ def export_run(run, folder):
     weights.setdefault(POSITION, torch.zeros(config.max_length, config.embedding_size))
     tensors = {published_name(name, kind): tensor for name, tensor in weights.items()}
 
-    safetensors = import_safetensors()
+    safetensors = import_optional("safetensors.torch")
     with new_folder(folder) as temporary:
         # not save_file, whose file only its owner can read
         content = safetensors.save(tensors, metadata={"format": "pt"})

@@ -35,6 +35,7 @@ A paradigm is a set of pairs of one kind; several paradigms test one phenomenon.
 import argparse
 import hashlib
 import json
+import sys
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -61,9 +62,10 @@ from support.runs import (
     read_records,
     run_settings,
     say_what_is_special,
+    unseen_pieces,
 )
 from support.tables import INTERVAL_NOTE, print_table, transposed
-from support.tokenizer import CLS, IGNORED, MASK, SEP, UNK
+from support.tokenizer import CLS, IGNORED, MASK, SEP, unknown_words
 
 # Two scores that differ by less than this, in nats, count as equal. Scores that should be equal
 # differ by about 1e-6 if their batches have different shapes, because float32 rounds each sum.
@@ -233,14 +235,10 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
     return sums.view(-1, 2).numpy()  # (2 * pairs,) -> (pairs, 2)
 
 
-def is_unknown(tokenizer, sentence):
-    """Whether a sentence has no known piece, apart from the space before a word."""
-    ids = tokenizer.encode(sentence, add_special_tokens=False).ids
-    return set(ids) <= {UNK, tokenizer.token_to_id("\u2581")}
-
-
 def count_right(scores):
     """How many pairs are right, of the scores (pairs, 2) of good and bad; a tie counts one half."""
+    if not np.isfinite(scores).all():
+        raise UserError("a score is not finite: the weights are too large")
     differences = scores[:, 0] - scores[:, 1]  # (pairs,) good - bad
     ties = int((np.abs(differences) < TIE).sum())
     wins = int((differences >= TIE).sum())
@@ -255,17 +253,46 @@ def score_run(folder, paradigms, device):
     model, tokenizer = load_run(folder)
     model.to(device)
     tokens_per_batch = TOKENS_PER_BATCH.get(device.type, 2048)
+    paradigms = pairs_that_differ(folder, tokenizer, paradigms)
 
-    # the scores of the good and the bad sentences of each paradigm, and what they say
-    unknown = 0
-    for name, _, pairs in tqdm(paradigms, desc=str(folder), unit="paradigm", disable=None):
+    # without a terminal, a line each minute
+    seconds = 0.1 if sys.stderr.isatty() else 60
+    for name, _, pairs in tqdm(paradigms, str(folder), unit="paradigm", mininterval=seconds):
         scores = score_pairs(model, tokenizer, pairs, tokens_per_batch)
-        for _, *sentences in pairs:
-            if any(is_unknown(tokenizer, sentence) for sentence in sentences):
-                unknown += 1
         yield name, [count_right(scores), len(pairs)]
+
+
+def pairs_that_differ(folder, tokenizer, paradigms):
+    """The paradigms without the pairs whose sentences have the same ids: nothing tells them apart.
+
+    Lines say how many these are, and in how many pairs the run does not know a word. A paradigm of
+    which nothing is left is left out.
+    """
+    unseen = unseen_pieces(folder)
+    total = unknown = left = 0
+    kept = []
+    for paradigm in paradigms:
+        different = []
+        for pair in paradigm.pairs:
+            _, good, bad = (tokenizer.encode(text, add_special_tokens=False).ids for text in pair)
+            if good != bad:
+                different.append(pair)
+            unknown += any(unknown_words(tokenizer, text, unseen) for text in pair)
+        total += len(paradigm.pairs)
+        left += len(different)
+        if different:
+            kept.append(paradigm._replace(pairs=different))
+
+    if left < total:
+        print(
+            f"{total - left:,} of {total:,} pairs are left out: both sentences have the same "
+            f"tokens in {folder}"
+        )
     if unknown:
-        print(f"{folder}: in {unknown:,} pairs, all pieces of a sentence are [UNK]")
+        print(f"{unknown:,} of {total:,} pairs have a word that is unknown to {folder}")
+    if not kept:
+        raise UserError(f"{folder}: no pair is left")
+    return kept
 
 
 def result_of(folder, name, digest, paradigms, device):
@@ -299,13 +326,17 @@ def print_tables(records, data, paradigms, compared):
 
     paradigms: a list of Paradigm. compared: the names of two variants, or None.
     """
+    # those of which all runs have pairs
+    results = [record["pairs"][data] for record in records]
+    paradigms = [each for each in paradigms if all(each.name in result for result in results)]
     names = {}  # {phenomenon: the names of its paradigms}
     for name, phenomenon, _ in paradigms:
         names.setdefault(phenomenon, []).append(name)
     measures = [pairs_measure(phenomenon, data, names[phenomenon]) for phenomenon in names]
 
     # not the mean of the phenomena, which have different numbers of paradigms
-    measures.append(pairs_measure(f"mean of {len(paradigms)} paradigms", data))
+    all_names = [paradigm.name for paradigm in paradigms]
+    measures.append(pairs_measure(f"mean of {len(all_names)} paradigms", data, all_names))
 
     # a row per phenomenon, a column per variant
     rows = transposed(rows_of(records, measures, compared))

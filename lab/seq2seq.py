@@ -66,7 +66,7 @@ from pretrain import (
 from support.commands import UserError, positive_int, run_command, utf8_text
 from support.devices import autocast, choose_device, to_device
 from support.files import load_checkpoint, write_text
-from support.runs import read_code, say_unknown_words
+from support.runs import read_code, read_records, say_unknown_words
 from support.tokenizer import (
     CLS,
     IGNORED,
@@ -346,7 +346,7 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
 
     pairs, held_out, *_ = sets.values()
     batches = PairBatches(pairs[: settings["examples"]], settings["seq_len"])
-    train(
+    result = train(
         trainer,
         tokenizer,
         folder,
@@ -354,6 +354,11 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
         evaluate=lambda: itemgetter("loss", "accuracy")(evaluate(trainer, held_out)),
         eval_every=args.eval_every,
     )
+    guessing = math.log(model.config.vocab_size)
+    if result["held_out_loss"] > guessing + 1:
+        loss = f"{result['held_out_loss']:.1f}"
+        raise UserError(f"the loss, {loss}, is above guessing, {guessing:.1f}: try a lower --lr")
+
     # it may be finished already
     model.load_state_dict(load_checkpoint(trainer.path.parent / "model.pt"))
     return trainer
@@ -362,10 +367,11 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
 # --- The test -------------------------------------------------------------------------------------
 
 
-def test_bleu(trainer, tokenizer, validation, test):
+def test_bleu(trainer, tokenizer, bleu, validation, test):
     """BLEU of the test set, by greedy search and with a beam. Sets are pairs of texts.
 
-    The penalty of length is the one that is best on the validation set.
+    The penalty of length is the one that is best on the validation set. bleu: of load_bleu; its
+    signature says how the words were counted.
     """
     trainer.model.eval()
 
@@ -380,7 +386,7 @@ def test_bleu(trainer, tokenizer, validation, test):
         of_penalty = {}
         for penalty in penalties:
             written = [tokenizer.decode(best_target(each, penalty)) for each in found]
-            of_penalty[penalty] = load_bleu().corpus_score(written, references).score
+            of_penalty[penalty] = bleu.corpus_score(written, references).score
         return of_penalty
 
     # the penalty is chosen on the one set, and used for the other
@@ -390,6 +396,7 @@ def test_bleu(trainer, tokenizer, validation, test):
         "greedy": scores(test, 1, [penalty]),  # of one target: the penalty has no choice
         "beam": scores(test, BEAM, [penalty]),
         "penalties": on_validation,
+        "signature": str(bleu.get_signature()),
     }
 
 
@@ -397,7 +404,10 @@ def test_bleu(trainer, tokenizer, validation, test):
 
 
 def parse_arguments(arguments=None):
-    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        description="Train an encoder and a decoder to translate, or translate a text with a run.",
+        allow_abbrev=False,
+    )
     add = parser.add_argument
 
     add("words", nargs="*", type=utf8_text, metavar="RUN TEXT", help="translate with this run")
@@ -408,6 +418,7 @@ def parse_arguments(arguments=None):
     add("--data", default="toy", help="toy, multi30k, or a file of `source TAB target` (toy)")
     add("--examples", type=positive_int, help="pairs to train on, at most (all)")
     add("--pretrain", type=positive_int, metavar="STEPS", help="before: write what was removed")
+    add("--bleu", metavar="NAME", help="tokenizer of sacrebleu (its default; multi30k: none)")
     add("--cache_dir", type=Path, default="cache", help="for the download (cache)")
     add_device(add)
     add_dtype(add)
@@ -436,7 +447,7 @@ def main(arguments=None):
 
     # the pairs, then a run for each seed
     if args.data != "toy":
-        load_bleu()  # missing: say it before the work, not after it
+        load_bleu(args.data, args.bleu)  # missing: say it before the work, not after it
     sets = read_sets(args.data, args.cache_dir)
     for seed in args.seed:
         train_and_test(args, sets, seed)
@@ -494,13 +505,29 @@ def train_and_test(args, sets, seed):
 
     # test on what is held out
     _, *names = sets
-    path = trainer.path.parent / "test.json"
+    path = trainer.path.parent / (f"test-{args.bleu}.json" if args.bleu else "test.json")
     if not path.exists():
         results = {name: evaluate(trainer, ids[name]) for name in names}
         if not is_toy:
-            results["BLEU"] = test_bleu(trainer, tokenizer, *(sets[name] for name in names))
+            bleu = load_bleu(args.data, args.bleu)
+            results["BLEU"] = test_bleu(trainer, tokenizer, bleu, *(sets[name] for name in names))
         write_text(path, json.dumps(results, indent=2) + "\n")
-    print(path.read_text(encoding="utf-8"))
+    print_test(trainer.path.parent, read_records(path), sets)
+
+
+def print_test(folder, results, sets):
+    """A line for each set that is held out, and the command that translates with the run."""
+    bleu = results.pop("BLEU", None)
+    for name, result in results.items():
+        print(
+            f"{name}: loss {result['loss']:.3f}, accuracy {100 * result['accuracy']:.1f} %, "
+            f"exact {100 * result['exact']:.1f} %"
+        )
+    if bleu:
+        greedy, beam = (next(iter(bleu[search].values())) for search in ("greedy", "beam"))
+        print(f"BLEU: {greedy:.1f} greedy, {beam:.1f} with a beam ({bleu['signature']})")
+    (source, _), *_ = sets["train"]
+    print(f'next: python -m lab.seq2seq {folder} "{source}"')
 
 
 def run_folder(args, seed):

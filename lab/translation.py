@@ -12,19 +12,20 @@ Sets of pairs are {name: [(source, target), ...]}, as texts or as token ids. The
 "train"; the second one is evaluated while a model is trained, the last one is its test.
 """
 
+import csv
 from itertools import chain
 from pathlib import Path
 from random import Random
 
 from data import MASK_PROBABILITY
 from glue import token_ids
-from support.commands import UserError
+from support.commands import UserError, import_optional
 from support.corpus import read_lines
 from support.multi30k import FILES, read_split
 from support.tokenizer import MASK
 from toy.translation import toy_pairs
 
-HELD_OUT = 200  # pairs of a set that is held out (not of Multi30k)
+HELD_OUT = 200  # sources of a set that is held out (not of Multi30k)
 TOY_PAIRS = 20_000  # to train on
 SPAN = 3  # tokens that one [MASK] stands for in pre-training
 
@@ -47,22 +48,46 @@ def read_sets(data, cache_dir):
 
 
 def file_sets(path):
-    """The sets of a file with the lines `source TAB target`, each pair once, in random order."""
-    pairs = {}
+    """The sets of a file with the lines `source TAB target`, each pair once, in random order.
+
+    Sources are split, not pairs: a source that is held out is never trained on, also if it has
+    several targets.
+    """
+    targets = {}  # {source: its different targets}
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
-        columns = [column.strip() for column in line.split("\t")]
+        columns = [column.strip() for column in columns_of(line)]
         if len(columns) != 2 or not all(columns):
             raise UserError(f"{path}, line {number} is not `source TAB target`")
-        pairs[tuple(columns)] = None
+        source, target = columns
+        targets.setdefault(source, {})[target] = None
 
     end = 2 * HELD_OUT  # of what is held out
-    if len(pairs) < end + HELD_OUT:
-        raise UserError(f"{path} has {len(pairs)} different pairs: too few, {end} are held out")
-    pairs = list(pairs)
-    Random(0).shuffle(pairs)
-    return {"train": pairs[end:], "dev": pairs[:HELD_OUT], "test": pairs[HELD_OUT:end]}
+    sources = list(targets)
+    if len(sources) < end + HELD_OUT:
+        raise UserError(f"{path} has {len(sources)} different sources: too few, {end} are held out")
+    Random(0).shuffle(sources)
+
+    sets = {"train": sources[end:], "dev": sources[:HELD_OUT], "test": sources[HELD_OUT:end]}
+    for name, own in sets.items():
+        sets[name] = [(source, target) for source in own for target in targets[source]]
+    return sets
+
+
+def columns_of(line):
+    """The columns of a line of a table, which tabs separate.
+
+    Spreadsheets write quotation marks around some columns, and double those inside: they are
+    removed. Marks that are part of the text stay.
+
+        "He said ""no""."<TAB>Er sagte nein.     He said "no".    Er sagte nein.
+        "No," he said.<TAB>Nein, sagte er.      "No," he said.   Nein, sagte er.
+    """
+    try:
+        return next(csv.reader([line], delimiter="\t", strict=True))
+    except csv.Error:  # a mark in the middle of a column that begins with one
+        return line.split("\t")
 
 
 # --- Tokens ---------------------------------------------------------------------------------------
@@ -120,10 +145,17 @@ def spans_of(pairs, seed):
 # --- BLEU -----------------------------------------------------------------------------------------
 
 
-def load_bleu():
-    """sacrebleu's BLEU on words as they are, which spaces separate (Post 2018)."""
-    try:
-        import sacrebleu
-    except ImportError:
-        raise UserError("BLEU needs a package: pip install sacrebleu") from None
-    return sacrebleu.BLEU(tokenize="none", force=True)
+def load_bleu(data, tokenizer=None):
+    """sacrebleu's BLEU (Post 2018).
+
+    Multi30k's files are tokenized, so its words count as they are; sacrebleu would warn of it.
+
+    tokenizer: the name of one of sacrebleu's; None: its default.
+    """
+    is_tokenized = data == "multi30k"
+    if is_tokenized:
+        tokenizer = tokenizer or "none"
+    BLEU = import_optional("sacrebleu").BLEU
+    if tokenizer is not None and tokenizer not in BLEU.TOKENIZERS:
+        raise UserError(f"--bleu {tokenizer} is none of {', '.join(BLEU.TOKENIZERS)}")
+    return BLEU(tokenize=tokenizer, force=is_tokenized)

@@ -103,6 +103,12 @@ def test_a_tie_is_a_difference_below_a_ten_thousandth_and_counts_one_half():
     assert pairs.count_right(scores) == 1 + 2 / 2
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_not_finite_is_no_lost_pair(number):
+    with pytest.raises(UserError, match="not finite"):
+        pairs.count_right(np.array([[1.0, 0.0], [0.0, number]]))
+
+
 # --- BLiMP's format -------------------------------------------------------------------------------
 
 
@@ -158,12 +164,12 @@ def runs(tmp_path, toy_word_tokenizer):
 def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_another_model(
     runs, tmp_path, run_program, refused
 ):
-    """Two folders of the same name; the words of a sentence in the second one are unknown."""
+    """Two folders of the same name."""
     for name, good in (("a", "the dog was tired."), ("b", "\u4e00 \u4e8c")):
         write(tmp_path / name / "mine/u.jsonl", line() + line("v", good=good))
     options = ["--device cpu --data", tmp_path / "a/mine"]
     files = [folder / "pairs" / "mine.json" for folder in runs]
-    assert "[UNK]" not in run_program(pairs.main, *runs, *options).out
+    assert "unknown" not in run_program(pairs.main, *runs, *options).out
     before = [path.read_text() for path in files]
     files[0].unlink()  # what a kill leaves: the other results stay
     assert run_program(pairs.main, *runs, *options).code == 0
@@ -178,7 +184,7 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     # other pairs of the same name, and then another model: the first results stay
     options[-1] = tmp_path / "b/mine"
     out = run_program(pairs.main, runs[0], *options).out
-    assert "in 1 pairs" in out and f"{runs[0]}/pairs-2" in out
+    assert "1 of 2 pairs have a word that is unknown" in out and f"{runs[0]}/pairs-2" in out
     weights = load_checkpoint(runs[0] / "model.pt")
     weights["bias"][-1] += 1
     save_checkpoint(runs[0] / "model.pt", weights)
@@ -189,3 +195,25 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     )
     assert run_program(pairs.main, *runs, *options).code == 0
     assert [path.read_text() for path in files] == before
+
+
+def test_pairs_of_equal_tokens_are_left_out_and_said_and_so_are_unknown_words(
+    runs, tmp_path, run_program, refused
+):
+    """Digits and a letter with an accent are [UNK]. A word of letters is unknown, too."""
+    equal = line("digits", "a", "the 0 dogs were tired.", "the 1 dogs were tired.")
+    equal += line("accents", "b", "the dog sl\u00ebpt.", "the dog sl\u00eapt.")
+    equal += line("u", "c", "the dog was tired. ", "The dog  was tired.")  # as it is normalised
+    write(tmp_path / "some/1.jsonl", equal + line("u", "c") + line("u", "c", "the tac ran."))
+    options = ["--device cpu --data", tmp_path / "some"]
+    result = run_program(pairs.main, runs[0], *options)
+    assert "3 of 5 pairs are left out: both sentences have the same tokens" in result.out
+    assert "3 of 5 pairs have a word that is unknown" in result.out
+    assert "mean of 1 paradigms" in result.out
+    assert "1/1" in result.error  # a line of progress, without a terminal
+    record = json.loads((runs[0] / "pairs/some.json").read_text())
+    assert {name: count for name, (_, count) in record["paradigms"].items()} == {"u": 2}
+
+    write(tmp_path / "none/1.jsonl", equal)
+    options[-1] = tmp_path / "none"
+    assert "no pair is left" in refused(pairs.main, runs[0], *options)

@@ -67,11 +67,11 @@ def test_other_settings_are_another_run_that_uses_the_same_spans(run_program, tm
     run = tmp_path / "seq2seq-toy-dynamicconv-spans4"
     run_program(seq2seq.main, options)
     before = files_of(run)
-    out = run_program(seq2seq.main, options, "--lr 0.5").out
-    assert f"lr is 0.5, not 0.002 as in {run}: {run}-2" in out
+    out = run_program(seq2seq.main, options, "--lr 0.005").out
+    assert f"lr is 0.005, not 0.002 as in {run}: {run}-2" in out
     assert out.count("finished before") == 1  # the spans
     assert files_of(run) == before != files_of(run.with_name(f"{run.name}-2"))
-    assert run_program(seq2seq.main, options, "--lr 0.5").out.count("finished before") == 2
+    assert run_program(seq2seq.main, options, "--lr 0.005").out.count("finished before") == 2
     assert run_program(seq2seq.main, run.with_name(f"{run.name}-2"), "the dog").code == 0
 
 
@@ -121,7 +121,7 @@ def test_a_trained_model_translates_and_others_are_refused(run_program, refused,
         (None, "No such file"),
         ("a\tb\nc d\n", "line 2 is not `source TAB target`"),
         ("a\tb\n\nc\t \n", "line 3 is not `source TAB target`"),
-        ("a\tb\na\tb\n", "has 1 different pairs"),
+        ("a\tb\na\tc\n", "has 1 different sources"),
         ("".join(f"{i}\tb\n" for i in range(60)) + "a " * 99 + "\tb\n", "a text has"),
     ],
 )
@@ -136,3 +136,69 @@ def test_pairs_that_cannot_be_read_are_refused_in_one_line(refused, tmp_path, co
 def test_without_sacrebleu_the_advice_comes_before_the_work(refused, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     assert "pip install sacrebleu" in refused(seq2seq.main, "--data", tmp_path / "pairs.tsv")
+
+
+# --- Pairs of one's own ---------------------------------------------------------------------------
+
+
+def test_no_source_that_is_held_out_is_trained_on_with_another_target(tmp_path):
+    """Each source has two targets, in different places of the file."""
+    sources = [f"s{number}" for number in range(70)]
+    lines = [f"{source}\t{target}" for target in "ab" for source in sources]
+    path = tmp_path / "pairs.tsv"
+    path.write_text("\n".join(lines))
+    sets = translation.file_sets(path)
+    found = {name: {source for source, _ in pairs} for name, pairs in sets.items()}
+    assert {name: len(own) for name, own in found.items()} == {"train": 30, "dev": 20, "test": 20}
+    assert set.union(*found.values()) == {*sources}
+    assert sum(map(len, sets.values())) == 140
+
+
+@pytest.mark.parametrize(
+    "line, columns",
+    [
+        ('"a b"\t"c"', ["a b", "c"]),
+        ('"He said ""no""."\t"c\td"', ['He said "no".', "c\td"]),
+        ('"No," he said.\tc', ['"No," he said.', "c"]),
+        ('a "b"\t5" c', ['a "b"', '5" c']),
+        ('"a\tc', ['"a', "c"]),
+    ],
+)
+def test_quotes_around_a_column_are_removed_as_csv_does_and_those_in_a_text_stay(line, columns):
+    assert translation.columns_of(line) == columns
+
+
+def test_bleu_counts_plain_text_with_the_default_or_a_named_tokenizer_and_says_which(
+    run_program, refused, monkeypatch, tmp_path, caplog
+):
+    pytest.importorskip("sacrebleu")
+    monkeypatch.setattr(seq2seq, "OTHERS", seq2seq.TOY)
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"s{number} .\tt {number} .\n" for number in range(90)))
+    options = f"--device cpu --variant none --steps 2 --data {path} --out_dir {tmp_path}"
+    for name, tokenizer in (("test", "13a"), ("test-char", "char")):
+        named = "" if name == "test" else "--bleu char"
+        assert run_program(seq2seq.main, options, *named.split()).code == 0
+        bleu = json.loads((tmp_path / f"seq2seq-pairs-none/{name}.json").read_text())["BLEU"]
+        assert f"|tok:{tokenizer}|" in bleu["signature"]
+    assert "--bleu nothing is none of" in refused(seq2seq.main, options, "--bleu nothing")
+
+    # its warning of tokenized text is shown; for Multi30k, which is tokenized, there is none
+    tokenized = ["a b c d ."] * 100
+    for data, text, warns in (("multi30k", "|tok:none|", False), (path, "|tok:13a|", True)):
+        caplog.clear()
+        bleu = translation.load_bleu(data)
+        bleu.corpus_score(tokenized, [tokenized])
+        assert text in str(bleu.get_signature())
+        assert ("forgot to detokenize" in caplog.text) is warns
+
+
+def test_a_loss_far_above_guessing_is_no_success(refused, run_program, tmp_path):
+    options = f"{TOY} 6 --out_dir {tmp_path} --lr"
+    assert "above guessing" in refused(seq2seq.main, options, "50")
+    assert run_program(seq2seq.main, options, "0.002").code == 0
+
+
+def test_help_says_what_is_true_of_it(run_program):
+    text = run_program(seq2seq.main, "--help").out
+    assert "size and corpus" not in text and "tokens per pair" not in text

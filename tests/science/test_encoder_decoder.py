@@ -232,10 +232,10 @@ def test_source_and_removed_spans_merge_to_the_text(length):
     assert not spans and target[0] == MASK
 
 
-def test_bleu_is_that_of_words_as_they_are():
+def test_bleu_of_multi30k_is_that_of_words_as_they_are():
     pytest.importorskip("sacrebleu")
     texts = ["a dog runs over the green grass", "two men sit on a bench ."]
-    bleu = translation.load_bleu()
+    bleu = translation.load_bleu("multi30k")
     assert bleu.corpus_score(texts, [texts]).score == pytest.approx(100)
     # a missing word: 13 of 13 words, 11 of 11 pairs, 9 of 9, 7 of 7, and the brevity exp(1 - 14/13)
     shorter = [texts[0], "two men sit on a bench"]
@@ -261,9 +261,9 @@ def test_the_penalty_of_length_is_chosen_on_the_validation_set(monkeypatch):
 
     monkeypatch.setattr(seq2seq, "search", search)
     monkeypatch.setattr(seq2seq, "best_target", best_target)
-    monkeypatch.setattr(seq2seq, "load_bleu", lambda: SimpleNamespace(corpus_score=corpus_score))
+    bleu = SimpleNamespace(corpus_score=corpus_score, get_signature=str)
     tokenizer = SimpleNamespace(decode=lambda ids: "")
     trainer = SimpleNamespace(model=small_seq2seq().train(), device=CPU, dtype=torch.float32)
-    found = seq2seq.test_bleu(trainer, tokenizer, [("v", "v")], [("t", "t")])
+    found = seq2seq.test_bleu(trainer, tokenizer, bleu, [("v", "v")], [("t", "t")])
     assert found["beam"] == found["greedy"] == {1.4: 5.0}
     assert used[-2:] == [(1, 1.4), (seq2seq.BEAM, 1.4)]  # greedy search, then a beam

@@ -225,7 +225,7 @@ def convolution_heads(mixer, x, attention_mask):
 def notes_on(model, mixer, layer, heads):
     """Yield sentences about what a layer does that the maps of the page do not show."""
     if not heads:
-        yield f"{type(mixer).__name__} has neither attention nor kernels to draw a map of."
+        yield f"{type(mixer).__name__} has neither attention nor kernels to draw."
     if model.bert.embeddings.position is not None:
         yield (
             "This model adds a vector for each absolute position to the embeddings. It is in the "

@@ -227,7 +227,7 @@ class Notes:
 def published(tokenizer, on_cpu, tmp_path_factory):
     """All tasks with the published settings, seed 42: (the run, Notes)."""
     run = write_run(tmp_path_factory.mktemp("published") / "run", tokenizer)
-    settings = {"variant": "composite", "steps": 1}
+    settings = {"variant": "composite", "seed": 0, "steps": 1}
     write_records(run / "log.jsonl", [{"settings": settings, "code": {}}, {"step": 1}])
     with pytest.MonkeyPatch.context() as patch:
         notes = Notes(patch)

@@ -28,6 +28,7 @@ class Graph:
         for operation, arguments, options, result in self.calls:
             new = operation(*arguments, **options)
             for old, x in zip(tensors_in(result), tensors_in(new), strict=True):
+                # an operation in place, such as x.add_(y), has written to its memory already
                 if old.data_ptr() != x.data_ptr():
                     old.copy_(x)
 
@@ -40,13 +41,16 @@ class Recording(TorchDispatchMode):
 
     On a GPU nothing is computed meanwhile. Here it is, so at the end of the block all tensors that
     were there before, such as weights and the state of AdamW, get their numbers back.
+
+    Tensors are told apart by where they are in memory (data_ptr), as on a GPU. Two tensors may be
+    the same memory, such as a weight and its transposed view; then it is enough to keep one.
     """
 
     def __init__(self, graph):
         super().__init__()
         self.graph = graph
-        self.made = set()  # where in memory the results of the recording are
-        self.before = {}  # the same of other tensors: (tensor, its numbers)
+        self.made = set()  # the memory of what the recorded operations have made
+        self.before = {}  # {memory: (tensor, its numbers)} of what was there before them
 
     def __torch_dispatch__(self, operation, types, arguments=(), options=None):
         refuse_to_wait(operation, arguments)

@@ -4,6 +4,7 @@ pretended_graphs.py explains how. tests/test_cuda.py does the same on a GPU.
 """
 
 from functools import partial
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -14,31 +15,53 @@ from model_helpers import small_config
 from pretended_graphs import pretended_graphs
 from recorded_programs import SETTINGS, Reading, pre_training_step, train, trainer_of
 
-STEPS = 6
+STEPS = 4  # two of each shape: one that is recorded, and one that is replayed
 
 
-def trained(program, config, records):
-    """(losses, norms, weights) after STEPS steps, and the Trainer."""
+class Trained(NamedTuple):
+    """What STEPS steps leave. The losses and the norms of the gradients are those of each step."""
+
+    losses: list
+    norms: list
+    weights: list
+    trainer: pretrain.Trainer
+
+
+def what_is_left_of(trainer):
+    weights = [x.detach() for x in trainer.model.parameters()]
+    return Trained(trainer.losses, trainer.norms, weights, trainer)
+
+
+def trained(program, config, records, **changes):
+    """Train for STEPS steps, which are recorded or called. changes: attributes of the Trainer."""
     trainer = trainer_of(program, config)
     trainer.recorded.is_on = records
+    for name, value in changes.items():
+        setattr(trainer, name, value)
     train(trainer, program, STEPS)
-    weights = [x.detach() for x in trainer.model.parameters()]
-    return [*trainer.losses, *trainer.norms, *weights], trainer
+    return what_is_left_of(trainer)
 
 
-def assert_recorded_equals_called(program, config):
+def assert_same_to_the_bit(found, expected, names=("losses", "norms", "weights")):
+    for name in names:
+        for one, other in zip(getattr(found, name), getattr(expected, name), strict=True):
+            assert torch.equal(one, other), name
+
+
+def assert_recorded_equals_called(program, config, **changes):
     with pretended_graphs():
-        expected, _ = trained(program, config, records=False)
-        found, trainer = trained(program, config, records=True)
-    assert trainer.recorded.is_on and len(trainer.recorded.recordings) == 2  # the shapes
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
+        called = trained(program, config, records=False, **changes)
+        recorded = trained(program, config, records=True, **changes)
+    assert recorded.trainer.recorded.is_on
+    assert len(recorded.trainer.recorded.recordings) == 2  # the shapes
+    assert_same_to_the_bit(recorded, called)
 
 
-CAUSAL = [(name, causal) for name in VARIANTS for causal in (False, True)]
+EVERY_VARIANT = [(name, False) for name in VARIANTS]
+EVERY_VARIANT += [("composite-key", True), ("convbert", True), ("dynamicconv-hybrid", True)]
 
 
-@pytest.mark.parametrize("variant, causal", CAUSAL)
+@pytest.mark.parametrize("variant, causal", EVERY_VARIANT)
 def test_recorded_steps_of_pre_training_equal_called_ones(variant, causal):
     """Losses, norms and weights, with dropout, a rate that changes, and batches that change.
 
@@ -50,18 +73,8 @@ def test_recorded_steps_of_pre_training_equal_called_ones(variant, causal):
 
 def test_recorded_steps_in_parts_equal_called_ones():
     """--micro_batch: 3 does not divide the 4 sequences."""
-    gradients = partial(pretrain.masked_lm_gradients, micro_batch=3)
-    found = []
-    for records in (False, True):
-        trainer = trainer_of("pretrain.py", small_config(dropout=0.1))
-        trainer.gradients = gradients
-        trainer.recorded.is_on = records
-        with pretended_graphs():
-            for _ in range(STEPS):
-                pre_training_step(trainer)
-        found.append([x.detach() for x in trainer.model.parameters()])
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other)
+    in_parts = partial(pretrain.masked_lm_gradients, micro_batch=3)
+    assert_recorded_equals_called("pretrain.py", small_config(dropout=0.1), gradients=in_parts)
 
 
 @pytest.mark.parametrize("program", ["glue.py", "seq2seq.py"])
@@ -74,7 +87,7 @@ def test_a_run_that_is_stopped_and_recorded_again_goes_on_as_one_that_was_not(tm
     """Also from the checkpoint of a device whose AdamW works in another way."""
     config = small_config(dropout=0.1)
     with pretended_graphs():
-        expected, _ = trained("pretrain.py", config, records=True)
+        expected = trained("pretrain.py", config, records=True)
         stopped = trainer_of("pretrain.py", config)
         stopped.recorded.is_on = True
         stopped.path = tmp_path / "state.pt"
@@ -91,9 +104,7 @@ def test_a_run_that_is_stopped_and_recorded_again_goes_on_as_one_that_was_not(tm
         resumed.path = stopped.path
         resumed.resume()
         train(resumed, "pretrain.py", STEPS)
-    weights = [x.detach() for x in resumed.model.parameters()]
-    for one, other in zip(weights, expected[2 * STEPS :], strict=True):
-        assert torch.equal(one, other)
+    assert_same_to_the_bit(what_is_left_of(resumed), expected, ["weights"])
 
 
 class ReadsInBackward(torch.autograd.Function):
@@ -121,13 +132,12 @@ def test_a_layer_that_reads_a_number_is_trained_without_recording_and_a_line_say
     config = small_config(dropout=0.1)
     with pretended_graphs(), monkeypatch.context() as changes:
         changes.setattr("model.nn.GELU", kind)
-        expected, _ = trained("pretrain.py", config, records=False)
-        found, trainer = trained("pretrain.py", config, records=True)
-    assert not trainer.recorded.is_on
+        expected = trained("pretrain.py", config, records=False)
+        found = trained("pretrain.py", config, records=True)
+    assert not found.trainer.recorded.is_on
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("steps are not recorded") and "reads a number" in line
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
+    assert_same_to_the_bit(found, expected)
 
 
 def test_a_mistake_in_a_mixer_keeps_its_traceback(monkeypatch):

@@ -118,6 +118,35 @@ def multi30k():
     return runs
 
 
+def shaw_clipping():
+    of_distance = {}
+    for record in records_of("shaw"):
+        if record["settings"]["variant"] == "shaw":
+            of_distance[record["settings"]["kernel_size"] // 2] = BLEU.values(record)[0]
+    distances = sorted(of_distance)
+    near = [of_distance[k] for k in distances if k >= 2]
+    spread = max(near) - min(near)
+    share = of_distance[0] / np.mean(near)
+    scores = ", ".join(f"{of_distance[k]:.1f}" for k in distances)
+    return (
+        f"k = {', '.join(map(str, distances))}: {scores}",
+        f"k >= 2: {verdict(spread <= 1.5, spread > 3)}; k = 0: {verdict(share <= 0.6, share >= 0.75)}",
+    )
+
+
+def shaw_keys():
+    of_settings = {}
+    for record in records_of("shaw"):
+        settings = record["settings"]
+        of_settings[settings["variant"], settings["kernel_size"]] = BLEU.values(record)[0]
+    both, keys, values = [of_settings[name, 9] for name in ("shaw", "dynamic", "shaw-values")]
+    neither = of_settings["shaw", 1]
+    return (
+        f"keys and values {both:.1f}, keys {keys:.1f}, values {values:.1f}, neither {neither:.1f}",
+        verdict(keys >= both - 1 and values <= both, keys < both - 2),
+    )
+
+
 def shaw_beats_absolute():
     found = difference(multi30k(), "shaw", "absolute", BLEU)
     first, second = means(multi30k(), ("shaw", "absolute"), BLEU).split(", ")
@@ -135,6 +164,20 @@ def wu_dynamic():
         f"{first} against {second}, difference {found.text(1)}; {time:.2f} of the time of a step",
         f"BLEU: {quality}; speed: {verdict(time <= 0.85, time >= 1)}",
     )
+
+
+def tay_pretraining():
+    texts = []
+    gains = []
+    for variant in ("absolute", "lightconv", "dynamicconv"):
+        untrained = tables.values_of(records_of("untrained"), variant, SST)
+        if untrained:
+            pretrained = mean(records_of("english"), variant, SST)
+            gains.append(pretrained - np.mean(untrained))
+            texts.append(f"`{variant}` {np.mean(untrained):.1f}, pre-trained {pretrained:.1f}")
+    attention, *convolutions = gains
+    disagrees = attention >= 2 and min(convolutions) <= 0
+    return f"SST-2: {'; '.join(texts)}", verdict(min(gains) >= 2, disagrees)
 
 
 def tay_pairs():

@@ -209,6 +209,22 @@ def plan_plateau():
     return [[name, cell]]
 
 
+def rates():
+    """docs/text.md: losses on English by peak rate and warm-up, seed 3."""
+    losses = {}
+    for record in records_of("plan-plateau"):
+        settings = record["settings"]
+        if settings["seed"] == 3:
+            key = settings["lr"], settings["warmup_steps"], settings["variant"]
+            losses[key] = f"{record['result']['loss']:.2f}"
+    rows = []
+    for lr, warmup, variant in sorted(losses):
+        if variant == "absolute":
+            pair = [losses[lr, warmup, name] for name in ("absolute", "dynamic")]
+            rows.append([f"{lr:.0e}".replace("e-0", "e-"), str(warmup), *pair])
+    return rows
+
+
 def plan_ends():
     """H4: the share of the rise from 128 to 2,048 tokens that goes away, and the mean losses."""
     records = records_of("plan-ends")
@@ -368,6 +384,7 @@ TABLES = {
     "plan-order": plan_order,
     "plan-plateau-test": plan_plateau,
     "plan-ends": plan_ends,
+    "rates": rates,
     "rises": rises,
     "convbert": partial(rows_of, "convbert", TOY, compared=("convbert", "convbert-released")),
     "against-others": against_others,

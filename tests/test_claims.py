@@ -127,11 +127,11 @@ def shaw_clipping():
     near = [of_distance[k] for k in distances if k >= 2]
     spread = max(near) - min(near)
     share = of_distance[0] / np.mean(near)
+    same = verdict(spread <= 1.5, spread > 3)
+    half = verdict(share <= 0.6, share >= 0.75)
     scores = ", ".join(f"{of_distance[k]:.1f}" for k in distances)
-    return (
-        f"k = {', '.join(map(str, distances))}: {scores}",
-        f"k >= 2: {verdict(spread <= 1.5, spread > 3)}; k = 0: {verdict(share <= 0.6, share >= 0.75)}",
-    )
+    found = f"k = {', '.join(map(str, distances))}: {scores}"
+    return found, f"k >= 2: {same}; k = 0: {half}"
 
 
 def shaw_keys():

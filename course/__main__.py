@@ -1,8 +1,13 @@
 """The assignment.
 
-python -m course blank FOLDER             a copy of the project with blanks, for students
-python -m course test split_heads         the tests of one function of the handout
+python -m course by_hand NAME             a task by hand, with numbers that belong to this name
+python -m course test bias_matrix         the tests of one function of the handout
 python -m course grade SUBMISSION ...     grade students' copies
+
+For instructors:
+
+python -m course blank FOLDER             a copy of the project with blanks, for students
+python -m course bug NAME                 a right file with one mistake in it
 python -m course check                    do the tests notice known mistakes?
 """
 
@@ -11,6 +16,7 @@ from pathlib import Path
 
 from course.blank import blank_command
 from course.grade import grade_command, tests_command
+from course.personal import by_hand_command
 from support.commands import run_command
 
 
@@ -25,25 +31,35 @@ def main(arguments=None):
     command.add_argument("folder", help="a folder that does not exist yet")
     command.set_defaults(run=blank_command)
 
+    # by_hand
+    by_hand = commands.add_parser("by_hand", help="a task by hand, with your own numbers")
+    by_hand.add_argument("name", help="yours, always spelt in the same way")
+    by_hand.set_defaults(run=by_hand_command)
+
     # test
     command = commands.add_parser("test", help="run the tests of one function")
-    command.add_argument("function", help="its name in the handout: split_heads, Fixed.query_bias")
+    command.add_argument("function", help="its name in the handout: bias_matrix, Fixed.query_bias")
     command.set_defaults(run=tests_command)
 
     # grade
     command = commands.add_parser("grade", help="grade students' copies of the project")
     command.add_argument("submissions", nargs="+", metavar="SUBMISSION", help="a student's copy")
-    command.add_argument("--csv", metavar="FILE", help="also write a table of all submissions")
+    command.add_argument("--csv", metavar="FILE", help="also write a table, line by line")
     command.add_argument(
         "--gradescope", metavar="FILE", help="also write Gradescope's results.json"
     )
     command.set_defaults(run=grade_command)
 
-    # check; students' copies do not have it, because the mistakes show what is right
-    if (Path(__file__).parent / "check.py").exists():
-        from course.check import check_command
+    # students' copies do not have the answers and the mistakes
+    if (Path(__file__).parent / "instructor.py").exists():
+        from course.instructor import answers_command, bug_command, check_command
 
+        by_hand.set_defaults(run=answers_command)
+        command = commands.add_parser("bug", help="write a right file with one mistake in it")
+        command.add_argument("name", help="of a student")
+        command.set_defaults(run=bug_command)
         command = commands.add_parser("check", help="do the tests notice known mistakes?")
+        command.add_argument("function", nargs="?", default="", help="of this function alone")
         command.set_defaults(run=check_command)
 
     args = parser.parse_args(arguments)

@@ -3,9 +3,8 @@
 They are cut out of the source as it is now. What is left of such a function is its decorators, its
 signature and its docstring (equation, shapes):
 
-    def split_heads(x, heads):
-        \"\"\"(B, N, C) -> (B, H, N, d): head h has the channels h*d .. h*d + d - 1.\"\"\"
-        raise NotImplementedError("part 1: split the channels into heads")
+    def query_bias(self, q):
+        raise NotImplementedError("part 3: the fixed term")
 
 The rest of a file is byte for byte the same.
 """
@@ -32,8 +31,7 @@ LEFT_OUT = shutil.ignore_patterns(
     "instructor.md",
     "answers.md",
     "mistakes.py",
-    "check.py",
-    "differences.md",  # it has a copy of most of ConvBert.forward
+    "instructor.py",
     "test_course.py",
     "test_handout.py",
 )
@@ -46,12 +44,13 @@ def blank_command(args):
         raise UserError(f"{folder} is inside the project; choose a folder outside")
     bodies = {function.name: blank_body(function) for function in GRADED}
     copy_project(folder, bodies)
+    shutil.copy(ROOT / ".gitignore", folder)
 
     # README prints one of the functions.
     readme = folder / "README.md"
     text = readme.read_text(encoding="utf-8")
     listing = r"```python\ndef composite_attention.*?```"
-    text = re.sub(listing, "(`composite_attention`: part 2 of the assignment)", text, flags=re.S)
+    text = re.sub(listing, "(`composite_attention`: part 1 of the assignment)", text, flags=re.S)
     readme.write_text(text, encoding="utf-8", newline="\n")
     print(f"{folder}: {len(bodies)} functions to write; course/handout.md explains them")
     return 0

@@ -1,12 +1,13 @@
-"""Grading: tests/science is the grader.
+"""Grading: tests/science/test_assignment.py is the grader.
 
-Only the bodies of the graded functions are read from a submission. Each function is graded in a
-fresh copy of the project, in which its body is the student's and everything else is ours. There the
-tests of this function run; its points are multiplied by the share of its tests that pass, and
-halved if it loops over the positions in Python. A wrong function costs only its own points.
+Only the bodies of the graded functions are read from a submission. They are put into a fresh copy
+of the project, in which everything else is ours. There the tests of a function run; its points are
+multiplied by the share of its tests that pass, and halved if it loops over the positions in Python.
+Which tests are expected is asked of the project itself, so a test that was skipped, or never ended,
+has not passed.
 
-To save time, all bodies of a submission are first put into one copy, and all tests run once. Only
-the functions whose tests have failures there are graded alone.
+To save time, all bodies of a submission are first put into one copy. Functions whose tests do not
+all pass there are graded again, each alone: so a wrong function costs only its own points.
 
 The student's code is executed as it is: run this in a container (course/instructor.md).
 """
@@ -15,23 +16,42 @@ import ast
 import csv
 import json
 import os
+import re
+import signal
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
-from xml.etree import ElementTree
 
-from course.assignment import GRADED, NO_LOOP, pytest_command
+from course.assignment import FUNCTIONS, GRADED, NO_LOOP, Function, class_of, pytest_command
 from course.blank import ROOT, body_of, copy_project, file_of, find
 from support.commands import UserError
 
-TIMEOUT = 120  # seconds that pytest may take; all tests of a complete submission take about 10
+TIMEOUT = 30  # seconds for the tests of a function; all tests of a right submission take about 10
+
+# How a body would reach for the tests, or for the complete project: imports of anything else than
+# numbers, files, names in a text, and attributes such as __globals__.
+REACHING = re.compile(
+    r"^\s*(?:import|from) (?!torch\b|math\b|numpy\b|itertools\b|functools\b).*"
+    r"|\b(?:open|exec|eval|globals|locals|vars|getattr|setattr|sys|os|importlib|builtins)\b"
+    r"|\.(?:modules|load|hub|fromfile|loadtxt|memmap)\b|__\w+",
+    flags=re.M,
+)
+
+
+class Body(NamedTuple):
+    """What a student wrote for a function."""
+
+    text: str
+    lines: dict  # {line of the text, from 1: line of the student's file}
 
 
 class Grade(NamedTuple):
     """What a student gets for one function."""
 
+    function: Function
     points: float
     output: str  # for the student: which tests fail, and why
 
@@ -44,19 +64,19 @@ def grade_command(args):
     if args.gradescope is not None and len(args.submissions) > 1:
         raise UserError("--gradescope is for one submission; --csv takes several")
 
-    # {submission: its grades}
-    all_grades = {}
-    for folder in args.submissions:
-        grades = grade(Path(folder))
-        all_grades[folder] = grades
-        print(f"{folder}\n{details(grades)}\n", flush=True)
+    # tables are written as we go: a batch that is stopped has those that are done
+    expected = expected_tests()
+    with open(args.csv or os.devnull, "w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["student", "function", "points", "of", "reason"])
 
-    # a table of several submissions, and the files; the last grades are those of the only one
-    if len(all_grades) > 1:
-        for folder, of_one in all_grades.items():
-            print(f"{total(of_one):>7.2f} of 100   {folder}")
-    if args.csv is not None:
-        write_csv(Path(args.csv), all_grades)
+        # Each thread waits for processes of its own. map keeps the order.
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            all_grades = threads.map(lambda folder: grade_any(folder, expected), args.submissions)
+            for folder, grades in zip(args.submissions, all_grades, strict=True):
+                print(f"{folder}\n{details(grades)}\n", flush=True)
+                table.writerows(rows_of(Path(folder).resolve().name, grades))
+                file.flush()
     if args.gradescope is not None:
         write_gradescope(Path(args.gradescope), grades)
     return 0
@@ -64,172 +84,216 @@ def grade_command(args):
 
 def tests_command(args):
     """`python -m course test`: the tests of one function, in this folder. pytest's exit code."""
-    found = [line for line in GRADED if line.name.endswith("." + args.function)]
+    found = [line for line in FUNCTIONS if line.name.endswith("." + args.function)]
     if not found:
         raise UserError(f"{args.function} is not a function of course/handout.md")
-    command = [*pytest_command(found), "--tb=short"]
-    return subprocess.run(command, cwd=ROOT).returncode
+    return subprocess.run(pytest_command(found, "--tb=short"), cwd=ROOT).returncode
 
 
 # --- One submission -------------------------------------------------------------------------------
 
 
-def grade(folder):
-    """Grade a submission. Returns {name of a function: its Grade}, in the order of the table."""
-    grades = {}
+def grade_any(folder, expected):
+    """`grade`, for any submission: an odd one gets no points, and the others are graded."""
+    try:
+        return grade(Path(folder), expected)
+    except Exception as error:
+        return [Grade(function, 0.0, f"the grader failed: {error!r}") for function in GRADED]
+
+
+def grade(folder, expected):
+    """Grade a submission. Returns a Grade for each function of the table.
+
+    expected: the names of all tests.
+    """
     bodies = {}
+    reasons = {}
     for function in GRADED:
         try:
-            bodies[function.name] = students_body(folder, function.name)
+            bodies[function] = students_body(folder, function.name)
         except UserError as error:
-            grades[function.name] = Grade(0.0, str(error))
+            reasons[function] = str(error)
 
     # all functions at once
-    written = [function for function in GRADED if function.name in bodies]
-    results = {}
-    if written:
-        results = run_tests(bodies, written)
-    for function in written:
-        own = results_of(function, results)
-
-        # A failure may be due to another function of the student: grade this one alone.
-        if not own or any(own.values()):
-            alone = run_tests({function.name: bodies[function.name]}, [function])
-            own = results_of(function, alone)
-        grades[function.name] = grade_of(function, own)
-    return {function.name: grades[function.name] for function in GRADED}
+    texts = {function.name: body.text for function, body in bodies.items()}
+    outcomes = run_tests(texts, bodies) if bodies else {}
+    grades = []
+    for function in GRADED:
+        if function in bodies:
+            grades.append(grade_function(function, bodies[function], expected, outcomes))
+        else:
+            grades.append(Grade(function, 0.0, reasons[function]))
+    return grades
 
 
 def students_body(folder, name):
-    """The body of a function in a submission, as text. UserError if there is none."""
+    """The Body of a function in a submission. UserError if there is none that can be graded."""
     file = file_of(name)
+    ours = find(ast.parse((ROOT / file).read_bytes()), name)
     try:
-        tree = ast.parse((folder / file).read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"there is no {file}") from None
-    except SyntaxError as error:
-        raise UserError(f"{file} is not valid Python: {error}") from None
+        node = find(ast.parse((folder / file).read_bytes()), name)
+        text = "\n".join(ast.unparse(statement) for statement in body_of(node or ours))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UserError(f"{file} cannot be read as Python: {error!r}") from None
 
-    node = find(tree, name)
     if node is None:
         raise UserError(f"{file} does not have this function")
-    body = "\n".join(ast.unparse(statement) for statement in body_of(node))
-    if not body or body.startswith("raise NotImplementedError"):
+    if not text or text.startswith("raise NotImplementedError"):
         raise UserError("still blank")
-    return body
+    if names_of(node) != names_of(ours):
+        raise UserError(f"its arguments are {names_of(node)}, and must be {names_of(ours)}")
+
+    # the same tree twice: what was in which line of the file, and is now in which of the text
+    pairs = zip(walk(body_of(node)), walk(ast.parse(text).body), strict=False)
+    lines = {new.lineno: old.lineno for old, new in pairs if hasattr(new, "lineno")}
+
+    reach = REACHING.search(text)
+    if reach:
+        line = lines.get(text.count("\n", 0, reach.end()) + 1)
+        raise UserError(f"line {line}: a body must not use {reach[0].strip()}")
+    return Body(text, lines)
+
+
+def names_of(node):
+    """The names of the arguments of a function."""
+    return [x.arg for x in ast.walk(node.args) if isinstance(x, ast.arg)]
+
+
+def walk(statements):
+    return (node for statement in statements for node in ast.walk(statement))
+
+
+def grade_function(function, body, expected, outcomes):
+    """The Grade of a function, from the outcomes of all functions at once."""
+    tests = [test for test in expected if test.startswith(class_of(function) + "::")]
+
+    # A failure may be due to another function of the student: grade this one alone.
+    if any(outcomes.get(test) != PASSED for test in tests):
+        outcomes = run_tests({function.name: body.text}, [function])
+    messages = {test: message_of(outcomes.get(test), function, body) for test in tests}
+
+    # the share of the tests of its numbers
+    passed = [not message for test, message in messages.items() if NO_LOOP not in test]
+    points = function.points * sum(passed) / len(passed)
+    lines = [f"{sum(passed)} of {len(passed)} tests pass"]
+
+    # the condition, and what went wrong
+    for test, message in messages.items():
+        if message:
+            lines.append(f"{test.partition('::')[2]}: {message}")
+        if message and NO_LOOP in test:
+            points /= 2
+            lines[0] += "; halved: not without a loop over the positions"
+    return Grade(function, points, "\n".join(lines))
+
+
+def message_of(outcome, function, body):
+    """What a student reads of a test; "" if it passed."""
+    if outcome is None:
+        return f"it did not end: Python stopped, or {TIMEOUT} seconds were not enough"
+    message, line = outcome
+    if line is None:
+        return message
+
+    # from the line after `def`, in our file, to that of the student
+    file = file_of(function.name)
+    ours = find(ast.parse((ROOT / file).read_bytes()), function.name)
+    first = body_of(ours)[0].lineno - ours.lineno
+    return f"{message}, line {body.lines.get(line - first + 1)} of your {file}"
+
+
+# --- Running tests --------------------------------------------------------------------------------
+
+PASSED = ("", None)
+
+
+def expected_tests():
+    """The names of all tests of the assignment, as pytest collects them in the project."""
+    command = pytest_command(FUNCTIONS, "--collect-only", "-p", "no:cacheprovider")
+    found = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    return [line.partition("::")[2] for line in found.stdout.splitlines() if "::" in line]
+
+
+def environment(**more):
+    """Our environment, without options or plugins of pytest.
+
+    The tests are so small that several threads would only wait for each other.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **more}
 
 
 def run_tests(bodies, functions):
     """Run the tests of these functions in a copy of the project with these bodies.
 
-    Returns {(file, name of a test): the first line of its error, "" if it passed}. It is empty if
-    Python crashed or the time was over.
+    Returns {name of a test: PASSED, or (message, the line of a crash or None)}. A test that did not
+    end is missing.
     """
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / "project"
-        report = Path(temporary) / "report.xml"
+        outcomes = Path(temporary) / "outcomes.jsonl"
+        outcomes.touch()
         copy_project(copy, bodies)
 
-        # The tests are so small that several threads would only wait for each other.
-        command = [*pytest_command(functions), "-p", "no:cacheprovider", f"--junitxml={report}"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with suppress(subprocess.TimeoutExpired):
-            subprocess.run(
-                command,
-                cwd=copy,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=TIMEOUT,
-            )
-        if not report.exists():
-            return {}
-        return read_report(report)
-
-
-def read_report(path):
-    """The results in a file that pytest wrote with --junitxml, as `run_tests` returns them."""
-    results = {}
-    for test in ElementTree.parse(path).iter("testcase"):
-        file = test.get("classname").split(".")[-1] + ".py"
-        errors = [child.get("message") for child in test if child.tag in ("failure", "error")]
-        message = ""
-        if errors:
-            message = errors[0].partition("\n")[0] or "it failed"
-        results[file, test.get("name")] = message
-    return results
-
-
-def results_of(function, results):
-    """{name of a test: its error} of one function."""
-    own = {}
-    for (file, test), message in results.items():
-        if file in function.files and any(word in test for word in function.words):
-            own[test] = message
-    return own
-
-
-def grade_of(function, own):
-    """The Grade of a function, from {name of a test: its error}."""
-    if not own:
-        return Grade(0.0, f"no test ended: Python crashed, or {TIMEOUT} seconds were not enough")
-    failed = [f"{test}: {message}" for test, message in own.items() if message]
-
-    # the share of the tests of its numbers
-    messages = [message for test, message in own.items() if NO_LOOP not in test]
-    passed = messages.count("")
-    points = function.points * passed / len(messages)
-    summary = f"{passed} of {len(messages)} tests pass"
-
-    # the condition
-    if any(NO_LOOP in test and message for test, message in own.items()):
-        points /= 2
-        summary += "; halved: it must not loop over the positions"
-    return Grade(points, "\n".join([summary, *failed]))
+        # In a session of its own: what the student's code has started is ended with it.
+        process = subprocess.Popen(
+            pytest_command(functions, "-p", "no:cacheprovider", "-p", "course.outcomes"),
+            cwd=copy,
+            env=environment(COURSE_OUTCOMES=str(outcomes)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(TIMEOUT)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        found = map(json.loads, outcomes.read_text("utf-8").splitlines())
+        return {test: (message, line) for test, message, line in found}
 
 
 # --- Tables ---------------------------------------------------------------------------------------
 
 
 def total(grades):
-    return sum(grade.points for grade in grades.values())
+    return round(sum(grade.points for grade in grades), 2)
 
 
 def details(grades):
     """All functions of a submission, with points and reasons."""
     lines = []
-    for function in GRADED:
-        grade = grades[function.name]
-        first, *rest = grade.output.splitlines()
-        points = f"{grade.points:>5.2f} of {function.points}"
-        lines.append(f"part {function.part}  {function.name:<34}{points}   {first}")
-        lines += [f"            {line}" for line in rest]
-    lines.append(f"total  {total(grades):.2f} of 100")
+    for function, points, output in grades:
+        output = output.replace("\n", "\n            ")
+        name = f"part {function.part}  {function.name:<34}"
+        lines.append(f"{name}{points:>5.2f} of {function.points}   {output}")
+    lines.append(f"code  {total(grades)} of 40")
     return "\n".join(lines)
 
 
-def write_csv(path, all_grades):
-    """A line for each submission, a column for each function."""
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["submission", *(function.name for function in GRADED), "total"])
-        for folder, grades in all_grades.items():
-            points = [round(grade.points, 2) for grade in grades.values()]
-            writer.writerow([folder, *points, round(total(grades), 2)])
+def rows_of(student, grades):
+    """A line for each function, two to be filled in, and their total."""
+    rows = [
+        [student, function.name, round(points, 2), function.points, output]
+        for function, points, output in grades
+    ]
+    for what in ("written and oral", "experiment"):
+        rows.append([student, what, "", 30, ""])
+    return [*rows, [student, "total", total(grades), 100, "the code; add the two lines above"]]
 
 
 def write_gradescope(path, grades):
     """results.json of Gradescope: one test for each function."""
-    tests = []
-    for function in GRADED:
-        grade = grades[function.name]
-        tests.append(
-            {
-                "name": f"part {function.part}: {function.name}",
-                "score": round(grade.points, 2),
-                "max_score": function.points,
-                "output": grade.output,
-            }
-        )
+    tests = [
+        {
+            "name": f"part {function.part}: {function.name}",
+            "score": round(points, 2),
+            "max_score": function.points,
+            "output": output,
+        }
+        for function, points, output in grades
+    ]
     path.write_text(json.dumps({"tests": tests}, indent=2) + "\n", encoding="utf-8")

@@ -1,14 +1,22 @@
-"""course/: the blanks, and the grader, which runs tests/science on a submission."""
+"""course/: the blanks, the grader, and the tasks with numbers of one's own."""
 
 import ast
 import csv
 import json
+import random
 
-from conftest import ROOT
+import pytest
+import torch
+
+import attention
+from conftest import ROOT, write
 from course.__main__ import main
-from course.assignment import GRADED
+from course.assignment import FUNCTIONS, GRADED, class_of
 from course.blank import blank_body, body_text, copy_project, file_of, find
+from course.grade import expected_tests, students_body
 from course.mistakes import MISTAKES
+from course.personal import draw
+from support.commands import UserError
 
 BLANKS = {function.name: blank_body(function) for function in GRADED}
 
@@ -27,48 +35,146 @@ def test_a_blank_copy_keeps_what_is_not_a_body_holds_no_answers_and_has_no_point
         blank.body = original.body
         assert ast.dump(blank) == ast.dump(original)
     assert "def composite_attention" not in (out / "README.md").read_text("utf-8")
-    for name in ("instructor.md", "answers.md", "mistakes.py"):
+    for name in ("instructor.md", "answers.md", "mistakes.py", "instructor.py"):
         assert not (out / "course" / name).exists()
+    assert "runs/" in (out / ".gitignore").read_text("utf-8")
 
-    # Gradescope gets 100 points to earn, and none that is earned
+    # Gradescope gets 40 points to earn, and none that is earned
     report = tmp_path / "results.json"
     assert main(["grade", str(out), "--gradescope", str(report)]) == 0
     tests = json.loads(report.read_text())["tests"]
-    assert sum(test["max_score"] for test in tests) == 100
+    assert sum(test["max_score"] for test in tests) == 40
     assert all((test["score"], test["output"]) == (0, "still blank") for test in tests)
 
 
-def test_a_wrong_function_costs_only_its_own_points(tmp_path, capsys):
-    """skew returns nothing: all its tests fail. convolve uses it and is right, but has a loop."""
-    anna, bert = tmp_path / "anna", tmp_path / "bert"
-    names = ("kernels.skew", "kernels.convolve")
-    bodies = {name: body for name, body in BLANKS.items() if name not in names}
-    bodies["kernels.skew"] = "return None"
-    bodies["kernels.convolve"] = (
-        "reach = kernels.shape[-1] // 2\n"
-        "matrix = skew(F.pad(kernels, (0, value.shape[-2])))  # (B, H, N, N + 2k)\n"
-        "z = matrix @ F.pad(value, (0, 0, reach, reach))\n"
-        "return torch.stack([z_i for z_i in z.unbind(-2)], dim=-2)"
-    )
-    copy_project(anna, bodies)
+# --- The grader -----------------------------------------------------------------------------------
 
-    # in the second submission no function can be found
+
+def test_a_wrong_function_costs_only_its_own_points_and_the_reason_is_given(
+    tmp_path, capsys, monkeypatch
+):
+    """Whatever the environment says, and however odd the other submissions are."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-x --deselect tests")
+    anna, bert, carl = tmp_path / "anna", tmp_path / "bert", tmp_path / "carl"
+    copy_project(
+        anna,
+        {
+            # right, but with a loop
+            "kernels.convolve": "reach = kernels.shape[-1] // 2\n"
+            "matrix = skew(F.pad(kernels, (0, value.shape[-2])))  # (B, H, N, N + 2k)\n"
+            "z = matrix @ F.pad(value, (0, 0, reach, reach))\n"
+            "return torch.stack([z_i for z_i in z.unbind(-2)], dim=-2)",
+            "attention.Fixed.query_bias": "# two\n\n\nreturn helper(self.beta)",
+            "data.mask_tokens": "from tests.references import mask_tokens\nreturn mask_tokens",
+            "pretrain.Trainer.device_step": "raise KeyboardInterrupt",
+        },
+    )
+
+    # odd submissions: nothing can be found in them
     bert.mkdir()
-    (bert / "attention.py").write_text("def (")
-    (bert / "kernels.py").write_text("x = 1")
+    (bert / "attention.py").mkdir()
+    write(bert / "kernels.py", "x = " + "(" * 5000)
+    write(bert / "data.py", "x = 1".encode("utf-16"))
+    write(carl / "attention.py", "x = 1")
 
     table = tmp_path / "table.csv"
-    assert main(["grade", str(anna), str(bert), "--csv", str(table)]) == 0
-    rows = list(csv.DictReader(table.open()))
-    assert [float(rows[0][name]) for name in names] == [0, 2.5]
-    assert [float(row["total"]) for row in rows] == [2.5, 0]
+    assert main(["grade", *map(str, (anna, bert, carl)), "--csv", str(table)]) == 0
+    points = {}
+    for row in csv.DictReader(table.open()):
+        points[row["student"], row["function"]] = row["points"]
+    names = list(BLANKS)
+    wrong = ("attention.Fixed.query_bias", "data.mask_tokens", "pretrain.Trainer.device_step")
+    for function in GRADED:
+        expected = 0 if function.name in wrong else function.points
+        if function.name == "kernels.convolve":
+            expected = 2
+        assert float(points["anna", function.name]) == expected, function.name
+        assert float(points["bert", function.name]) == float(points["carl", names[0]]) == 0
+    assert float(points["anna", "total"]) == 40 - 2 - 1 - 3 - 2
+
     printed = capsys.readouterr().out
-    for reason in ("still blank", "attention.py is not valid Python", "there is no data.py"):
-        assert reason in printed
+    line = (anna / "attention.py").read_text("utf-8").splitlines().index(" " * 8 + "# two") + 4
+    for reason in (
+        f"NameError: name 'helper' is not defined, line {line} of your attention.py",
+        "must not use from tests.references",
+        "it loops over the positions",
+        "it did not end",
+        "attention.py cannot be read as Python: IsADirectoryError",
+        "attention.py does not have this function",
+    ):
+        assert reason in printed, reason
 
 
-def test_every_mistake_changes_one_piece_of_a_graded_function():
-    assert {mistake.function for mistake in MISTAKES} == set(BLANKS)
+@pytest.mark.parametrize(
+    "body, reason",
+    [
+        ("import tests.references\nreturn x", "line 2: a body must not use import tests"),
+        ("return __import__('tests')", "__import__"),
+        ("return importlib.import_module('tests')", "importlib"),
+        ("return open('tests/references.py')", "open"),
+        ("return torch.sys.modules['tests']", "sys"),
+        ("return split_heads.__globals__", "__globals__"),
+        ("import pytest\npytest.skip()", "import pytest"),
+        ("", "still blank"),
+    ],
+)
+def test_a_body_that_reaches_for_the_answers_has_no_points(tmp_path, body, reason):
+    lines = ["def relative_values(p, table, beyond):", *(body or "''").splitlines()]
+    write(tmp_path / "attention.py", "\n    ".join(lines))
+    with pytest.raises(UserError, match=reason):
+        students_body(tmp_path, "attention.relative_values")
+
+
+def test_the_names_of_the_arguments_are_checked_and_its_own_imports_allowed(tmp_path):
+    write(tmp_path / "attention.py", "def relative_values(weights, table, beyond):\n    return 1")
+    with pytest.raises(UserError, match="and must be .'p', 'table', 'beyond'"):
+        students_body(tmp_path, "attention.relative_values")
+    write(
+        tmp_path / "attention.py",
+        "def relative_values(p, table, beyond):\n    import math\n\n    return math.pi",
+    )
+    body = students_body(tmp_path, "attention.relative_values")
+    assert body.text == "import math\nreturn math.pi" and body.lines == {1: 2, 2: 4}
+
+
+def test_every_function_has_three_tests_that_can_fail_apart():
+    expected = expected_tests()
+    for function in FUNCTIONS:
+        names = {test.partition("[")[0] for test in expected}
+        own = [name for name in names if name.startswith(f"{class_of(function)}::")]
+        assert len(own) >= 4, function.name  # and the example of the handout
+
+
+# --- Mistakes, and numbers of one's own -----------------------------------------------------------
+
+
+def test_every_mistake_changes_one_piece_of_a_function():
+    assert {mistake.function for mistake in MISTAKES} == {line.name for line in FUNCTIONS}
     for mistake in MISTAKES:
         assert body_text(mistake.function).count(mistake.old) == 1, mistake
         assert mistake.old != mistake.new
+
+
+def test_a_planted_bug_changes_one_function_of_a_right_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bug", "anna"]) == 0
+    mistake = random.Random("anna").choice(MISTAKES)
+    file = file_of(mistake.function)
+    text, right = (path.read_text("utf-8") for path in (tmp_path / f"anna-{file}", ROOT / file))
+    changed = set(text.splitlines()) ^ set(right.splitlines())
+    assert changed and all(line.strip() for line in changed)
+    assert mistake.function in capsys.readouterr().out
+
+
+def test_a_task_by_hand_belongs_to_its_name_and_its_answers_are_those_of_the_code(capsys):
+    one, again, other = draw("anna"), draw("anna"), draw("bert")
+    assert all(torch.equal(one[letter], again[letter]) for letter in one)
+    assert any(not torch.equal(one[letter], other[letter]) for letter in one)
+
+    assert main(["by_hand", "anna"]) == 0
+    printed = capsys.readouterr().out
+    q, k, v, w, beta = one.values()
+    z = attention.composite_attention(q[None], k[None], v[None], w, beta[None])[0]
+    section = printed.partition("5. z\n[[")[2].partition("]]")[0]
+    numbers = [float(x) for x in section.replace("[", " ").replace("]", " ").split()]
+    assert numbers == pytest.approx(z.flatten().tolist(), abs=6e-4)

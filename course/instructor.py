@@ -1,0 +1,82 @@
+"""What the instructor's copy alone has: answers, planted bugs, and a check of the tests.
+
+Students' copies do not have this file and course/mistakes.py, because they show what is right.
+"""
+
+import math
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from attention import composite_attention
+from course.assignment import FUNCTIONS
+from course.blank import ROOT, file_of, replace_body
+from course.grade import Body, expected_tests, grade_function
+from course.mistakes import MISTAKES
+from course.personal import by_hand_command, draw
+from kernels import bias_matrix, convolve
+
+
+def answers_command(args):
+    """`python -m course by_hand`, with the answers. Returns the exit code."""
+    by_hand_command(args)
+
+    # one head, so all are (N, d), (d, K) or (K,)
+    q, k, v, w, beta = draw(args.name).values()
+    bias = q @ w / math.sqrt(2) + beta  # (N, K)
+    matrix = bias_matrix(bias, len(q))  # (N, N)
+    scores = q @ k.t() / math.sqrt(2) + matrix  # (N, N)
+    kernels = bias.softmax(dim=-1)  # (N, K)
+    answers = {
+        "1. the biases": bias,
+        "2. the bias matrix": matrix,
+        "3. the scores": scores,
+        "4. the attention matrix": scores.softmax(dim=-1),
+        "5. z": composite_attention(q[None], k[None], v[None], w, beta[None])[0],
+        "6. the kernels": kernels,
+        "7. the convolution": convolve(kernels[None, None], v[None, None])[0, 0],
+    }
+    for title, numbers in answers.items():
+        print(f"{title}\n{numbers.numpy().round(3)}")
+    return 0
+
+
+def bug_command(args):
+    """`python -m course bug`: write a right file with one mistake in it. Returns the exit code."""
+    mistake = random.Random(args.name).choice(MISTAKES)
+    file = file_of(mistake.function)
+    text = (ROOT / file).read_text("utf-8")
+    path = Path(f"{args.name}-{file}")
+    path.write_text(replace_body(text, mistake.function, mistake.body()), encoding="utf-8")
+    print(f"{path}: {mistake.function}, {mistake.what}: {mistake.new!r} for {mistake.old!r}")
+    return 0
+
+
+def check_command(args):
+    """`python -m course check`. Returns the exit code: 1 if a mistake is not noticed.
+
+    Each known mistake is put into a fresh copy of the project, in which everything else is right.
+    There the tests of the function run.
+    """
+    expected = expected_tests()
+    chosen = [mistake for mistake in MISTAKES if args.function in mistake.function]
+    noticed = 0
+
+    # Each thread waits for a process of its own. map keeps the order of the table.
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        grades = threads.map(lambda mistake: try_mistake(mistake, expected), chosen)
+        for mistake, grade in zip(chosen, grades, strict=True):
+            noticed += grade.points < 1
+            share = "NOT NOTICED" if grade.points == 1 else f"{grade.points:.0%} left"
+            print(f"{share:<12}{mistake.function}: {mistake.what}", flush=True)
+            print(grade.output.partition("\n")[2])
+    print(f"{noticed} of {len(chosen)} mistakes are noticed")
+    return int(noticed < len(chosen))
+
+
+def try_mistake(mistake, expected):
+    """The Grade of a function with a mistake, out of one point."""
+    [function] = [line for line in FUNCTIONS if line.name == mistake.function]
+    body = Body(mistake.body(), {})
+    return grade_function(function._replace(points=1), body, expected, {})

@@ -10,6 +10,7 @@ import torch
 
 import attention
 from conftest import ROOT, write
+from course import grade
 from course.__main__ import main
 from course.assignment import FUNCTIONS, GRADED, class_of
 from course.blank import blank_body, body_text, copy_project, file_of, find
@@ -19,6 +20,11 @@ from course.personal import draw
 from support.commands import UserError
 
 BLANKS = {function.name: blank_body(function) for function in GRADED}
+
+
+@pytest.fixture(autouse=True)
+def time_on_a_busy_machine(monkeypatch):
+    monkeypatch.setattr(grade, "TIMEOUT", 300)
 
 
 def test_a_blank_copy_keeps_what_is_not_a_body_holds_no_answers_and_has_no_points(tmp_path):

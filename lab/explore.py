@@ -5,7 +5,7 @@
     python -m lab.explore RUN [RUN2] "the dog barks."        a file about this sentence
 
 RUN is a folder that pretrain.py wrote. For every layer and head the page shows the terms whose sum
-is the scores of a token, the attention map next to the map of the kernel alone, and the kernels;
+is the scores of a token, the attention weights next to those of the kernel alone, and the kernels;
 for every [MASK], the best words.
 
 Without a sentence, this program serves the page on 127.0.0.1, to browsers of this machine only: one
@@ -13,7 +13,7 @@ types a sentence, chooses other runs beside RUN, and switches terms off. With a 
 the page as one file, by default RUN/figures/explore.html of the first RUN. The page loads nothing
 from a network.
 
-The numbers are computed here: the scores of each term, and the row of each kernel. The page,
+The numbers are computed here: the scores of each term, and the bias of each kernel. The page,
 lab/explore.html, adds them up and takes the softmax. Letters as in attention.py.
 """
 
@@ -36,12 +36,12 @@ from lab.look import (
     best_words,
     depthwise_convolutions,
     encode_sentence,
-    fixed_rows,
+    fixed_bias,
     input_of_mixer,
     is_clipped,
     mixer_of,
     queries_and_keys,
-    token_rows,
+    token_bias,
     without_terms,
 )
 from model import has_head, load_run, with_end_mark
@@ -53,7 +53,7 @@ from support.tokenizer import unknown_words
 TEMPLATE = Path(__file__).with_name("explore.html")
 MARK = "DATA_OF_THE_PAGE"  # in the template, once: the JSON text takes its place
 
-# A map has N x N numbers for each layer and head: with more tokens the page becomes too large.
+# A matrix has N x N numbers for each layer and head: with more tokens the page becomes too large.
 LONGEST = 128  # tokens
 
 FIRST_SENTENCE = "the cat that chased the dogs [MASK] tired."  # of the page that answers
@@ -78,7 +78,7 @@ CONTENT = {
     "Deberta": "q_i\u00b7k_j/\u221a(3d)",
 }
 
-# The rows of convolutions, whose softmax is the kernel, by the name of their class.
+# The biases of convolutions, whose softmax is the kernel, by the name of their class.
 CONVOLUTIONS = {
     "LightConv": "weight_r",
     "DynamicConv": "kernel(g_i)_r",
@@ -109,7 +109,7 @@ def describe_run(folder, sentence, off=()):
     if len(pieces) > LONGEST:
         raise UserError(f"the sentence has {len(pieces)} tokens, the page shows at most {LONGEST}")
 
-    # the maps and kernels of every layer; the answers without these terms, and with all
+    # the scores and kernels of every layer; the answers without these terms, and with all
     config = model.config
     changed = without_terms(model, off)
     layers = [describe_layer(changed, ids, layer) for layer in range(1, config.layers + 1)]
@@ -152,42 +152,44 @@ def describe_layer(model, ids, layer):
 
 
 def attention_heads(mixer, x, attention_mask, clipped):
-    """For each attention head: the content scores, and the rows of its position terms."""
+    """For each attention head: the content scores, and the biases of its position terms."""
     q, k = queries_and_keys(mixer, x, attention_mask)  # (1, H, N, d) each
 
     # ConvBERT's attention has no position terms
     terms = []
     if isinstance(mixer, SelfAttention):
-        terms = rows_of_terms(mixer, q, k)
+        terms = biases_of_terms(mixer, q, k)
         q, k, *_ = mixer.apply_terms(q, k)
 
     content = q[0] @ k[0].mT / math.sqrt(q.shape[-1])  # (H, N, N)
     heads = [{"kind": "attention", "content": pack(scores), "terms": []} for scores in content]
-    for name, belongs_to, has_window, rows in terms:
-        # terms without rows add to the values, or only change the content term
-        if rows is None:
+    for name, belongs_to, has_window, bias in terms:
+        # terms without a bias add to the values, or only change the content term
+        if bias is None:
             continue
-        rows = rows.reshape(rows.shape[-3:])  # (1, H, N, K), (H, N, K) or (H, 1, K)
-        for head, head_rows in zip(heads, rows, strict=True):
+        bias = bias.reshape(bias.shape[-3:])  # (1, H, N, K), (H, N, K) or (H, 1, K)
+        for head, bias_of_head in zip(heads, bias, strict=True):
             head["terms"].append(
                 {
                     "name": name,
                     "symbol": SYMBOLS.get(name, ""),
                     "belongs_to": belongs_to,
-                    "clipped": clipped and has_window,  # the end numbers hold for all tokens beyond
-                    "rows": pack(head_rows),  # (N, K), (1, K), or without a window 2N - 1 columns
+                    "clipped": clipped and has_window,
+                    "bias": pack(
+                        bias_of_head
+                    ),  # (N, K), (1, K), or without a window 2N - 1 columns
                 }
             )
     return heads
 
 
-def rows_of_terms(mixer, q, k):
-    """Yield (name, belongs_to, has_window, rows) of the position terms of SelfAttention.
+def biases_of_terms(mixer, q, k):
+    """Yield (name, belongs_to, has_window, bias) of the position terms of SelfAttention.
 
-    belongs_to is "query" or "key"; rows are (1, H, N, K), (H, N, K), (H, 1, K), or None if the term
-    has none. q, k: (1, H, N, d).
+    belongs_to is "query" or "key"; the bias is (1, H, N, K), (H, N, K), (H, 1, K), or None if the
+    term has none. q, k: (1, H, N, d).
     """
-    # DeBERTa makes its rows itself
+    # DeBERTa makes its biases itself
     if isinstance(mixer, Deberta):
         _, _, positions = mixer.apply_terms(q, k)
         yield "content_to_position", "query", True, positions.query_bias
@@ -198,32 +200,32 @@ def rows_of_terms(mixer, q, k):
 
 
 def convolution_heads(mixer, x, attention_mask):
-    """Yield each convolution head: its row, or the row of each token; the page takes the softmax.
+    """Yield each convolution head: its bias, or that of each token; the page takes the softmax.
 
-    There are none if the mixer has no such rows.
+    There are none if the mixer has no such biases.
     """
-    # (H, N, K), or (H, 1, K) if all tokens have the same row
-    of_tokens = token_rows(mixer, x, attention_mask)  # (1, H, N, K) or None
-    of_head = fixed_rows(mixer)  # (H, K) or None
+    # (H, N, K), or (H, 1, K) if all tokens have the same bias
+    of_tokens = token_bias(mixer, x, attention_mask)  # (1, H, N, K) or None
+    of_head = fixed_bias(mixer)  # (H, K) or None
     if of_tokens is not None:
         name = "dynamic"
-        rows_of_heads = of_tokens[0]  # (1, H, N, K) -> (H, N, K)
+        bias_of_heads = of_tokens[0]  # (1, H, N, K) -> (H, N, K)
     elif of_head is not None:
         name = "fixed"
-        rows_of_heads = of_head[:, None]  # (H, K) -> (H, 1, K)
+        bias_of_heads = of_head[:, None]  # (H, K) -> (H, 1, K)
     else:
         return
 
     # A kernel with dilation D has its weights D tokens apart.
     dilation = getattr(mixer, "dilation", 1)
     symbol = CONVOLUTIONS.get(type(mixer).__name__, "")
-    for rows in rows_of_heads:
-        term = {"name": name, "symbol": symbol, "rows": pack(rows)}  # (N, K) or (1, K)
+    for bias in bias_of_heads:
+        term = {"name": name, "symbol": symbol, "bias": pack(bias)}  # (N, K) or (1, K)
         yield {"kind": "convolution", "dilation": dilation, "terms": [term]}
 
 
 def notes_on(model, mixer, layer, heads):
-    """Yield sentences about what a layer does that the maps of the page do not show."""
+    """Yield sentences about what a layer does that the page does not show."""
     if not heads:
         yield f"{type(mixer).__name__} has neither attention nor kernels to draw."
     if model.bert.embeddings.position is not None:
@@ -249,7 +251,7 @@ def notes_on(model, mixer, layer, heads):
 
 
 def pack(numbers):
-    """A tensor (rows, columns) for JSON: its shape, and float32 numbers as base64 text.
+    """A matrix for JSON: its shape, and float32 numbers as base64 text.
 
     A number takes 5.3 characters and keeps all its digits. Decimal numbers with five digits after
     the point would take 8 or 9.

@@ -220,7 +220,7 @@ def records_of(file):
 
 
 def draw_runs():
-    """Every run: a panel per measure, a row per variant, a dot per run."""
+    """Every run: a panel per measure, a line per variant, a dot per run."""
     # three runs of each variant, and on the toy language five more of some
     toy = records_of("toy") + records_of("plan-toy")
     english = records_of("english")

@@ -1,4 +1,4 @@
-"""What is inside a model, as NumPy arrays: its maps of attention and its kernels.
+"""What is inside a model, as NumPy arrays: its attention weights and its kernels.
 
     from lab.look import attention_map, encode_sentence
     from model import load_run
@@ -77,7 +77,7 @@ def queries_and_keys(mixer, x, attention_mask):
 
 
 class NoContent(Term):
-    """The content is switched off: 0 . k_j = 0. The rows are made before, from the plain q."""
+    """The content is switched off: 0 . k_j = 0. The biases are made before, from the plain q."""
 
     def queries_and_keys(self, q, k):
         return torch.zeros_like(q), k
@@ -114,7 +114,7 @@ def best_words(model, tokenizer, ids):
     return answers
 
 
-# --- Maps of attention ----------------------------------------------------------------------------
+# --- Attention weights ----------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -127,11 +127,11 @@ def attention_map(model, ids, layer, with_content=True):
     mixer = mixer_of(model, layer)
     if not isinstance(mixer, SelfAttention):
         raise UserError(
-            f"layer {layer} of {model.config.variant} is a {type(mixer).__name__}, and this map "
+            f"layer {layer} of {model.config.variant} is a {type(mixer).__name__}, and this matrix "
             "needs self-attention in all heads; python -m lab.explore shows every layer"
         )
 
-    # the queries, the keys and their rows, as the mixer computes them
+    # the queries, the keys and their biases, as the mixer computes them
     x, attention_mask = input_of_mixer(model, ids, layer)
     q, k = queries_and_keys(mixer, x, attention_mask)  # (1, H, N, d) each
     q, k, positions = mixer.apply_terms(q, k)
@@ -150,11 +150,11 @@ def attention_map(model, ids, layer, with_content=True):
     return p[0].numpy()
 
 
-# --- What a mixer has learned, as rows (before the softmax) and as convolutions -------------------
+# --- What a mixer has learned: biases (before the softmax) and convolutions -----------------------
 
 
-def fixed_rows(mixer):
-    """(H, K): a row per head that does not depend on the text; None without such rows."""
+def fixed_bias(mixer):
+    """(H, K): a bias per head that does not depend on the text; None if there is none."""
     if isinstance(mixer, LightConv):
         return mixer.weight
     if isinstance(mixer, SelfAttention) and "fixed" in mixer.terms:
@@ -162,11 +162,11 @@ def fixed_rows(mixer):
     return None
 
 
-def token_rows(mixer, x, attention_mask):
-    """(B, H, N, K): the row that each token makes as a query; None without such rows.
+def token_bias(mixer, x, attention_mask):
+    """(B, H, N, K): the bias that each token makes as a query; None if there is none.
 
-    H counts only the heads that make rows. The rows of the keys (key_dynamic), rows without a
-    window, and DeBERTa's rows are not included.
+    H counts only the heads that make biases. The biases of the keys (key_dynamic), those without a
+    window, and DeBERTa's are not included.
     """
     if isinstance(mixer, DynamicConv):
         return mixer.kernel_logits(mixer.gate(x, attention_mask))
@@ -176,13 +176,13 @@ def token_rows(mixer, x, attention_mask):
     if not isinstance(mixer, SelfAttention):
         return None
 
-    # the rows that depend on the text: the others have no dimension B
+    # the biases that depend on the text: the others have no dimension B
     q, _ = queries_and_keys(mixer, x, attention_mask)  # (B, H, N, d)
     total = None
     for term in mixer.terms.values():
-        rows = term.query_bias(q)
-        if term.has_window and rows is not None and rows.dim() == 4:
-            total = sum_of_biases(total, rows, mixer.beyond)
+        bias = term.query_bias(q)
+        if term.has_window and bias is not None and bias.dim() == 4:
+            total = sum_of_biases(total, bias, mixer.beyond)
     return total
 
 
@@ -205,26 +205,26 @@ def depthwise_convolutions(mixer):
 # --- Kernels --------------------------------------------------------------------------------------
 
 
-def kernel_of(mixer, rows):
-    """The softmax over r of rows (..., K).
+def kernel_of(mixer, bias):
+    """The softmax over r of a bias (..., K).
 
     A causal SelfAttention reads r from -k to 0 only: then the kernel has k + 1 weights. The K
     weights of a causal convolution stand for -(K - 1) to 0. So the last weight of every causal
     kernel is that of the token itself.
     """
     if mixer.causal and isinstance(mixer, SelfAttention):
-        rows = rows[..., : rows.shape[-1] // 2 + 1]
-    return rows.softmax(dim=-1)
+        bias = bias[..., : bias.shape[-1] // 2 + 1]
+    return bias.softmax(dim=-1)
 
 
 @torch.no_grad()
 def fixed_kernels(model):
-    """{layer: (H, K)}: the kernels that do not depend on the text, softmax over r of the rows."""
+    """{layer: (H, K)}: the kernels that do not depend on the text, softmax over r of the biases."""
     found = {}
     for layer, block in enumerate(model.bert.layers, 1):
-        rows = fixed_rows(block.mixer)  # (H, K)
-        if rows is not None:
-            found[layer] = kernel_of(block.mixer, rows).numpy()
+        bias = fixed_bias(block.mixer)  # (H, K)
+        if bias is not None:
+            found[layer] = kernel_of(block.mixer, bias).numpy()
     if not found:
         raise UserError(f"{model.config.variant} has no fixed kernels of K weights")
     return found
@@ -232,16 +232,16 @@ def fixed_kernels(model):
 
 @torch.no_grad()
 def dynamic_kernels(model, ids, layer):
-    """(H, N, K): the kernel that each token makes, softmax over r of its row."""
+    """(H, N, K): the kernel that each token makes, softmax over r of its bias."""
     mixer = mixer_of(model, layer)
     x, attention_mask = input_of_mixer(model, ids, layer)
-    rows = token_rows(mixer, x, attention_mask)  # (1, H, N, K)
-    if rows is None:
+    bias = token_bias(mixer, x, attention_mask)  # (1, H, N, K)
+    if bias is None:
         raise UserError(
             f"layer {layer} of {model.config.variant} has no dynamic kernels of K weights; "
             "python -m lab.explore shows all terms of the score"
         )
-    return kernel_of(mixer, rows)[0].numpy()
+    return kernel_of(mixer, bias)[0].numpy()
 
 
 @torch.no_grad()
@@ -275,9 +275,9 @@ def channel_order(weight):
 
 
 def is_clipped(model):
-    """Whether the end numbers of the rows also hold for all tokens farther away.
+    """Whether offsets beyond the window get the first or the last entry of the bias.
 
     This is so for position terms with --beyond clip. A convolution ends with its kernel, and some
-    terms have no end.
+    terms have no window.
     """
     return VARIANTS[model.config.variant].uses_beyond and model.config.beyond == "clip"

@@ -37,7 +37,7 @@ def attention_matrix(head, beyond):
     """(N, N): the softmax of the content and of what the terms add."""
     scores = unpack(head["content"])
     for term in head["terms"]:
-        bias = unpack(term["rows"]).expand(N, -1)  # (N, K) or (1, K) -> (N, K)
+        bias = unpack(term["bias"]).expand(N, -1)  # (N, K) or (1, K) -> (N, K)
         adds = references.key_scores if term["belongs_to"] == "key" else references.relative_scores
         scores = scores + adds(bias, N, beyond)
     return scores.double().softmax(dim=-1)
@@ -46,7 +46,7 @@ def attention_matrix(head, beyond):
 def convolution_matrix(head):
     """(N, N): the weight of token j in z_i."""
     (term,) = head["terms"]
-    biases = unpack(term["rows"]).double().expand(N, -1)  # (N, K)
+    biases = unpack(term["bias"]).double().expand(N, -1)  # (N, K)
     values = torch.eye(N).double()  # so that z_i is the weights themselves
     dilation = head["dilation"]
     return torch.stack(

@@ -132,8 +132,9 @@ def table_rows(runs, measures, compared=None):
     for variant in compared or variants:
         if variant not in variants:
             raise UserError(f"there is no run of {variant} among these runs of {variants}")
-        cells = [cell(runs, variant, measure) for measure in measures]
-        rows.append([variant, run_count(runs, variant, measures), *cells])
+        group = of_variants(runs, [variant])
+        rows.append([variant, run_count(group, measures)])
+        rows[-1] += [cell(group, variant, measure) for measure in measures]
 
     if compared:
         cells = [difference_cell(runs, compared, measure) for measure in measures]
@@ -143,21 +144,21 @@ def table_rows(runs, measures, compared=None):
     return rows
 
 
-def run_count(runs, variant, measures):
+def run_count(group, measures):
     """How many runs a variant has: "3", or "1^" with several fine-tuning seeds of one run."""
-    group = of_variants(runs, [variant])
-    if len(group) == 1 and any(len(measure.values(group[0])) > 1 for measure in measures):
-        return "1^"
-    return str(len(group))
+    first, *others = group
+    seeds = max(len(measure.values(first)) for measure in measures)
+    return f"1^ ({seeds} seeds)" if seeds > 1 and not others else str(len(group))
 
 
-def cell(runs, variant, measure):
+def cell(group, variant, measure):
     """Mean, standard error and marks of a variant, "55.2 +- 2.1*"; "" if it was not measured.
 
     If only some of the runs have it, the cell says so: "55.2 +- 2.1 (2 of 3 runs)".
+
+    group: the runs of the variant.
     """
-    group = of_variants(runs, [variant])
-    values = values_of(runs, variant, measure)
+    values = values_of(group, variant, measure)
     if not values:
         return ""
     if measure.digits is None:
@@ -183,8 +184,7 @@ def difference_cell(runs, compared, measure):
 
 def without_empty_columns(rows):
     """The rows without the columns that have nothing below their title."""
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    return transposed(columns)
+    return transposed([column for column in transposed(rows) if any(column[1:])])
 
 
 def transposed(rows):
@@ -196,7 +196,7 @@ def print_table(rows, *notes):
     """Print a Markdown table, and below it what its reader must know."""
     # each column is as wide as its longest cell
     header, *rest = rows
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in transposed(rows)]
     for row in (header, ["-" * width for width in widths], *rest):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         print(f"| {' | '.join(cells)} |")
@@ -322,23 +322,13 @@ COLUMNS = {
 OUTSIDE = {"WNLI": ("wnli", "dev")}
 
 
-def published_table(table):
-    """{variant: (means, errors)}, two lists of texts, of a table with two lines for a variant."""
-    lines = table.strip().splitlines()
-    published = {}
-    for first, errors in zip(lines[::2], lines[1::2], strict=True):
-        variant, *means = first.split()
-        published[variant] = (means, errors.split())
-    return published
-
-
 # Chang table 6, development scores: means over ten fine-tuning seeds of one model, and below them
 # the standard errors. The order is that of COLUMNS, then GLUE. The GLUE scores of BERT-base are 0.1
 # to 0.4 below the means of their columns.
 #
 #                    CoLA MNLI  -mm MRPC QNLI  QQP  RTE  SST  STS GLUE
 PUBLISHED = {
-    "small": published_table("""
+    "small": """\
 none                  7.0 73.0 73.0 80.9 80.1 84.4 61.0 80.9 83.7 69.3
                       2.4  0.1  0.1  0.4  0.2  0.1  0.5  0.9  0.1  0.3
 absolute             33.5 75.8 76.1 83.3 78.2 84.9 64.4 85.0 82.4 73.7
@@ -369,8 +359,8 @@ composite-conv-qkv   38.2 77.4 77.3 85.3 82.8 87.0 64.9 86.9 85.9 76.2
                       1.0  0.1  0.1  0.4  0.1  0.0  0.8  0.1  0.1  0.2
 convbert             33.3 76.7 76.8 83.9 77.1 85.1 64.6 86.3 84.0 74.2
                       1.5  0.1  0.1  0.5  0.8  0.1  0.5  0.3  0.2  0.3
-"""),
-    "base": published_table("""
+""",
+    "base": """\
 absolute             57.6 82.0 81.9 88.4 84.7 88.7 69.9 90.4 88.4 81.0
                       0.6  0.1  0.1  0.2  0.3  0.0  0.5  0.1  0.1  0.2
 fixed                58.9 81.9 81.6 87.7 86.2 88.8 70.9 90.8 88.1 81.3
@@ -379,7 +369,7 @@ dynamic              58.4 81.8 81.8 86.7 85.6 88.7 70.6 91.1 87.7 81.1
                       0.5  0.1  0.1  0.4  0.2  0.0  0.6  0.1  0.3  0.2
 composite            58.5 81.9 81.6 86.0 85.0 88.7 71.0 90.5 88.4 81.2
                       0.5  0.1  0.1  1.2  0.3  0.0  0.7  0.1  0.1  0.2
-"""),
+""",
 }
 
 NOTES = {
@@ -405,11 +395,8 @@ def scores_of(run, task, split):
 def glue_scores(run):
     """GLUE, the mean of COLUMNS, for each fine-tuning seed that has all of them: a list."""
     columns = [scores_of(run, *part) for part in COLUMNS.values()]
-    scores = []
-    for seed in columns[0]:
-        if all(seed in column for column in columns):
-            scores.append(float(np.mean([column[seed] for column in columns])))
-    return scores
+    seeds = [seed for seed in columns[0] if all(seed in column for column in columns)]
+    return [float(np.mean([column[seed] for column in columns])) for seed in seeds]
 
 
 def split_measure(title, task, split):
@@ -442,33 +429,20 @@ def marks_of(runs, tasks):
 def glue_rows(runs, compared=None, published=False):
     """GLUE's table: a row per variant and, if `published`, the paper's rows of these variants."""
     rows = table_rows(runs, GLUE_MEASURES, compared)
-    if compared:
-        return without_empty_columns(rows)
-
-    # how many results a column has: "3", or "1-3" if not all columns have as many
-    header, *rest = rows
-    header.insert(2, "results")
-    for row in rest:
-        row.insert(2, result_count(of_variants(runs, row[:1])))
     if published:
-        for variant, *_ in rest:
+        for variant, *_ in rows[1:]:
             rows += published_rows(variant)
     return without_empty_columns(rows)
 
 
-def result_count(runs):
-    """The numbers of results of the measures of a row: "3", or "1-3" if they differ."""
-    counts = [sum(len(measure.values(run)) for run in runs) for measure in GLUE_MEASURES]
-    counts = [count for count in counts if count]
-    return "-".join(str(count) for count in sorted({min(counts), max(counts)}))
-
-
 def published_rows(variant):
     """Yield the rows of Chang table 6 for a variant: small, then base."""
-    for size, published in PUBLISHED.items():
-        if variant in published:
-            cells = [f"{mean} +- {error}" for mean, error in zip(*published[variant], strict=True)]
-            yield [f"Chang BERT-{size} {variant}", "1^", "10", *cells, *[""] * len(OUTSIDE)]
+    for size, table in PUBLISHED.items():
+        lines = [line.split() for line in table.splitlines()]
+        for (name, *means), errors in zip(lines[::2], lines[1::2], strict=True):
+            if name == variant:
+                cells = [f"{mean} +- {error}" for mean, error in zip(means, errors, strict=True)]
+                yield [f"Chang BERT-{size} {variant}", "1^ (10 seeds)", *cells, *[""] * len(OUTSIDE)]
 
 
 def print_glue_table(runs, compared=None, published=False):

@@ -442,7 +442,12 @@ def published_rows(variant):
         for (name, *means), errors in zip(lines[::2], lines[1::2], strict=True):
             if name == variant:
                 cells = [f"{mean} +- {error}" for mean, error in zip(means, errors, strict=True)]
-                yield [f"Chang BERT-{size} {variant}", "1^ (10 seeds)", *cells, *[""] * len(OUTSIDE)]
+                yield [
+                    f"Chang BERT-{size} {variant}",
+                    "1^ (10 seeds)",
+                    *cells,
+                    *[""] * len(OUTSIDE),
+                ]
 
 
 def print_glue_table(runs, compared=None, published=False):

@@ -5,7 +5,6 @@ import gzip
 import json
 import lzma
 import textwrap
-import zipfile
 
 import pytest
 
@@ -100,19 +99,6 @@ def test_a_named_file_that_is_no_text_is_refused_in_one_line_with_its_conversion
     with pytest.raises(UserError, match=f"^[^\n]*{advice}[^\n]*docs/text.md[^\n]*$"):
         prepare_corpus([str(path)], tmp_path / "cache", 32)
     assert not (tmp_path / "cache").exists()
-
-
-def test_of_zip_archives_only_that_of_wikitext_is_read(tmp_path):
-    path = tmp_path / "any.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a.txt", "One. Two.")
-    with pytest.raises(UserError, match="unzip -p"):
-        find_text_files(str(path))
-
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("wikitext-2-raw/wiki.train.raw", " = One = \n One . Two . \n")
-    assert find_text_files(str(path)) == [path]
-    assert sentences(path) == ["One.", "Two."]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import toy.language
 from conftest import Killed, write
 from data import prepare_corpus
 from support.commands import UserError
-from support.corpus import read_paragraphs, split_sentences
+from support.corpus import split_sentences, wikitext_paragraphs
 from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS, Encoder
 
 SHA256_OF_TOY_IDS = (
@@ -96,7 +96,7 @@ def test_wikitext_is_respelled_and_its_headings_are_left_out(tmp_path):
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("wikitext-2-raw/wiki.test.raw", "Never read.\n")
         file.writestr("wikitext-2-raw/wiki.train.raw", text)
-    assert list(read_paragraphs(archive)) == [
+    assert list(wikitext_paragraphs(archive)) == [
         'The role-playing game cost $5,000 (about 3.5%); it\'s "new".',
         "It didn't sell: why?",
         "Second one.",

@@ -12,14 +12,15 @@ in support/devices.py); or "compiled", as with --compile, and on CUDA recorded, 
 "transformers" is that library's BERT of the same size, if it is installed: by the same Trainer, not
 recorded, with the logits of all tokens. (Its embeddings have C numbers, as its code wants it.)
 
-    first_s                what the first time through the batches takes longer than the next one:
-                           recording and compiling each of their shapes
-    peak_mib               memory of the steps, beside the weights (CUDA; on a CPU see
-                           `pretrain.py --dry_run`)
-    full_ms                a step on sequences of full length, without padding
-    text_ms                a step on batches of the text, as in training
-    ..._ratio              time / time of the first row
-    ..._tokens_per_s       tokens per second, without padding
+    batches         "full": sequences of full length, without padding; "text": batches of the text,
+                    as in training
+    first_s         what the first time through the batches takes longer than the next one:
+                    recording and compiling each of their shapes
+    peak_mib        memory of the steps, beside the weights (CUDA; on a CPU, what this program has
+                    needed so far, see `pretrain.py --dry_run`)
+    ms              a step
+    ratio           time / time of the first row of the same batches
+    tokens_per_s    tokens per second, without padding
 
 The rows take turns in one process: each round measures every one of them once. Times are medians
 over the rounds. For a ratio, each time is divided by the time of the first row in the same round;
@@ -29,12 +30,13 @@ Letters as in attention.py.
 
 import argparse
 import importlib.util
+import itertools
 import json
 import subprocess
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -75,13 +77,50 @@ TOKENS = 16_384  # of attention alone, in sequences of N
 # --- Measuring ------------------------------------------------------------------------------------
 
 
-def seconds_of(function, device):
-    """How long a call takes."""
+def measure(calls, turns, device):
+    """Time functions that take turns.
+
+    Args:
+        calls: {name: function}; a name is a tuple, such as ("composite", "eager", "text").
+        turns: the argument of the functions in each round, a list.
+    Returns:
+        {name: {"first_s", "peak_mib", "ms", "ratio"}}. "ms" is the time of a turn.
+    """
+    # the first time through, in which shapes are recorded and compiled
+    first = {}
+    peak_mib = {}
+    for name, call in calls.items():
+        before = memory_before(device)
+        first[name] = sum(seconds_of(call, turn, device) for turn in turns)
+        peak_mib[name] = round((peak_memory(device) - before) / 2**20)
+        print(f"{', '.join(map(str, name))}: first {first[name]:.1f} s", flush=True)
+
+    # then every round has a turn of each
+    times = {name: [] for name in calls}
+    for turn in turns:
+        for name, call in calls.items():
+            times[name].append(seconds_of(call, turn, device))
+
+    # If a machine is busy during a whole round, all its times are longer and the ratios stay equal.
+    of_first_row = next(iter(times.values()))
+    rows = {}
+    for name, seconds in times.items():
+        rows[name] = {
+            "first_s": round(max(0.0, first[name] - sum(seconds)), 1),
+            "peak_mib": peak_mib[name],
+            "ms": round(1000 * float(np.median(seconds)), 2),
+            "ratio": round(float(np.median(np.divide(seconds, of_first_row))), 3),
+        }
+    return rows
+
+
+def seconds_of(call, turn, device):
+    """How long call(turn) takes."""
     # A GPU works on after a call has returned: wait until it has finished. A CPU does not wait.
     synchronize = torch.get_device_module(device).synchronize
     synchronize()
     started = time.perf_counter()
-    function()
+    call(turn)
     synchronize()
     return time.perf_counter() - started
 
@@ -89,20 +128,16 @@ def seconds_of(function, device):
 def memory_before(device):
     """Bytes that are in use: from now on, peak_memory is measured from here.
 
-    On a CPU, peak_memory is that of the whole time so far, and so is this.
+    On a CPU, peak_memory is that of the whole time so far: there it is what the program has used
+    before the first call.
     """
     if device.type != "cuda":
-        return peak_memory(device)
+        return peak_at_start(device)
     torch.cuda.reset_peak_memory_stats(device)
     return torch.cuda.memory_allocated(device)
 
 
-def median_ratio(values, others):
-    """The median over the rounds of value / other value of the same round.
-
-    If a machine is busy during a whole round, all its times are longer and their ratios stay equal.
-    """
-    return round(float(np.median(np.divide(values, others))), 3)
+peak_at_start = cache(peak_memory)
 
 
 # --- Training steps -------------------------------------------------------------------------------
@@ -126,19 +161,19 @@ def new_trainer(size, variant, mode, settings, vocab_size, device, dtype):
     """The Trainer of a row. Its checkpoint is never written."""
     if variant == LIBRARY:
         model = model_of_library(size, settings, vocab_size)
+        gradients = gradients_of_library
         if mode == "compiled":
             model.compile()
-        gradients = gradients_of_library
-        return Trainer(model, settings, Path(), device, dtype, gradients, is_eager=True)
-
-    config = BertConfig.from_size(
-        size, variant, vocab_size, max_length=settings["seq_len"], dropout=settings["dropout"]
-    )
-    model = BertForMaskedLM(config)
-    if mode == "compiled":
-        compile_model(model, device)
-    gradients = masked_lm_gradients
-    return Trainer(model, settings, Path(), device, dtype, gradients, is_eager=mode == "eager")
+    else:
+        config = BertConfig.from_size(
+            size, variant, vocab_size, max_length=settings["seq_len"], dropout=settings["dropout"]
+        )
+        model = BertForMaskedLM(config)
+        gradients = masked_lm_gradients
+        if mode == "compiled":
+            compile_model(model, device)
+    is_eager = mode == "eager" or variant == LIBRARY
+    return Trainer(model, settings, Path(), device, dtype, gradients, is_eager=is_eager)
 
 
 def model_of_library(size, settings, vocab_size):
@@ -180,93 +215,58 @@ def do_steps(trainer, source, steps):
     trainer.norms.clear()
 
 
-def first_time(name, trainers, source, steps, device):
-    """Do all steps once with each Trainer, so that all shapes are recorded and compiled.
-
-    Returns {row: (seconds, peak in MiB)}.
-    """
-    first = {}
-    pool = None
-    for row, trainer in trainers.items():
-        # The recordings of all rows share their memory, as those of one Trainer do: one of them
-        # runs at a time.
-        trainer.recorded.pool = trainer.recorded.pool or pool
-        before = memory_before(device)
-        seconds = seconds_of(partial(do_steps, trainer, source, steps), device)
-        first[row] = seconds, (peak_memory(device) - before) / 2**20
-        pool = trainer.recorded.pool
-        print(f"{', '.join(row)}, {name} batches: the first time took {seconds:.1f} s", flush=True)
-    return first
-
-
-def add_measures(found, name, trainers, source, rounds, device):
-    """Measure the steps on the batches of a source, called "full" or "text".
-
-    found: {row: its values}, to which these are added. trainers: {row: Trainer}, a part of them.
-    """
-    # the steps of each round, and the tokens of their batches
-    settings = next(iter(trainers.values())).settings
-    size = STEPS_PER_TURN if device.type == "cuda" else 1
-    turns = [range(i * size, (i + 1) * size) for i in range(rounds)]
-    tokens = []
-    for steps in turns:
-        batches = [source.batch(0, step, settings["batch_size"]) for step in steps]
-        tokens.append(sum(int((batch != PAD).sum()) for batch in batches))
-
-    # the first time through, then every round has a turn of each
-    first = first_time(name, trainers, source, range(rounds * size), device)
-    times = {row: [] for row in trainers}
-    for steps in turns:
-        for row, trainer in trainers.items():
-            times[row].append(seconds_of(partial(do_steps, trainer, source, steps), device))
-
-    first_row = next(iter(trainers))
-    for row in trainers:
-        seconds, peak_mib = first[row]
-        found[row]["first_s"] += round(max(0.0, seconds - sum(times[row])), 1)
-        if device.type == "cuda":
-            found[row]["peak_mib"] = max(found[row].get("peak_mib", 0), round(peak_mib))
-        found[row] |= {
-            f"{name}_ms": round(1000 * float(np.median(times[row])) / size, 2),
-            f"{name}_ratio": median_ratio(times[row], times[first_row]),
-            f"{name}_tokens_per_s": round(median_ratio(tokens, times[row])),
-        }
-
-
 def step_rows(args, device, dtype):
     """The rows of the table of training steps."""
     # what they train on, as in pretrain.py
     recipe = RECIPES[args.size]
     settings = {**asdict(recipe), "batch_size": args.batch_size, "seed": 0}
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len, args.vocab_size)
-    vocab_size = corpus.vocab_size
+    sources = {"full": FullSequences(corpus.vocab_size, recipe.seq_len), "text": corpus}
 
+    # one Trainer for each variant and mode
     trainers = {}
-    found = {}
-    for variant in args.variant:
-        for mode in args.mode:
-            if (variant, mode) == (LIBRARY, "recorded"):
-                continue
-            trainer = new_trainer(args.size, variant, mode, settings, vocab_size, device, dtype)
-            trainers[variant, mode] = trainer
-            found[variant, mode] = {"variant": variant, "mode": mode, "first_s": 0.0}
+    for variant, mode in itertools.product(args.variant, args.mode):
+        if (variant, mode) != (LIBRARY, "recorded"):
+            trainers[variant, mode] = new_trainer(
+                args.size, variant, mode, settings, corpus.vocab_size, device, dtype
+            )
 
-    if "full" in args.batches:
-        source = FullSequences(vocab_size, recipe.seq_len)
-        add_measures(found, "full", trainers, source, args.rounds, device)
-    if "text" in args.batches:
-        # The library's model is compiled as a whole: that takes too long for each shape of a text.
-        trainers.pop((LIBRARY, "compiled"), None)
-        add_measures(found, "text", trainers, corpus, args.rounds, device)
-    return list(found.values())
+    # The recordings of all rows share their memory, as those of one Trainer do: one runs at a time.
+    if device.type == "cuda":
+        pool = torch.cuda.graph_pool_handle()
+        for trainer in trainers.values():
+            trainer.recorded.pool = pool
+
+    # the steps of each round
+    size = STEPS_PER_TURN if device.type == "cuda" else 1
+    turns = [range(i * size, (i + 1) * size) for i in range(args.rounds)]
+
+    rows = []
+    for batches, source in sources.items():
+        calls = {}
+        for name, trainer in trainers.items():
+            trainer.tokens = 0
+            # The library's model is compiled as a whole: too long for each shape of a text.
+            if (batches, *name) != ("text", LIBRARY, "compiled"):
+                calls[*name, batches] = partial(do_steps, trainer, source)
+
+        for (variant, mode, _), row in measure(calls, turns, device).items():
+            row["ms"] = round(row["ms"] / size, 2)
+            tokens = trainers[variant, mode].tokens / (2 * args.rounds * size)  # all steps, twice
+            row["tokens_per_s"] = round(1000 * tokens / row["ms"])
+            rows.append({"variant": variant, "mode": mode, "batches": batches, **row})
+    return rows
 
 
 # --- Attention alone ------------------------------------------------------------------------------
 
 
-def attention_step(term, q, k, v, mask):
-    """Attention with the bias of a term, and its gradients."""
-    with autocast(q.device, q.dtype):
+def attention_step(term, q, k, v, mask, longest, _turn):
+    """Attention with the bias of a term, and its gradients.
+
+    longest: longer sequences take FlexAttention on CUDA.
+    """
+    with patch.object(attention, "LONG", longest), autocast(q.device, q.dtype):
         z = attention.attention(q, k, v, mask, Positions(term.query_bias(q)))
     torch.autograd.grad(z, [q, k, v, *term.parameters()], torch.ones_like(z))
 
@@ -280,7 +280,6 @@ def length_rows(args, device, dtype):
     config = BertConfig.from_size(args.size, "dynamic")
     term = Dynamic(config).to(device)
     d = config.hidden_size // config.heads
-    before = memory_before(device)
     rows = []
     for N in sorted(args.lengths):
         # random queries, keys and values, without padding
@@ -290,39 +289,18 @@ def length_rows(args, device, dtype):
         mask = torch.ones(B, N, dtype=torch.bool, device=device)
 
         # sequences are long above so many tokens
-        ways = {"plain": N}
+        longest = {"plain": N}
         if device.type == "cuda":
-            ways["FlexAttention"] = 0
-        step = partial(attention_step, term, q, k, v, mask)
-        of_plain = None
-        for way, longest in ways.items():
-            with patch.object(attention, "LONG", longest):
-                first = seconds_of(step, device)
-                if device.type == "cuda":
-                    before = memory_before(device)
-                times = [seconds_of(step, device) for _ in range(args.rounds)]
-            of_plain = of_plain or times
-            rows.append(
-                {
-                    "attention": way,
-                    "N": N,
-                    "B": B,
-                    "first_s": round(max(0.0, first - float(np.median(times))), 1),
-                    "peak_mib": round((peak_memory(device) - before) / 2**20),
-                    "ms": round(1000 * float(np.median(times)), 2),
-                    "ratio": median_ratio(times, of_plain),
-                }
-            )
+            longest["FlexAttention"] = 0
+        calls = {}
+        for way, of_way in longest.items():
+            calls[way, N] = partial(attention_step, term, q, k, v, mask, of_way)
+        for (way, _), row in measure(calls, range(args.rounds), device).items():
+            rows.append({"attention": way, "N": N, "B": B, **row})
     return rows
 
 
 # --- The command line -----------------------------------------------------------------------------
-
-
-def cells_of(rows):
-    """The header and the cells of a table with a column for each value; a row may lack some."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return [names, *[[str(row.get(name, "")) for name in names] for row in rows]]
 
 
 def driver():
@@ -343,11 +321,11 @@ def parse_arguments(arguments):
         "--variant",
         nargs="+",
         choices=[*VARIANTS, "all", LIBRARY],
+        default=["absolute", "composite", *has_library()],
         metavar="VARIANT",
         help=f"also: all, {LIBRARY} (default: absolute, composite and, if installed, {LIBRARY})",
     )
     add("--mode", nargs="+", choices=MODES, help="(default: all that this machine has)")
-    add("--batches", nargs="+", choices=("full", "text"), default=["full", "text"])
     add("--batch_size", type=positive_int, help="(default: as in training; on a CPU 16)")
     add("--lengths", nargs="+", type=positive_int, metavar="N", help="attention alone, N tokens")
 
@@ -360,20 +338,18 @@ def parse_arguments(arguments):
     return parser.parse_args(arguments)
 
 
+def has_library():
+    """[LIBRARY] if it is installed, otherwise []."""
+    return [LIBRARY] if importlib.util.find_spec(LIBRARY) else []
+
+
 def fill_in(args, device):
     """What the command line does not say, by the machine. UserError if it lacks what is asked."""
     is_cuda = device.type == "cuda"
-    has_library = importlib.util.find_spec(LIBRARY) is not None
-
-    # what is measured
-    if args.variant is None:
-        args.variant = ["absolute", "composite", *([LIBRARY] if has_library else [])]
     if "all" in args.variant:
         args.variant = list(VARIANTS)
-    if LIBRARY in args.variant and not has_library:
+    if LIBRARY in args.variant and not has_library():
         raise UserError(f"{LIBRARY} is not installed: pip install {LIBRARY}")
-
-    # how
     if args.mode is None:
         args.mode = list(MODES) if is_cuda else ["eager", "compiled"]
     if "recorded" in args.mode and not is_cuda:
@@ -388,7 +364,7 @@ def main(arguments=None):
     device, dtype = choose_device(args.device, args.dtype)
     fill_in(args, device)
     rows = length_rows(args, device, dtype) if args.lengths else step_rows(args, device, dtype)
-    print_table(cells_of(rows))
+    print_table([list(rows[0]), *[list(map(str, row.values())) for row in rows]])
     if args.out is not None:
         settings = {**vars(args), "dtype": str(dtype)}
         record = {**made_by(device), "driver": driver(), "settings": settings, "rows": rows}

@@ -372,6 +372,10 @@ composite            58.5 81.9 81.6 86.0 85.0 88.7 71.0 90.5 88.4 81.2
 """,
 }
 
+SCORES = (
+    "Scores on the development examples, times 100. CoLA: Matthews correlation; STS: mean of "
+    "Pearson and Spearman; MRPC and QQP: mean of accuracy and F1; the others: accuracy."
+)
 NOTES = {
     "*": "in some of the runs, the model gave the same answer for all examples of a task",
     "!": "fine-tuned with other settings than the published ones",
@@ -463,7 +467,8 @@ def print_glue_table(runs, compared=None, published=False):
 
 
 def glue_notes(rows, runs):
-    """Yield what must be known about the runs, about the marks in the cells, about the columns."""
+    """Yield what must be known about the numbers, the runs, the marks in the cells, the columns."""
+    yield SCORES
     if has_toy_results(runs):
         yield "results of the toy tasks: no GLUE scores"
     files = ", ".join(changed_files(runs))

@@ -120,7 +120,7 @@ def test_a_wider_bias_says_the_same_at_every_offset(beyond):
             assert_same_with_gradients(got, torch.stack(expected, dim=-1).double(), [bias])
 
 
-def test_skew_moves_the_lines_as_drawn():
+def test_skew_moves_the_rows_as_drawn():
     """skew copies nothing."""
     x = torch.arange(18.0).view(3, 6)  # the numbers in memory, in order
     skewed = kernels.skew(x)

@@ -509,23 +509,14 @@ def test_a_damaged_or_missing_file_is_refused_in_one_line(name, content, refused
     assert not (tmp_path / "new").exists()
 
 
-def test_a_mistake_of_the_user_is_one_line(refused, tmp_path, monkeypatch):
-    run = tmp_path / "run"
-    write_run(run)
+def test_what_is_missing_is_named(refused, tmp_path, monkeypatch):
+    """An import before the use of a checkpoint, and a package for its weights."""
     folder = write_checkpoint(tmp_path / "bert")
-    new = tmp_path / "new"
-    refused(huggingface.main, "import", folder, run)  # it is there already
-    refused(huggingface.main, "import", run, new)
-    refused(huggingface.main, "export", run, new)  # composite
-    write_run(tmp_path / "other", "convbert")
-    refused(huggingface.main, "export", tmp_path / "other", new)
     assert "lab.huggingface import" in refused(model.main, folder, "the [MASK]")
-
-    # weights that need a package
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     (folder / "model.safetensors").touch()
-    refused(huggingface.main, "import", folder, new)
-    assert not new.exists()
+    line = refused(huggingface.main, "import", folder, tmp_path / "new")
+    assert "pip install safetensors" in line
 
 
 # --- The examples of the documents ----------------------------------------------------------------

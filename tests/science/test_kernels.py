@@ -24,6 +24,7 @@ from kernels import BEYOND, Positions, bias_matrix, sum_by_offset
 every_beyond = pytest.mark.parametrize("beyond", BEYOND)
 every_width = pytest.mark.parametrize("K", [1, 3, 7, 21])
 LENGTHS = (1, 2, 3, 5, 8, 17, 40)
+FLEX_MODULE = "torch.nn.attention.flex_attention"  # without its switch, it is traced at each call
 
 # --- From a bias to its matrix, and back ----------------------------------------------------------
 
@@ -240,6 +241,7 @@ def test_no_python_loop_over_the_positions(name):
 def test_flex_attention_equals_attention(monkeypatch, causal, beyond):
     """Whatever the shapes of the biases are, with padding. (Gradients: test_cuda.py, on a GPU.)"""
     monkeypatch.setattr(kernels, "compiled_flex", lambda device: flex_attention)
+    monkeypatch.setattr(FLEX_MODULE + "._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True, raising=False)
     inputs = {name: x.detach() for name, x in attention_inputs(20, 5, d=16).items()}
     inputs["value_table"] = None
     bias = inputs["query_bias"]

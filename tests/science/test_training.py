@@ -267,15 +267,6 @@ def test_dropout_differs_between_the_parts_of_a_batch_and_between_processes(monk
     assert one.shape == other.shape and not torch.equal(one, other)
 
 
-def test_a_step_counts_its_real_tokens_and_itself():
-    trainer = trainer_of()
-    source = OneBatch()
-    for _ in range(3):
-        pretrain.train_step(trainer, source)
-    assert trainer.step == 3
-    assert trainer.tokens == 3 * int((source.table[:16] != PAD).sum())
-
-
 def test_a_new_trainer_trains_with_dropout():
     model = Simple().eval()
     trainer = pretrain.Trainer(model, SETTINGS, "not-written", CPU, torch.float32)
@@ -344,19 +335,6 @@ def test_gradients_shorter_than_1_are_not_changed():
 def test_every_step_forgets_the_gradients_of_the_step_before():
     got = changes(numbers_trainer(**CONSTANT), [(0.2, 0.4, 0.4), (0.1, 0.0, 0.0)], 0.05)
     assert got[1] == pytest.approx([0.1, 0.0, 0.0], abs=1e-12)
-
-
-def test_every_step_sets_the_learning_rate_of_the_schedule_in_all_groups():
-    trainer = trainer_of()
-    rates = []
-
-    def note(optimizer, arguments, options):
-        rates.append([group["lr"] for group in optimizer.param_groups])
-
-    trainer.optimizer.register_step_pre_hook(note)
-    for _ in range(9):
-        pretrain.train_step(trainer, OneBatch())
-    assert rates == [[pytest.approx(lr)] * 2 for lr in RATES]
 
 
 def test_the_learning_rate_rises_to_the_peak_and_falls_to_0_linearly():

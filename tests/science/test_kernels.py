@@ -17,7 +17,6 @@ from helpers import (
     attention_inputs,
     draw,
     drawn,
-    lines_run,
 )
 from kernels import BEYOND, Positions, bias_matrix, sum_by_offset
 
@@ -209,28 +208,6 @@ def test_the_drawing_of_convolve_is_what_it_computes():
     value = draw(1, 1, 4, 2)
     z = kernels.convolve(weights, value)
     assert_near(z[0, 0, 1:3], matrix @ value[0, 0], 1e-10)
-
-
-@pytest.mark.parametrize(
-    "name", ["bias_matrix", "sum_by_offset", "skew", "relative_values", "convolve"]
-)
-def test_no_python_loop_over_the_positions(name):
-    """More tokens do not run more lines."""
-
-    def lines_for(N):
-        bias = draw(1, 2, N, 5)
-        matrix = draw(1, 2, N, N)
-        arguments = {
-            "bias_matrix": (bias, N),
-            "sum_by_offset": (matrix, 5),
-            "skew": (bias,),
-            "relative_values": (matrix, draw(4, 5)),
-            "convolve": (bias, draw(1, 2, N, 4)),
-        }
-        module = attention if name == "relative_values" else kernels
-        return lines_run(getattr(module, name), *arguments[name])
-
-    assert lines_for(34) == lines_for(60)
 
 
 # --- Long sequences -------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ from helpers import (
     randomise,
     results,
 )
-from kernels import Positions
 
 # --- The paper in one function --------------------------------------------------------------------
 
@@ -218,35 +217,6 @@ def test_no_python_loop_over_the_positions_of_a_mixer(variant):
 
     def lines_for(N):
         return lines_run(mixer, draw(1, N, C), torch.ones(1, N, dtype=torch.bool))
-
-    assert lines_for(34) == lines_for(60)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "composite_attention",
-        "split_heads",
-        "merge_heads",
-        "lowest_at_padding",
-        "attention",
-        "depthwise_convolution",
-    ],
-)
-def test_no_python_loop_over_the_positions(loops_for_kernels, name):
-    def lines_for(N):
-        by_head, bias, x = draw(1, H, N, d), draw(1, H, N, K), draw(1, N, C)
-        mask, table = torch.ones(1, N, dtype=torch.bool), draw(d, K)
-        positions = Positions(bias, bias, table)
-        arguments = {
-            "composite_attention": (x, x, x, table, draw(H, K)),
-            "split_heads": (x, H),
-            "merge_heads": (by_head,),
-            "lowest_at_padding": (mask, torch.float32),
-            "attention": (by_head, by_head, by_head, mask, positions),
-            "depthwise_convolution": (x, draw(C, K)),
-        }
-        return lines_run(getattr(attention, name), *arguments[name])
 
     assert lines_for(34) == lines_for(60)
 

@@ -2,9 +2,9 @@
 
 First several steps together, against a plain loop whose parts are in tests/references.py: batches,
 masks, dropout, the padding mask, the loss, clipping, the learning rate and AdamW, each from
-(seed, step). Then what such a loop does not show, and the parts of an update by themselves; then
-the evaluation. Where the model does not matter it is `Simple`, so that a failure here is a mistake
-in the step and not in the model.
+(seed, step). Then what such a loop does not show, and the parts of an update by themselves (the
+device part of a step: test_assignment.py); then the evaluation. Where the model does not matter it
+is `Simple`, so that a failure here is a mistake in the step and not in the model.
 """
 
 from functools import partial
@@ -175,7 +175,7 @@ def train_by_hand(model, source, settings, steps):
 
 @pytest.mark.parametrize("make_model", [Simple, composite])
 def test_training_steps_are_those_of_a_plain_loop(make_model):
-    """Losses and all weights after 6 steps, with dropout, in float64."""
+    """Losses, norms of the gradients, and all weights after 6 steps, with dropout, in float64."""
     source = Sentences()
     trainer = trainer_of(make_model)
     for _ in range(6):
@@ -188,6 +188,7 @@ def test_training_steps_are_those_of_a_plain_loop(make_model):
     assert trainer.step == 6
     for step, (got, expected) in enumerate(zip(trainer.losses, losses, strict=True)):
         assert got.item() == pytest.approx(expected, abs=1e-9), f"the loss of step {step}"
+    assert [norm.item() for norm in trainer.norms] == pytest.approx(lengths, abs=1e-9)
     for name, expected in model.named_parameters():
         largest = (trainer.model.get_parameter(name) - expected).abs().max().item()
         assert largest < 1e-9, f"{name} differs by {largest:.1e} after 6 steps"
@@ -273,68 +274,7 @@ def test_a_new_trainer_trains_with_dropout():
     assert all(module.training for module in trainer.model.modules())
 
 
-# --- The update: gradients, learning rate, weight decay -------------------------------------------
-
-
-class Numbers(nn.Module):
-    """Two weights and a bias, whose gradients a test chooses."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(2))
-        self.bias = nn.Parameter(torch.zeros(1))
-
-
-def chosen_gradients(trainer, gradient):
-    """In place of masked_lm_gradients: a loss with this gradient, three numbers."""
-    loss = (torch.cat([trainer.model.weight, trainer.model.bias]) * gradient).sum()
-    loss.backward()
-    return loss.detach()
-
-
-def numbers_trainer(**settings):
-    """Trains Numbers, started at 1, with plain gradient descent in place of AdamW."""
-    model = Numbers().double()
-    nn.init.ones_(model.weight)
-    nn.init.ones_(model.bias)
-    settings = {**SETTINGS, **settings}
-    path = "not-written"
-    trainer = pretrain.Trainer(model, settings, path, CPU, torch.float32, chosen_gradients)
-    trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0)
-    return trainer
-
-
-def changes(trainer, gradients, lr):
-    """What each update takes away from the three numbers, divided by the learning rate."""
-    found = []
-    parameters = list(trainer.model.parameters())
-    for gradient in gradients:
-        before = torch.cat(parameters).detach()
-        trainer.advance((torch.tensor(gradient, dtype=torch.float64),), tokens=0)
-        found.append(((before - torch.cat(parameters).detach()) / lr).tolist())
-    return found
-
-
-CONSTANT = {"steps": 9, "warmup_steps": 1, "lr": 0.05}  # the peak in steps 0 and 1
-
-
-def test_gradients_longer_than_1_together_are_clipped_before_the_step():
-    """The gradient (2, 4, 4) has length 6 over both parameters."""
-    trainer = numbers_trainer(**CONSTANT)
-    got = changes(trainer, [(2.0, 4.0, 4.0)], 0.05)
-    assert got[0] == pytest.approx([1 / 3, 2 / 3, 2 / 3], abs=1e-6)
-    trainer.log()
-    assert trainer.records[-1]["gradient_norm"] == pytest.approx(6), "the length before"
-
-
-def test_gradients_shorter_than_1_are_not_changed():
-    got = changes(numbers_trainer(**CONSTANT), [(0.2, 0.4, 0.4)], 0.05)
-    assert got[0] == pytest.approx([0.2, 0.4, 0.4], abs=1e-12)
-
-
-def test_every_step_forgets_the_gradients_of_the_step_before():
-    got = changes(numbers_trainer(**CONSTANT), [(0.2, 0.4, 0.4), (0.1, 0.0, 0.0)], 0.05)
-    assert got[1] == pytest.approx([0.1, 0.0, 0.0], abs=1e-12)
+# --- The update: learning rate, weight decay ------------------------------------------------------
 
 
 def test_the_learning_rate_rises_to_the_peak_and_falls_to_0_linearly():

@@ -247,16 +247,16 @@ def assert_equals_loops(variant, N, beyond="clip", layer=0, **settings):
 def drawn(function, drawing):
     """A matrix that is drawn in the docstring of a function, with a number for each letter.
 
-    a0 is 100, a1 is 101, b0 is 200, s12 is 1912, and 0 is 0. Every row of the drawing must occur in
+    a0 is 100, a1 is 101, b0 is 200, s12 is 1912, and 0 is 0. Every line of the drawing must occur in
     the docstring, so the test and the docstring cannot become different.
     """
     docstring = " ".join(function.__doc__.split())
-    rows = []
+    matrix = []
     for line in drawing.strip().splitlines():
         cells = line.split()
         assert " ".join(cells) in docstring, f"{function.__name__} does not draw {line.strip()!r}"
-        rows.append([number_of(cell) for cell in cells])
-    return torch.tensor(rows, dtype=torch.float64)
+        matrix.append([number_of(cell) for cell in cells])
+    return torch.tensor(matrix, dtype=torch.float64)
 
 
 def number_of(cell):

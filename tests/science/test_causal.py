@@ -180,7 +180,7 @@ def test_the_classifier_reads_the_last_real_token():
 
 
 @every_beyond
-def test_maps_have_no_weight_after_the_query_and_kernels_end_at_the_token_itself(beyond):
+def test_attention_has_no_weight_after_the_query_and_kernels_end_at_the_token_itself(beyond):
     model = small_model("composite", kernel_size=5, beyond=beyond, causal=True).float()
     ids = random_tokens(1, 9)
     p = torch.from_numpy(look.attention_map(model, ids, layer=2))  # (H, N, N)

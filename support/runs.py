@@ -229,15 +229,6 @@ def code_changes(there, here, since):
     return f"{', '.join(names)} has changed since {since}" if names else ""
 
 
-def differences(there, here, except_for=()):
-    """Where two dictionaries of settings differ, as text: "lr 0.1 there, 0.2 here; ..."."""
-    texts = []
-    for name in {**there, **here}:
-        if name not in except_for and there.get(name) != here.get(name):
-            texts.append(f"{name} {there.get(name)} there, {here.get(name)} here")
-    return "; ".join(texts)
-
-
 # --- The folder of a run is found by what made it -------------------------------------------------
 #
 #     python pretrain.py                runs/composite

@@ -35,7 +35,6 @@ from typing import NamedTuple
 import numpy as np
 
 from support.commands import UserError
-from support.runs import differences
 
 # settings that may differ between the runs of one table
 OF_VARIANT = ("variant", "seed", "kernel_size", "attention_layer", "beyond")  # of pre-training
@@ -114,11 +113,14 @@ def check_comparable(runs):
 
 def check_settings(first, what, run, settings, except_for):
     """UserError if settings differ from those of the first run, other than in `except_for`."""
-    different = differences(first.setdefault(what, settings), settings, except_for)
-    if different:
-        raise UserError(
-            f"{run['run']} cannot be in one table with the other runs ({what}: {different})"
-        )
+    there = first.setdefault(what, settings)
+    for name in {**there, **settings}:
+        values = settings.get(name), there.get(name)
+        if name not in except_for and values[0] != values[1]:
+            raise UserError(
+                f"{run['run']} cannot be in one table with the other runs: {name} of {what} is "
+                f"{values[0]}, not {values[1]}"
+            )
 
 
 def table_rows(runs, measures, compared=None):

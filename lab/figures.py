@@ -27,10 +27,10 @@ from lab.look import (
     fixed_kernels,
     is_clipped,
 )
-from lab.report import BLIMP, ROOT, TOY_PAIRS, glue_measure
+from lab.report import BLIMP, TOY_PAIRS, glue_measure
 from model import load_run
 from support.commands import UserError, import_optional, positive_int, run_command, utf8_text
-from support.runs import read_log, read_records
+from support.runs import ROOT, read_log, read_records
 from support.tables import LOSS, of_variants, values_of
 
 DOCS = ROOT / "docs"

@@ -53,9 +53,6 @@ from support.tables import (
     without_empty_columns,
 )
 
-ROOT = Path(__file__).parent.parent
-
-
 # --- From a run to its record ---------------------------------------------------------------------
 
 

@@ -158,7 +158,7 @@ def test_the_layouts_of_all_files_are_said_in_words(tmp_path, capsys):
     prepare_corpus([str(tmp_path / "t")], tmp_path / "cache", 32)
     lines = capsys.readouterr().out.splitlines()
     folder = tmp_path / "t"
-    assert f"{folder}/a.txt and 1 more files: an empty line ends a paragraph" in lines
+    assert f"{folder}/a.txt (and 1 more): an empty line ends a paragraph" in lines
     assert f"{folder}/b.txt: each line is a paragraph" in lines
     assert f"{folder}/d.jsonl: each line of a record's text is a paragraph" in lines
 

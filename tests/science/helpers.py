@@ -247,8 +247,8 @@ def assert_equals_loops(variant, N, beyond="clip", layer=0, **settings):
 def drawn(function, drawing):
     """A matrix that is drawn in the docstring of a function, with a number for each letter.
 
-    a0 is 100, a1 is 101, b0 is 200, s12 is 1912, and 0 is 0. Every line of the drawing must occur in
-    the docstring, so the test and the docstring cannot become different.
+    a0 is 100, a1 is 101, b0 is 200, s12 is 1912, and 0 is 0. Every line of the drawing must occur
+    in the docstring, so the test and the docstring cannot become different.
     """
     docstring = " ".join(function.__doc__.split())
     matrix = []

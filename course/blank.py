@@ -46,11 +46,12 @@ def blank_command(args):
     copy_project(folder, bodies)
     shutil.copy(ROOT / ".gitignore", folder)
 
-    # README prints one of the functions.
+    # README prints one of the functions, and has a link to a page that is left out.
     readme = folder / "README.md"
     text = readme.read_text(encoding="utf-8")
     listing = r"```python\ndef composite_attention.*?```"
     text = re.sub(listing, "(`composite_attention`: part 1 of the assignment)", text, flags=re.S)
+    text = text.replace(" ([for lecturers](course/instructor.md))", "")
     readme.write_text(text, encoding="utf-8", newline="\n")
     print(f"{folder}: {len(bodies)} functions to write; course/handout.md explains them")
     return 0

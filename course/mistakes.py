@@ -40,8 +40,6 @@ TABLE = {
             "+ reach  # (N, N)", "+ reach - 1"),
         ("the last column takes all far keys",
             "r.clamp(-reach, reach) + reach", "(r + reach) % K"),
-        ("divided by d",
-            "math.sqrt(d)", "d"),
     ),
     "kernels.bias_matrix": (
         ("r = i - j",

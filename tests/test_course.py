@@ -4,6 +4,7 @@ import ast
 import csv
 import json
 import random
+import re
 
 import pytest
 import torch
@@ -44,6 +45,9 @@ def test_a_blank_copy_keeps_what_is_not_a_body_holds_no_answers_and_has_no_point
     for name in ("instructor.md", "answers.md", "mistakes.py", "instructor.py"):
         assert not (out / "course" / name).exists()
     assert "runs/" in (out / ".gitignore").read_text("utf-8")
+    for page in out.rglob("*.md"):
+        for link in re.findall(r"\]\(([^)#\s:]+)[)#]", page.read_text("utf-8")):
+            assert (page.parent / link).exists(), (page.name, link)
 
     # Gradescope gets 40 points to earn, and none that is earned
     report = tmp_path / "results.json"

@@ -220,9 +220,9 @@ def assert_near(got, expected, tolerance=1e-12, name=""):
     )
 
 
-def assert_same_with_gradients(got, expected, inputs, tolerance=1e-10):
+def assert_same_with_gradients(got, expected, inputs, tolerance=1e-10, name=""):
     """Compare two tensors, and the gradients of all inputs that have one."""
-    assert_near(got, expected, tolerance)
+    assert_near(got, expected, tolerance, name)
     upstream = upstream_for(expected)
     options = dict(allow_unused=True, materialize_grads=True)
     one = torch.autograd.grad(got, inputs, upstream, **options)

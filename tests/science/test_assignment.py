@@ -46,6 +46,11 @@ def check(got, expected, axes, tolerance=1e-5):
     assert_near(got.double(), expected.double(), tolerance, f"the result ({axes})")
 
 
+def check_gradients(got, expected, inputs, axes):
+    """The same for float64, and with the gradients of the inputs."""
+    assert_same_with_gradients(got, expected, inputs, name=f"the result ({axes})")
+
+
 def random(*shape, seed=0):
     """Random float32 numbers, the same for the same seed."""
     return draw(*shape, seed=seed).float()
@@ -116,6 +121,7 @@ def composite_loops(q, k, v, w, beta):
 
 class Test_composite_attention(WithoutLoop):
     name = "composite_attention"
+    axes = "sequence, i, channel"
 
     def call(self, N):
         x = random(1, N, 8)
@@ -127,9 +133,7 @@ class Test_composite_attention(WithoutLoop):
         # without the content, the keys are 0; without the other two, their tables are
         w, beta = dynamic * random(4, K), fixed * random(2, K)
         given = q, content * k, v, w, beta
-        check(
-            attention.composite_attention(*given), composite_loops(*given), "sequence, i, channel"
-        )
+        check(attention.composite_attention(*given), composite_loops(*given), self.axes)
 
     def test_content_is_divided_by_sqrt_d(self):
         self.compare(dynamic=0, fixed=0)
@@ -138,16 +142,12 @@ class Test_composite_attention(WithoutLoop):
         self.compare(K=1, fixed=0)
         q, w = random(1, 5, 8), symmetric(random(4, 3))
         given = q, 0 * q, random(1, 5, 8, seed=1), w, torch.zeros(2, 3)
-        check(
-            attention.composite_attention(*given), composite_loops(*given), "sequence, i, channel"
-        )
+        check(attention.composite_attention(*given), composite_loops(*given), self.axes)
 
     def test_beta_is_not_divided_by_sqrt_d(self):
         zeros, v, beta = torch.zeros(1, 5, 8), random(1, 5, 8), symmetric(random(2, 3))
         given = zeros, zeros, v, torch.zeros(4, 3), beta
-        check(
-            attention.composite_attention(*given), composite_loops(*given), "sequence, i, channel"
-        )
+        check(attention.composite_attention(*given), composite_loops(*given), self.axes)
 
     def look(self, beta):
         """What token 2 of 5 sees with a bias: the unit vectors are the values."""
@@ -166,9 +166,7 @@ class Test_composite_attention(WithoutLoop):
     def test_offsets_beyond_the_window_get_the_first_or_last_column(self):
         zeros, v, beta = torch.zeros(1, 70, 8), random(1, 70, 8), symmetric(random(2, 3))
         given = zeros, zeros, v, torch.zeros(4, 3), beta
-        check(
-            attention.composite_attention(*given), composite_loops(*given), "sequence, i, channel"
-        )
+        check(attention.composite_attention(*given), composite_loops(*given), self.axes)
 
     @pytest.mark.parametrize("N", [1, 9, 70])
     def test_values_and_gradients_equal_the_loops_in_float64(self, N):
@@ -176,7 +174,7 @@ class Test_composite_attention(WithoutLoop):
         w, beta = draw(4, 5).requires_grad_(), draw(2, 5).requires_grad_()
         given = q, k, v, w, beta
         got = attention.composite_attention(*given)
-        assert_same_with_gradients(got, composite_loops(*given), given)
+        check_gradients(got, composite_loops(*given), given, self.axes)
 
 
 # --- Part 2: the equivalence ----------------------------------------------------------------------
@@ -218,7 +216,7 @@ class Test_bias_matrix(WithoutLoop):
         for N, K in ((1, 3), (5, 1), (8, 5), (4, 21)):
             bias = draw(2, 3, N, K).requires_grad_()
             got = kernels.bias_matrix(bias, N, beyond)
-            assert_same_with_gradients(got, references.relative_scores(bias, N, beyond), [bias])
+            check_gradients(got, references.relative_scores(bias, N, beyond), [bias], self.axes)
 
 
 class Test_sum_by_offset(WithoutLoop):
@@ -308,7 +306,7 @@ class Test_depthwise_convolution(WithoutLoop):
         x, weight, bias = draw(2, 8, 6), draw(6, 5, seed=1), draw(6, seed=2)
         given = [x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()]
         got = attention.depthwise_convolution(*given, dilation)
-        assert_same_with_gradients(got, self.loops(*given, dilation), given)
+        check_gradients(got, self.loops(*given, dilation), given, self.axes)
 
 
 class Test_convolve(WithoutLoop):
@@ -345,7 +343,7 @@ class Test_convolve(WithoutLoop):
         value = draw(2, 2, N, 4, seed=1).requires_grad_()
         got = kernels.convolve(weights, value)
         expected = references.relative_scores(weights, N, "zero") @ value
-        assert_same_with_gradients(got, expected, [weights, value])
+        check_gradients(got, expected, [weights, value], self.axes)
 
 
 # --- Part 3: the general form ---------------------------------------------------------------------
@@ -366,7 +364,7 @@ class OfTerm(Graded):
         if x.dtype == torch.float64:
             own = getattr(term, self.table)
             expected = torch.einsum("bhnd,dk->bhnk", x, own) / math.sqrt(len(table))
-            assert_same_with_gradients(got, expected, [x, own])
+            check_gradients(got, expected, [x, own], self.axes)
         check(got, expected, self.axes)
 
     def test_every_token_and_every_head_makes_its_own_bias(self):
@@ -521,7 +519,7 @@ class Test_attention(WithoutLoop):
         positions = Positions(*positions, beyond)
         got = attention.attention(q, k, v, mask, positions)
         expected = references.attention(q, k, v, mask, positions)
-        assert_same_with_gradients(got, expected, [q, k, v, *positions[:3]])
+        check_gradients(got, expected, [q, k, v, *positions[:3]], self.axes)
 
 
 class Test_relative_values(WithoutLoop):
@@ -556,7 +554,7 @@ class Test_relative_values(WithoutLoop):
     def test_values_and_gradients_equal_the_loops_in_float64(self, beyond):
         p, table = draw(2, 3, 8, 8).requires_grad_(), draw(4, 5).requires_grad_()
         got = attention.relative_values(p, table, beyond)
-        assert_same_with_gradients(got, references.relative_values(p, table, beyond), [p, table])
+        check_gradients(got, references.relative_values(p, table, beyond), [p, table], self.axes)
 
 
 # --- Part 4: training -----------------------------------------------------------------------------

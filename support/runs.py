@@ -134,7 +134,7 @@ def parts_of(tree):
             target = getattr(node, "targets", [node])[0]
             name = getattr(target, "name", getattr(target, "id", ""))
             name = getattr(node, "asname", None) or name
-            code = repr([getattr(statement, "module", None), plain_tree(node)])
+            code = f"{getattr(statement, 'module', '')} {dump(node)}"
             if name in ("", "TERMS", "VARIANTS") and re.search("'(TERMS|VARIANTS)'", code):
                 continue
             parts[name] = parts.get(name, "") + code
@@ -183,7 +183,7 @@ def used_parts(code, names):
     """
     texts = []
     for parts in code.values():
-        texts += [part for part in parts.values() if part.startswith("['attention'")]
+        texts += [part for part in parts.values() if part.startswith("attention ")]
 
     parts = code["attention.py"]
     used = {}
@@ -200,19 +200,13 @@ def digest_of(value):
     return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
 
 
-def plain_tree(node):
-    """A syntax tree as lists: the name of each node, and its fields that are not empty.
+def dump(node):
+    """A syntax tree as text, without its empty lists.
 
-    Every version of Python makes the same of the same code: a new version adds fields to its nodes,
-    which are empty in code for older ones. (ast.dump prints these, and ast.unparse writes f-strings
-    with other quotes.)
+    A new version of Python may give nodes a new field, such as type_params of functions. In code
+    for older versions it is an empty list: so every version makes the same text of the same code.
     """
-    if isinstance(node, list):
-        return [plain_tree(each) for each in node]
-    if not isinstance(node, ast.AST):
-        return node
-    fields = [(name, value) for name, value in ast.iter_fields(node) if value not in (None, [])]
-    return [type(node).__name__, *[(name, plain_tree(value)) for name, value in fields]]
+    return re.sub(r"\w+=\[\], |(, )?\w+=\[\]", "", ast.dump(node))
 
 
 def changed(there, here):

@@ -197,18 +197,6 @@ def test_training_steps_are_those_of_a_plain_loop(make_model):
 # --- One step -------------------------------------------------------------------------------------
 
 
-def test_the_loss_of_a_step_is_the_mean_over_its_masked_tokens():
-    trainer = trainer_of()
-    source = OneBatch()
-    input_ids = source.batch(3, 0, 8)
-    masked_ids, labels = masks_of(0, input_ids, 3)
-    torch.manual_seed(pretrain.step_seed(3, 0, "dropout"))
-    expected = references.masked_lm_loss(trainer.model(masked_ids, input_ids != PAD), labels)
-
-    pretrain.train_step(trainer, source)
-    assert trainer.losses[0].item() == pytest.approx(expected.item(), abs=1e-12)
-
-
 def test_the_loss_of_a_step_stays_on_the_device_and_keeps_no_graph():
     """And the norm of its gradients.
 
@@ -339,12 +327,6 @@ def test_evaluation_is_the_mean_over_all_predictions_without_dropout():
             correct.append(int(logits[b, i].argmax()) == int(labels[b, i]))
     assert loss == pytest.approx(np.mean(losses), abs=1e-6)  # it is computed in float32
     assert accuracy == pytest.approx(np.mean(correct), abs=1e-12)
-
-
-def test_after_an_evaluation_the_model_trains_with_dropout_again():
-    model = trainer_of().model
-    evaluate(model)
-    assert all(module.training for module in model.modules())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -6,7 +6,7 @@ import random
 import torch
 
 TASK = """
-Three tokens, one head, d = 2, K = 3, as in course/by_hand.md: q, k and v have a line per token, w
+Three tokens, one head, d = 2, K = 3, as in course/by_hand.md: q, k and v have a row per token, w
 (d, K) and beta have a column for each of r = -1, 0, 1. To three digits:
 
 1. the bias of each query, q_i . w_r / sqrt(2) + beta_r     2. the bias matrix

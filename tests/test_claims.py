@@ -139,7 +139,7 @@ def shaw_keys():
     for record in records_of("shaw"):
         settings = record["settings"]
         of_settings[settings["variant"], settings["kernel_size"]] = BLEU.values(record)[0]
-    both, keys, values = [of_settings[name, 9] for name in ("shaw", "dynamic", "shaw-values")]
+    both, keys, values = [of_settings[name, 5] for name in ("shaw", "dynamic", "shaw-values")]
     neither = of_settings["shaw", 1]
     return (
         f"keys and values {both:.1f}, keys {keys:.1f}, values {values:.1f}, neither {neither:.1f}",

@@ -209,6 +209,19 @@ def plan_plateau():
     return [[name, cell]]
 
 
+def english_steps():
+    """docs/text.md: mean losses on the way to 8,000 steps on English."""
+    rows = []
+    for step in (1600, 2400, 4000, 6400, 8000):
+        losses = {}
+        for record in records_of("english"):
+            curve = {done: loss for done, loss, _ in record["curve"]}
+            losses.setdefault(record["settings"]["variant"], []).append(curve[step])
+        means_of = [np.mean(losses[name]) for name in ("none", "absolute", "dynamic")]
+        rows.append([f"{step:,}", *[f"{mean:.2f}" for mean in means_of]])
+    return rows
+
+
 def rates():
     """docs/text.md: losses on English by peak rate and warm-up, seed 3."""
     losses = {}
@@ -384,6 +397,7 @@ TABLES = {
     "plan-order": plan_order,
     "plan-plateau-test": plan_plateau,
     "plan-ends": plan_ends,
+    "english-steps": english_steps,
     "rates": rates,
     "rises": rises,
     "convbert": partial(rows_of, "convbert", TOY, compared=("convbert", "convbert-released")),

@@ -265,11 +265,11 @@ def score_run(folder, paradigms, device):
 def pairs_that_differ(folder, tokenizer, paradigms):
     """The paradigms without the pairs whose sentences have the same ids: nothing tells them apart.
 
-    Lines say how many these are, and in how many pairs the run does not know a word. A paradigm of
-    which nothing is left is left out.
+    A line says in how many pairs the run does not know a word. A paradigm of which nothing is left
+    is left out.
     """
     unseen = unseen_pieces(folder)
-    total = unknown = left = 0
+    unknown = 0
     kept = []
     for paradigm in paradigms:
         different = []
@@ -278,21 +278,19 @@ def pairs_that_differ(folder, tokenizer, paradigms):
             if good != bad:
                 different.append(pair)
             unknown += any(unknown_words(tokenizer, text, unseen) for text in pair)
-        total += len(paradigm.pairs)
-        left += len(different)
         if different:
             kept.append(paradigm._replace(pairs=different))
 
-    if left < total:
-        print(
-            f"{total - left:,} of {total:,} pairs are left out: both sentences have the same "
-            f"tokens in {folder}"
-        )
     if unknown:
-        print(f"{unknown:,} of {total:,} pairs have a word that is unknown to {folder}")
+        print(f"{unknown:,} of {count_pairs(paradigms):,} pairs have a word unknown to {folder}")
     if not kept:
-        raise UserError(f"{folder}: no pair is left")
+        raise UserError(f"{folder}: the sentences of all pairs have equal tokens")
     return kept
+
+
+def count_pairs(paradigms):
+    """How many pairs some paradigms have."""
+    return sum(len(paradigm.pairs) for paradigm in paradigms)
 
 
 def result_of(folder, name, digest, paradigms, device):
@@ -313,6 +311,10 @@ def result_of(folder, name, digest, paradigms, device):
         }
         write_text(path, json.dumps(result, indent=2) + "\n")
     result = read_records(path)
+    total = count_pairs(paradigms)
+    scored = sum(pairs for _, pairs in result["paradigms"].values())
+    if scored < total:
+        print(f"{total - scored:,} of {total:,} pairs are left out: equal tokens in {folder}")
 
     # an imported run has no log, and no seed: its folder tells it from others
     settings = {"variant": variant, "seed": str(folder)}

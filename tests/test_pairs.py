@@ -184,7 +184,7 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     # other pairs of the same name, and then another model: the first results stay
     options[-1] = tmp_path / "b/mine"
     out = run_program(pairs.main, runs[0], *options).out
-    assert "1 of 2 pairs have a word that is unknown" in out and f"{runs[0]}/pairs-2" in out
+    assert "1 of 2 pairs have a word unknown to" in out and f"{runs[0]}/pairs-2" in out
     weights = load_checkpoint(runs[0] / "model.pt")
     weights["bias"][-1] += 1
     save_checkpoint(runs[0] / "model.pt", weights)
@@ -207,13 +207,14 @@ def test_pairs_of_equal_tokens_are_left_out_and_said_and_so_are_unknown_words(
     write(tmp_path / "some/1.jsonl", equal + line("u", "c") + line("u", "c", "the tac ran."))
     options = ["--device cpu --data", tmp_path / "some"]
     result = run_program(pairs.main, runs[0], *options)
-    assert "3 of 5 pairs are left out: both sentences have the same tokens" in result.out
-    assert "3 of 5 pairs have a word that is unknown" in result.out
+    left_out = f"3 of 5 pairs are left out: equal tokens in {runs[0]}"
+    assert left_out in result.out and "3 of 5 pairs have a word unknown to" in result.out
     assert "mean of 1 paradigms" in result.out
     assert "1/1" in result.error  # a line of progress, without a terminal
+    assert left_out in run_program(pairs.main, runs[0], *options).out  # of a result that is kept
     record = json.loads((runs[0] / "pairs/some.json").read_text())
     assert {name: count for name, (_, count) in record["paradigms"].items()} == {"u": 2}
 
     write(tmp_path / "none/1.jsonl", equal)
     options[-1] = tmp_path / "none"
-    assert "no pair is left" in refused(pairs.main, runs[0], *options)
+    assert "all pairs have equal tokens" in refused(pairs.main, runs[0], *options)

@@ -177,13 +177,13 @@ def grade_function(function, body, expected, outcomes):
     points = function.points * sum(passed) / len(passed)
     lines = [f"{sum(passed)} of {len(passed)} tests pass"]
 
-    # the condition, and what went wrong
+    # the condition, and what went wrong; of tests with equal messages, the first
     for test, message in messages.items():
-        if message:
-            lines.append(f"{test.partition('::')[2]}: {message}")
         if message and NO_LOOP in test:
             points /= 2
-            lines[0] += "; halved: not without a loop over the positions"
+            lines[0] += f"; halved: {message}"
+        elif not lines[-1].endswith(message):
+            lines.append(f"{test.partition('::')[2]}: {message}")
     return Grade(function, points, "\n".join(lines))
 
 

@@ -127,7 +127,8 @@ def shaw_clipping():
     near = [of_distance[k] for k in distances if k >= 2]
     spread = max(near) - min(near)
     share = of_distance[0] / np.mean(near)
-    same = verdict(spread <= 1.5, spread > 3)
+    enough = {2, 4, 64} <= {*distances}
+    same = verdict(enough and spread <= 1.5, spread > 3)
     half = verdict(share <= 0.6, share >= 0.75)
     scores = ", ".join(f"{of_distance[k]:.1f}" for k in distances)
     found = f"k = {', '.join(map(str, distances))}: {scores}"
@@ -206,6 +207,7 @@ def tay_pairs():
 CLAIMS = {
     1: chang_order,
     2: chang_depthwise,
+    3: shaw_clipping,
     5: shaw_beats_absolute,
     6: wu_dynamic,
     8: tay_pairs,

@@ -372,6 +372,17 @@ def gpu_steps():
     return rows
 
 
+def gpu_attention():
+    """Attention alone on a GPU: time and memory of three ways, in sequences of N tokens."""
+    measured = {(x["N"], x["way"]): x for x in json_of("bench-gpu")["attention"]["rows"]}
+    rows = []
+    for N in (128, 1024):
+        ways = [measured[N, way] for way in ("rows", "fused with the map", "flex")]
+        cells = [f"{x['ms']:.2f} ms, {x['peak_mib']} MiB" for x in ways]
+        rows.append([f"{ways[0]['B']} of {N:,} tokens", *cells])
+    return rows
+
+
 def lengths():
     """Attention alone, in sequences of N tokens on a CPU."""
     return [
@@ -404,6 +415,7 @@ TABLES = {
     "against-others": against_others,
     "steps": steps,
     "gpu-steps": gpu_steps,
+    "gpu-attention": gpu_attention,
     "lengths": lengths,
 }
 

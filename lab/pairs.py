@@ -61,8 +61,8 @@ from support.runs import (
     read_log,
     read_records,
     run_settings,
-    say_what_is_special,
     unseen_pieces,
+    warn_about_run,
 )
 from support.tables import INTERVAL_NOTE, print_table, transposed
 from support.tokenizer import CLS, IGNORED, MASK, SEP, unknown_words
@@ -302,7 +302,7 @@ def result_of(folder, name, digest, paradigms, device):
     variant = load_config(folder).variant
     settings = {"model": sha256_of(folder / "model.pt")[:12], f"pairs {name}": digest}
     made = {"settings": settings, "code": code_of(BertForMaskedLM.code, variant)}
-    say_what_is_special(folder, made["code"])
+    warn_about_run(folder, made["code"])
     path = place_for(folder / "pairs", made) / f"{name}.json"
     if not path.exists():
         result = {

@@ -13,8 +13,8 @@ The first line of the log holds what the run depends on and what made it: "setti
 (digests of the files) and "made_by" (machine, versions, commit). Each further line holds the number
 of the step ("step"), and a loss, an evaluation, or what made the steps after it.
 
-A run is found by what made it: place_for. So are results of fine-tuning and of minimal pairs, in
-RUN/glue and RUN/pairs.
+place_for returns the folder whose log has the settings and the code of a command, or a new one. So
+results of fine-tuning and of minimal pairs are found, too, in RUN/glue and RUN/pairs.
 """
 
 import ast
@@ -150,7 +150,7 @@ def code_digests(code, variant=None, entry=""):
         the entry of `dynamic`    Variant(terms=('dynamic',), ...), <class 'attention.Dynamic'>
         class Dynamic             Term, relative_table
 
-    and Canon, Rotary, rotate are named by nothing of this. The digests:
+    Canon, Rotary and rotate are not reached: to edit them changes nothing for dynamic. The digests:
 
         "attention.py"                     what every variant uses
         "dynamic in attention.py"          the entry
@@ -243,11 +243,14 @@ def place_for(base, made):
     base: a Path. made: {"settings", "code"}. Settings that the log does not have are added to it
     (of a further task, glue.py); only what both have must be equal.
     """
-    folder, why, log = find_place(base, made)
-    if log != read_log(folder):
-        # another command may want the same folder at the same moment
-        with lock(base.parent / ".lock", timeout=-1):
-            folder, why, log = find_place(base, made)
+    # another command may want the same folder at the same moment
+    with lock(base.parent / ".lock", timeout=-1):
+        folder, why = find_place(base, made)
+        log = read_log(folder)
+        if not log:
+            write_records(folder / LOG, [made])
+        elif not made["settings"].items() <= log[0]["settings"].items():
+            log[0]["settings"] |= made["settings"]
             write_records(folder / LOG, log)
     if folder != base:
         say_once(f"{why}: {folder}")
@@ -255,19 +258,17 @@ def place_for(base, made):
 
 
 def find_place(base, made):
-    """(folder, why it is not another one, what its log must be)."""
+    """(folder, why it is not another one)."""
     reasons = []
     for folder in places(base):
-        log = read_log(folder)
-        why = difference(log[0], made, folder)
+        why = difference(read_log(folder)[0], made, folder)
         if not why:
-            log[0]["settings"] |= made["settings"]
             break
         reasons.append(why)
     else:
         folder = next(each for each in numbered(base) if is_free(each))
-        log = [made]
-    return folder, min(reasons, key=len, default=f"not {base}"), log
+    # of several runs the most similar one is named: the fewest things differ from it
+    return folder, min(reasons, key=len, default=f"{base} is not free")
 
 
 def difference(there, here, folder):
@@ -323,8 +324,8 @@ def newest_of(folders):
     return newest
 
 
-def say_what_is_special(folder, code):
-    """Lines about a run: other code has trained it, it is not finished, there is a newer one.
+def warn_about_run(folder, code):
+    """Warn if other code has trained a run, if it is not finished, or if there is a newer one.
 
     code: the digests of the code that computes with it now.
     """

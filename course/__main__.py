@@ -6,6 +6,7 @@ python -m course grade SUBMISSION ...     grade students' copies
 
 For instructors:
 
+python -m course by_hand NAME --answers   the answers below the task
 python -m course blank FOLDER             a copy of the project with blanks, for students
 python -m course bug NAME                 a right file with one mistake in it
 python -m course check                    do the tests notice known mistakes?
@@ -54,6 +55,7 @@ def main(arguments=None):
     if (Path(__file__).parent / "instructor.py").exists():
         from course.instructor import answers_command, bug_command, check_command
 
+        by_hand.add_argument("--answers", action="store_true", help="print the answers, too")
         by_hand.set_defaults(run=answers_command)
         command = commands.add_parser("bug", help="write a right file with one mistake in it")
         command.add_argument("name", help="of a student")

@@ -181,7 +181,11 @@ def test_a_task_by_hand_belongs_to_its_name_and_its_answers_are_those_of_the_cod
     assert all(torch.equal(one[letter], again[letter]) for letter in one)
     assert any(not torch.equal(one[letter], other[letter]) for letter in one)
 
+    # not before the task was tried
     assert main(["by_hand", "anna"]) == 0
+    assert "5. z\n[[" not in capsys.readouterr().out
+
+    assert main(["by_hand", "anna", "--answers"]) == 0
     printed = capsys.readouterr().out
     q, k, v, w, beta = one.values()
     z = attention.composite_attention(q[None], k[None], v[None], w, beta[None])[0]

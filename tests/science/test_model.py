@@ -79,18 +79,6 @@ def test_only_a_model_with_positions_has_a_longest_sequence():
         small_model("absolute")(ids)
 
 
-@pytest.mark.parametrize("variant", ["absolute", "convbert"])
-def test_a_sentence_with_padding_on_its_left_gives_the_same_as_without(variant):
-    """Positions are counted from the first real token."""
-    model = randomise(small_model(variant), 0.5).double()
-    ids = torch.tensor([[2, 4, 6, 10, 3], [2, 5, 7, 11, 3]])
-    padded = torch.tensor([[0, 0, 0, *ids[0], 0], [*ids[1], 0, 0, 0, 0]])
-    hidden = model.bert(padded, padded != 0)
-    expected = model.bert(ids)
-    assert_near(hidden[0, 3:8], expected[0], 1e-10)
-    assert_near(hidden[1, :5], expected[1], 1e-10)
-
-
 def test_layer_is_post_norm_with_exact_gelu():
     layer = small_model().double().bert.layers[0]
     x = torch.randn(2, 5, 32, dtype=torch.float64)

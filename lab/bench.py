@@ -17,7 +17,7 @@ recorded, with the logits of all tokens. (Its embeddings have C numbers, as its 
     first_s         what the first time through the batches takes longer than the next one:
                     recording and compiling each of their shapes
     peak_mib        memory of the steps, beside the weights (CUDA; on a CPU, what this program has
-                    needed so far, see `pretrain.py --dry_run`)
+                    needed so far; elsewhere 0)
     ms              a step
     ratio           time / time of the first row of the same batches
     tokens_per_s    tokens per second, without padding
@@ -33,6 +33,7 @@ import importlib.util
 import itertools
 import json
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -58,7 +59,7 @@ from pretrain import (
     train_step,
 )
 from support.commands import UserError, positive_int, run_command
-from support.devices import autocast, choose_device, peak_memory
+from support.devices import autocast, choose_device
 from support.files import write_text
 from support.runs import made_by
 from support.tables import print_table
@@ -125,6 +126,18 @@ def seconds_of(call, turn, device):
     return time.perf_counter() - started
 
 
+def peak_memory(device):
+    """Bytes: on CUDA of tensors, on a CPU of the program so far; elsewhere unknown, 0."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if device.type != "cpu" or importlib.util.find_spec("resource") is None:  # Windows has none
+        return 0
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def memory_before(device):
     """Bytes that are in use: from now on, peak_memory is measured from here.
 
@@ -158,7 +171,7 @@ class FullSequences:
 
 
 def new_trainer(size, variant, mode, settings, vocab_size, device, dtype):
-    """The Trainer of a row. Its checkpoint is never written."""
+    """The Trainer of a row."""
     if variant == LIBRARY:
         model = model_of_library(size, settings, vocab_size)
         gradients = gradients_of_library
@@ -173,7 +186,7 @@ def new_trainer(size, variant, mode, settings, vocab_size, device, dtype):
         if mode == "compiled":
             compile_model(model, device)
     is_eager = mode == "eager" or variant == LIBRARY
-    return Trainer(model, settings, Path(), device, dtype, gradients, is_eager=is_eager)
+    return Trainer(model, settings, device, dtype, gradients, is_eager=is_eager)
 
 
 def model_of_library(size, settings, vocab_size):

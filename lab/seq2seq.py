@@ -51,7 +51,6 @@ from model import (
     load_run,
 )
 from pretrain import (
-    CHECKPOINT,
     CODE,
     Recipe,
     Trainer,
@@ -339,8 +338,7 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
     """
     # the Trainer of pre-training, with the Adam of Vaswani et al. 2017
     code = code_of({**CODE, **Seq2Seq.code}, model.config.variant)
-    path = folder / CHECKPOINT
-    trainer = Trainer(model, settings, path, device, dtype, translation_gradients, code, args.eager)
+    trainer = Trainer(model, settings, device, dtype, translation_gradients, code, args.eager)
     for group in trainer.optimizer.param_groups:
         group.update(betas=(0.9, 0.98), eps=1e-8)
 

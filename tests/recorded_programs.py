@@ -67,7 +67,7 @@ def trainer_of(program, config, device=CPU, dtype=torch.float32, **settings):
     torch.manual_seed(1)
     kind, gradients, _ = PROGRAMS[program]
     settings = SETTINGS | settings
-    trainer = pretrain.Trainer(kind(config), settings, "not-written", device, dtype, gradients)
+    trainer = pretrain.Trainer(kind(config), settings, device, dtype, gradients)
     if device.type == "cpu":
         for group in trainer.optimizer.param_groups:
             group["lr"] = torch.zeros(())

@@ -18,6 +18,7 @@ from model import BertForClassification, BertForMaskedLM
 from model_helpers import WORDS, small_config, word_tokenizer
 from pretended_device import CPU, DEVICE, pretended_device, waiting_allowed
 from support.glue_files import Examples
+from support.runs import place_for
 from support.tokenizer import CLS, PAD
 
 SETTINGS = {
@@ -52,8 +53,8 @@ def near(numbers):
     return pytest.approx(numbers, rel=1e-5)
 
 
-def trainer_on(device, model, path="not-written", gradients=pretrain.masked_lm_gradients):
-    return pretrain.Trainer(model, SETTINGS, path, device, torch.float32, gradients)
+def trainer_on(device, model, gradients=pretrain.masked_lm_gradients):
+    return pretrain.Trainer(model, SETTINGS, device, torch.float32, gradients)
 
 
 def make(kind, *arguments):
@@ -99,14 +100,14 @@ def resumed_run(device, corpus, folder):
     """The last evaluation of a run of four steps that was stopped after two of them."""
     config = small_config(vocab_size=corpus.vocab_size)
     in_parts = partial(pretrain.masked_lm_gradients, micro_batch=3)
-    path = folder / "state.pt"
-    stopped = trainer_on(device, make(BertForMaskedLM, config), path)
+    stopped = trainer_on(device, make(BertForMaskedLM, config))
+    stopped.path = place_for(folder, stopped.records[0]) / pretrain.CHECKPOINT
     for _ in range(2):
         pretrain.train_step(stopped, corpus)
     stopped.log()
     stopped.save()
 
-    resumed = trainer_on(device, make(BertForMaskedLM, config), path, in_parts)
+    resumed = trainer_on(device, make(BertForMaskedLM, config), in_parts)
     pretrain.train(
         resumed,
         corpus.tokenizer,

@@ -120,7 +120,7 @@ def trainer_of(make_model=Simple, **settings):
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
     settings = {**SETTINGS, **settings}
-    return pretrain.Trainer(model, settings, "not-written", CPU, torch.float32)
+    return pretrain.Trainer(model, settings, CPU, torch.float32)
 
 
 def step_in_parts(trainer, source, micro_batch):
@@ -258,7 +258,7 @@ def test_dropout_differs_between_the_parts_of_a_batch_and_between_processes(monk
 
 def test_a_new_trainer_trains_with_dropout():
     model = Simple().eval()
-    trainer = pretrain.Trainer(model, SETTINGS, "not-written", CPU, torch.float32)
+    trainer = pretrain.Trainer(model, SETTINGS, CPU, torch.float32)
     assert all(module.training for module in trainer.model.modules())
 
 
@@ -333,7 +333,7 @@ def test_evaluation_is_the_mean_over_all_predictions_without_dropout():
 def test_composite_is_trained_and_evaluated_in_the_dtype_of_the_trainer(dtype):
     """The weights and the loss are float32 all the same."""
     torch.manual_seed(1)
-    trainer = pretrain.Trainer(composite(), SETTINGS, "not-written", CPU, dtype)
+    trainer = pretrain.Trainer(composite(), SETTINGS, CPU, dtype)
     found = []
 
     def note(module, arguments, output):

@@ -5,8 +5,9 @@ Its tests are a class of tests/science/test_assignment.py, Test_Fixed_query_bias
 must fail while the function is blank. To move the course to other functions, change the table, and
 write such a class.
 
-A test whose name contains NO_LOOP is a condition: it says nothing about the numbers, so it earns no
-points, but if it fails, half of the points are lost.
+Two tests are conditions. If the example of the handout does not come out, a function gets at most
+half of its points. A test whose name contains NO_LOOP says nothing about the numbers, so it earns
+no points, but if it fails, half of the points are lost.
 """
 
 import sys
@@ -20,22 +21,42 @@ class Function(NamedTuple):
     name: str  # its file, and its name in the file
     points: int  # 0: it is optional, and is written in the students' copy
     title: str  # what the blank says: "part 3: the dynamic term"
+    may_call: str = ""  # functions and classes of the project that the body may use
 
 
+EXAMPLE = "example_of_the_handout"
 NO_LOOP = "over_the_positions"  # no Python loop over the positions
 TESTS = "tests/science/test_assignment.py"
 
 FUNCTIONS = (
-    Function(1, "attention.composite_attention", 6, "the paper in one function"),
-    Function(2, "kernels.bias_matrix", 5, "from a bias to its matrix"),
-    Function(2, "kernels.sum_by_offset", 6, "back from a matrix to the offsets"),
+    Function(
+        1,
+        "attention.composite_attention",
+        6,
+        "the paper in one function",
+        "split_heads merge_heads offsets",
+    ),
+    Function(2, "kernels.bias_matrix", 5, "from a bias to its matrix", "offsets"),
+    Function(2, "kernels.sum_by_offset", 6, "back from a matrix to the offsets", "offsets"),
     Function(2, "attention.depthwise_convolution", 3, "a kernel per channel"),
-    Function(2, "kernels.convolve", 4, "a kernel per query"),
+    Function(2, "kernels.convolve", 4, "a kernel per query", "skew bias_matrix offsets"),
     Function(3, "attention.Fixed.query_bias", 1, "the fixed term"),
     Function(3, "attention.Dynamic.query_bias", 2, "the dynamic term"),
     Function(3, "attention.lowest_at_padding", 2, "no attention to padding"),
-    Function(3, "attention.attention", 4, "attention in general"),
-    Function(3, "attention.relative_values", 2, "a vector for each offset"),
+    Function(
+        3,
+        "attention.attention",
+        4,
+        "attention in general",
+        "lowest_at_padding lowest_after_query banded_softmax relative_values Positions banded_flex",
+    ),
+    Function(
+        3,
+        "attention.relative_values",
+        2,
+        "a vector for each offset",
+        "sum_by_offset offsets",
+    ),
     Function(4, "data.mask_tokens", 3, "hide some tokens"),
     Function(4, "pretrain.Trainer.device_step", 2, "the device part of a step"),
     Function(5, "attention.KeyDynamic.key_bias", 0, "the key's dynamic term"),

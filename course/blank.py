@@ -20,14 +20,15 @@ from support.commands import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Not in a copy: hidden files (.git, .venv), what programs have written, and what holds answers.
+# A copy has these files and folders, whatever else lies beside them (runs, submissions, bugs) ...
+COPIED = (
+    *("attention.py", "kernels.py", "model.py", "data.py", "pretrain.py", "glue.py"),
+    *("README.md", "LICENSE", "requirements.txt", ".gitignore"),
+    *("support", "lab", "toy", "course", "docs", "results", "tests"),
+)
+# ... without what holds answers.
 LEFT_OUT = shutil.ignore_patterns(
-    ".*",
     "__pycache__",
-    "venv",
-    "runs",
-    "cache",
-    "glue_data",
     "instructor.md",
     "answers.md",
     "mistakes.py",
@@ -44,7 +45,6 @@ def blank_command(args):
         raise UserError(f"{folder} is inside the project; choose a folder outside")
     bodies = {function.name: blank_body(function) for function in GRADED}
     copy_project(folder, bodies)
-    shutil.copy(ROOT / ".gitignore", folder)
 
     # README prints one of the functions, and has a link to a page that is left out.
     readme = folder / "README.md"
@@ -63,7 +63,12 @@ def blank_body(function):
 
 def copy_project(folder, bodies):
     """Copy the project to a new folder, with other bodies of some functions: {name: body}."""
-    shutil.copytree(ROOT, folder, ignore=LEFT_OUT)
+    folder.mkdir(parents=True)
+    for path in ROOT.iterdir():
+        if path.name in COPIED and path.is_dir():
+            shutil.copytree(path, folder / path.name, ignore=LEFT_OUT)
+        elif path.name in COPIED:
+            shutil.copy(path, folder)
     for name, body in bodies.items():
         path = folder / file_of(name)
         text = replace_body(path.read_text(encoding="utf-8"), name, body)

@@ -2,9 +2,9 @@
 
 Only the bodies of the graded functions are read from a submission. They are put into a fresh copy
 of the project, in which everything else is ours. There the tests of a function run; its points are
-multiplied by the share of its tests that pass, and halved if it loops over the positions in Python.
-Which tests are expected is asked of the project itself, so a test that was skipped, or never ended,
-has not passed.
+multiplied by the share of its tests that pass; they are at most half if the handout's example does
+not come out, and halved if it loops over the positions in Python. Which tests are expected is asked
+of the project itself, so a test that was skipped, or never ended, has not passed.
 
 To save time, all bodies of a submission are first put into one copy. Functions whose tests do not
 all pass there are graded again, each alone: so a wrong function costs only its own points.
@@ -22,21 +22,36 @@ import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from course.assignment import FUNCTIONS, GRADED, NO_LOOP, Function, class_of, pytest_command
+from course.assignment import (
+    EXAMPLE,
+    FUNCTIONS,
+    GRADED,
+    NO_LOOP,
+    Function,
+    class_of,
+    pytest_command,
+)
 from course.blank import ROOT, body_of, copy_project, file_of, find
 from support.commands import UserError
 
-TIMEOUT = 30  # seconds for the tests of a function; all tests of a right submission take about 10
+# Seconds of computing for the tests of a function; all tests of a right submission take about 10.
+# On the clock, a busy machine or a function that sleeps may take ten times as long.
+TIMEOUT = 30
 
-# How a body would reach for the tests, or for the complete project: imports of anything else than
-# numbers, files, names in a text, and attributes such as __globals__.
+# How a body would reach for the tests, for the complete project, or for the list of what has
+# passed: imports of anything else than numbers, names in a text, files, the end of the program, and
+# attributes such as __globals__. course/handout.md lists them.
+NUMBERS = r"(?:torch|math|numpy|itertools|functools)\b[\w. ]*"
 REACHING = re.compile(
-    r"^\s*(?:import|from) (?!torch\b|math\b|numpy\b|itertools\b|functools\b).*"
-    r"|\b(?:open|exec|eval|globals|locals|vars|getattr|setattr|sys|os|importlib|builtins)\b"
-    r"|\.(?:modules|load|hub|fromfile|loadtxt|memmap)\b|__\w+",
+    rf"^\s*from (?!{NUMBERS}).*|^\s*import (?!{NUMBERS}(?:, {NUMBERS})*$).*"
+    r"|\b(?:exec|eval|globals|locals|vars|getattr|setattr|sys|os|importlib|builtins)\b"
+    r"|\b(?:open|exit|quit|SystemExit|KeyboardInterrupt)\b"
+    r"|\.(?:modules|hub|load|loadtxt|genfromtxt|fromfile|from_file|memmap|open_memmap)\b"
+    r"|\.(?:save|savetxt|savez|savez_compressed|tofile|dump|dumps)\b|__\w+",
     flags=re.M,
 )
 
@@ -58,10 +73,13 @@ class Grade(NamedTuple):
 
 def grade_command(args):
     """`python -m course grade`. Returns the exit code."""
-    for folder in args.submissions:
-        if not Path(folder).is_dir():
-            raise UserError(f"{folder} is not a folder")
-    if args.gradescope is not None and len(args.submissions) > 1:
+    folders = [path for path in args.submissions if Path(path).is_dir()]
+    for path in args.submissions:
+        if path not in folders:
+            print(f"{path} is not a folder, and is left out")
+    if not folders:
+        raise UserError("there is nothing to grade: a submission is a folder")
+    if args.gradescope is not None and len(folders) > 1:
         raise UserError("--gradescope is for one submission; --csv takes several")
 
     # tables are written as we go: a batch that is stopped has those that are done
@@ -72,8 +90,8 @@ def grade_command(args):
 
         # Each thread waits for processes of its own. map keeps the order.
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            all_grades = threads.map(lambda folder: grade_any(folder, expected), args.submissions)
-            for folder, grades in zip(args.submissions, all_grades, strict=True):
+            all_grades = threads.map(lambda folder: grade_any(folder, expected), folders)
+            for folder, grades in zip(folders, all_grades, strict=True):
                 print(f"{folder}\n{details(grades)}\n", flush=True)
                 table.writerows(rows_of(Path(folder).resolve().name, grades))
                 file.flush()
@@ -110,7 +128,7 @@ def grade(folder, expected):
     reasons = {}
     for function in GRADED:
         try:
-            bodies[function] = students_body(folder, function.name)
+            bodies[function] = students_body(folder, function)
         except UserError as error:
             reasons[function] = str(error)
 
@@ -126,8 +144,9 @@ def grade(folder, expected):
     return grades
 
 
-def students_body(folder, name):
+def students_body(folder, function):
     """The Body of a function in a submission. UserError if there is none that can be graded."""
+    name = function.name
     file = file_of(name)
     ours = find(ast.parse((ROOT / file).read_bytes()), name)
     try:
@@ -151,12 +170,45 @@ def students_body(folder, name):
     if reach:
         line = lines.get(text.count("\n", 0, reach.end()) + 1)
         raise UserError(f"line {line}: a body must not use {reach[0].strip()}")
+
+    # The other functions are right where this one is graded: it must not be made of them.
+    allowed = function.may_call.split()
+    for used, line in outside_names(node).items():
+        if used in names_of_the_project() and used not in allowed:
+            allowed = ", ".join(allowed) or "no function"
+            raise UserError(f"line {line}: it uses {used}, and may call {allowed} of the project")
     return Body(text, lines)
 
 
 def names_of(node):
     """The names of the arguments of a function."""
     return [x.arg for x in ast.walk(node.args) if isinstance(x, ast.arg)]
+
+
+def outside_names(node):
+    """{name: line}: what the body of a function reads, and has not made itself."""
+    read = {}
+    made = set(names_of(node))
+    for x in walk(body_of(node)):
+        if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Load):
+            read[x.id] = x.lineno
+        elif isinstance(x, ast.Name):
+            made.add(x.id)
+        elif isinstance(x, ast.arg):
+            made.add(x.arg)
+        elif isinstance(x, ast.FunctionDef):
+            made.add(x.name)
+    return {name: line for name, line in read.items() if name not in made}
+
+
+@cache
+def names_of_the_project():
+    """The functions and classes, and the tables of classes, in the files of the assignment."""
+    names = {"TERMS", "VARIANTS", "compiled_flex"}
+    for file in {file_of(function.name) for function in FUNCTIONS}:
+        tree = ast.parse((ROOT / file).read_bytes())
+        names |= {node.name for node in tree.body if hasattr(node, "name")}
+    return names
 
 
 def walk(statements):
@@ -176,6 +228,9 @@ def grade_function(function, body, expected, outcomes):
     passed = [not message for test, message in messages.items() if NO_LOOP not in test]
     points = function.points * sum(passed) / len(passed)
     lines = [f"{sum(passed)} of {len(passed)} tests pass"]
+    if any(message and EXAMPLE in test for test, message in messages.items()):
+        points = min(points, function.points / 2)
+        lines[0] += "; at most half without the handout's example"
 
     # the condition, and what went wrong; of tests with equal messages, the first
     for test, message in messages.items():
@@ -190,7 +245,7 @@ def grade_function(function, body, expected, outcomes):
 def message_of(outcome, function, body):
     """What a student reads of a test; "" if it passed."""
     if outcome is None:
-        return f"it did not end: Python stopped, or {TIMEOUT} seconds were not enough"
+        return f"the tests did not end: Python stopped, or {TIMEOUT} seconds were not enough"
     message, line = outcome
     if line is None:
         return message
@@ -226,12 +281,13 @@ def environment(**more):
 def run_tests(bodies, functions):
     """Run the tests of these functions in a copy of the project with these bodies.
 
-    Returns {name of a test: PASSED, or (message, the line of a crash or None)}. A test that did not
-    end is missing.
+    Returns {name of a test: PASSED, or (message, the line of a crash or None)}. It is empty if the
+    tests did not come to their end. The list of what has passed is not beside the copy, where the
+    student's code could guess its place.
     """
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, tempfile.TemporaryDirectory() as elsewhere:
         copy = Path(temporary) / "project"
-        outcomes = Path(temporary) / "outcomes.jsonl"
+        outcomes = Path(elsewhere) / "outcomes.jsonl"
         outcomes.touch()
         copy_project(copy, bodies)
 
@@ -239,7 +295,7 @@ def run_tests(bodies, functions):
         process = subprocess.Popen(
             pytest_command(functions, "-p", "no:cacheprovider", "-p", "course.outcomes"),
             cwd=copy,
-            env=environment(COURSE_OUTCOMES=str(outcomes)),
+            env=environment(COURSE_OUTCOMES=str(outcomes), COURSE_SECONDS=str(TIMEOUT)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -247,11 +303,13 @@ def run_tests(bodies, functions):
         )
         try:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(TIMEOUT)
+                process.wait(10 * TIMEOUT)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        if process.returncode not in (0, 1):  # pytest: all passed, or some failed
+            return {}
         found = map(json.loads, outcomes.read_text("utf-8").splitlines())
         return {test: (message, line) for test, message, line in found}
 

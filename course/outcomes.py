@@ -1,13 +1,24 @@
-"""A plugin of pytest for the grader: it writes the outcome of each test as soon as it is known.
+"""A plugin of pytest for the grader: it writes the outcome of each test.
 
-So what a function has earned is known also if a later one hangs, or ends Python. A line of the file
-is [test, message, line]: the message is "" if the test passed; the line, where the function itself
-crashed, counts from its `def`, or is None.
+A line of the file is [test, message, line]: the message is "" if the test passed; the line, where
+the function itself crashed, counts from its `def`, or is None.
+
+COURSE_OUTCOMES is the file; COURSE_SECONDS limits the time of computing, on systems that can. Both
+are taken out of the environment before the student's code runs.
 """
 
 import json
 import os
 import traceback
+from contextlib import suppress
+
+FILE = os.environ.pop("COURSE_OUTCOMES")
+SECONDS = int(os.environ.pop("COURSE_SECONDS"))
+
+with suppress(ImportError):  # not on Windows
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
 
 
 def pytest_runtest_makereport(item, call):
@@ -15,7 +26,7 @@ def pytest_runtest_makereport(item, call):
     if call.excinfo is None and call.when != "call":
         return
     outcome = failure(call.excinfo.value, item.cls.name) if call.excinfo else ("", None)
-    with open(os.environ["COURSE_OUTCOMES"], "a", encoding="utf-8") as file:
+    with open(FILE, "a", encoding="utf-8") as file:
         file.write(json.dumps([item.nodeid.partition("::")[2], *outcome]) + "\n")
 
 

@@ -14,13 +14,14 @@ from conftest import ROOT, write
 from course import grade
 from course.__main__ import main
 from course.assignment import FUNCTIONS, GRADED, class_of
-from course.blank import blank_body, body_text, copy_project, file_of, find
-from course.grade import expected_tests, students_body
+from course.blank import COPIED, blank_body, body_text, copy_project, file_of, find, replace_body
+from course.grade import Body, expected_tests, grade_function, run_tests, students_body
 from course.mistakes import MISTAKES
 from course.personal import draw
 from support.commands import UserError
 
 BLANKS = {function.name: blank_body(function) for function in GRADED}
+BY_NAME = {function.name: function for function in FUNCTIONS}
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,8 @@ def test_a_blank_copy_keeps_what_is_not_a_body_holds_no_answers_and_has_no_point
         blank.body = original.body
         assert ast.dump(blank) == ast.dump(original)
     assert "def composite_attention" not in (out / "README.md").read_text("utf-8")
+    # nothing but the project, whatever lies in its folder
+    assert {path.name for path in out.iterdir()} <= set(COPIED)
     for name in ("instructor.md", "answers.md", "mistakes.py", "instructor.py"):
         assert not (out / "course" / name).exists()
     assert "runs/" in (out / ".gitignore").read_text("utf-8")
@@ -76,7 +79,7 @@ def test_a_wrong_function_costs_only_its_own_points_and_the_reason_is_given(
             "return torch.stack([z_i for z_i in z.unbind(-2)], dim=-2)",
             "attention.Fixed.query_bias": "# two\n\n\nreturn helper(self.beta)",
             "data.mask_tokens": "from tests.references import mask_tokens\nreturn mask_tokens",
-            "pretrain.Trainer.device_step": "raise KeyboardInterrupt",
+            "pretrain.Trainer.device_step": "model = self.model\nreturn model.skip()",
         },
     )
 
@@ -88,7 +91,8 @@ def test_a_wrong_function_costs_only_its_own_points_and_the_reason_is_given(
     write(carl / "attention.py", "x = 1")
 
     table = tmp_path / "table.csv"
-    assert main(["grade", *map(str, (anna, bert, carl)), "--csv", str(table)]) == 0
+    submissions = map(str, (anna, tmp_path / "notes.zip", bert, carl))
+    assert main(["grade", *submissions, "--csv", str(table)]) == 0
     points = {}
     for row in csv.DictReader(table.open()):
         points[row["student"], row["function"]] = row["points"]
@@ -108,7 +112,8 @@ def test_a_wrong_function_costs_only_its_own_points_and_the_reason_is_given(
         f"NameError: name 'helper' is not defined, line {line} of your attention.py",
         "must not use from tests.references",
         "it loops over the positions",
-        "it did not end",
+        "notes.zip is not a folder",
+        "it crashed: AttributeError",
         "attention.py cannot be read as Python: IsADirectoryError",
         "attention.py does not have this function",
     ):
@@ -121,7 +126,12 @@ def test_a_wrong_function_costs_only_its_own_points_and_the_reason_is_given(
         ("import tests.references\nreturn x", "line 2: a body must not use import tests"),
         ("return __import__('tests')", "__import__"),
         ("return importlib.import_module('tests')", "importlib"),
+        ("import numpy, tests.references\nreturn numpy", "import numpy, tests"),
         ("return open('tests/references.py')", "open"),
+        ("import numpy as np\nnp.savetxt('../outcomes.jsonl', [])", "savetxt"),
+        ("table.numpy().tofile('x')", "tofile"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("exit(0)", "exit"),
         ("return torch.sys.modules['tests']", "sys"),
         ("return split_heads.__globals__", "__globals__"),
         ("import pytest\npytest.skip()", "import pytest"),
@@ -132,18 +142,69 @@ def test_a_body_that_reaches_for_the_answers_has_no_points(tmp_path, body, reaso
     lines = ["def relative_values(p, table, beyond):", *(body or "''").splitlines()]
     write(tmp_path / "attention.py", "\n    ".join(lines))
     with pytest.raises(UserError, match=reason):
-        students_body(tmp_path, "attention.relative_values")
+        students_body(tmp_path, BY_NAME["attention.relative_values"])
+
+
+@pytest.mark.parametrize(
+    "name, body",
+    [
+        ("attention.composite_attention", "return attention(q, k, v, None)"),
+        ("attention.composite_attention", "return banded_softmax(q, 0, w) @ v"),
+        ("kernels.bias_matrix", "return add_bias(torch.zeros(N, N), bias, beyond)"),
+        ("kernels.bias_matrix", "sums = sum_by_offset(torch.ones(N, N), 3)\nreturn sums"),
+        ("kernels.sum_by_offset", "one = x\nreturn bias_matrix(one, 3)"),
+        ("attention.attention", "return composite_attention(q, k, v, 0, 0)"),
+        ("attention.Dynamic.query_bias", "return VARIANTS['composite']"),
+    ],
+)
+def test_a_function_that_is_made_of_another_one_has_no_points(tmp_path, name, body):
+    put_body(tmp_path, name, body)
+    with pytest.raises(UserError, match="it uses .* of the project"):
+        students_body(tmp_path, BY_NAME[name])
+
+
+def test_a_body_may_use_what_its_hint_names_and_call_a_variable_as_it_likes(tmp_path):
+    for name, body in (
+        ("kernels.convolve", "return bias_matrix(kernels, value.shape[-2], 'zero') @ value"),
+        ("attention.composite_attention", "attention = q @ k.mT\nreturn attention.softmax(-1)"),
+        ("attention.relative_values", "def skew(x):\n    return x\nreturn skew(p)"),
+    ):
+        put_body(tmp_path, name, body)
+        students_body(tmp_path, BY_NAME[name])
+    for name in BLANKS:  # and every body of the project
+        students_body(ROOT, BY_NAME[name])
+
+
+def put_body(folder, name, body):
+    """A submission with this body of one function."""
+    text = (ROOT / file_of(name)).read_text("utf-8")
+    write(folder / file_of(name), replace_body(text, name, body))
+
+
+@pytest.mark.parametrize("body", ["raise KeyboardInterrupt", "while True:\n    pass"])
+def test_nothing_has_passed_if_the_tests_do_not_come_to_their_end(body, monkeypatch):
+    """Whatever a list says that the student's code may have written, and also on a busy machine."""
+    monkeypatch.setattr(grade, "TIMEOUT", 8)
+    name = "attention.lowest_at_padding"
+    assert run_tests({name: body}, [BY_NAME[name]]) == {}
+
+
+def test_a_function_whose_example_does_not_come_out_has_half_of_its_points_at_most():
+    name = "attention.lowest_at_padding"
+    text = body_text(name).replace("finfo(dtype).min / 2", "tensor(0.0)")
+    function = BY_NAME[name]
+    assert grade_function(function, Body(text, {}), expected_tests(), {}).points <= 1
 
 
 def test_the_names_of_the_arguments_are_checked_and_its_own_imports_allowed(tmp_path):
     write(tmp_path / "attention.py", "def relative_values(weights, table, beyond):\n    return 1")
     with pytest.raises(UserError, match="and must be .'p', 'table', 'beyond'"):
-        students_body(tmp_path, "attention.relative_values")
+        students_body(tmp_path, BY_NAME["attention.relative_values"])
     write(
         tmp_path / "attention.py",
         "def relative_values(p, table, beyond):\n    import math\n\n    return math.pi",
     )
-    body = students_body(tmp_path, "attention.relative_values")
+    body = students_body(tmp_path, BY_NAME["attention.relative_values"])
     assert body.text == "import math\nreturn math.pi" and body.lines == {1: 2, 2: 4}
 
 

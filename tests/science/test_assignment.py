@@ -434,9 +434,9 @@ class Test_lowest_at_padding(WithoutLoop):
             assert shape == (2, 1, 1, 3), f"the shape is {shape}, not (B, 1, 1, N) = (2, 1, 1, 3)"
             assert lowest.dtype == dtype, f"the dtype is {lowest.dtype}, not {dtype}"
 
-    def test_it_is_0_at_real_tokens(self):
+    def test_it_is_0_at_real_tokens_and_only_there(self):
         lowest = attention.lowest_at_padding(self.mask, torch.float32).reshape(2, 3)
-        check(lowest * self.mask, torch.zeros(2, 3), "sequence, key")
+        check((lowest == 0).float(), self.mask.float(), "sequence, key; 1: it is 0")
 
     def test_the_weight_of_padding_is_0_whatever_its_score_is(self):
         lowest = attention.lowest_at_padding(self.mask, torch.float32).reshape(2, 3)
@@ -458,6 +458,11 @@ def relative_values_in_float64(p, table, beyond="clip"):
 @pytest.fixture
 def loops_for_the_others(monkeypatch):
     """What `attention` calls, as loops: mistakes there cost nothing here."""
+
+    def not_asked_for(*args):
+        raise AssertionError("banded_flex is for long sequences on a GPU")
+
+    monkeypatch.setattr(attention, "banded_flex", not_asked_for)
     monkeypatch.setattr(attention, "banded_softmax", references.banded_softmax)
     monkeypatch.setattr(attention, "relative_values", relative_values_in_float64)
     monkeypatch.setattr(
@@ -583,7 +588,9 @@ class Test_mask_tokens(WithoutLoop):
         generator = torch.Generator().manual_seed(seed)
         words = torch.randint(5, vocabulary, (500, 100), generator=generator)
         ids = torch.cat([self.SPECIAL.expand(500, 5), words], dim=1)
-        return ids, *data.mask_tokens(ids, vocabulary, generator)
+        masked_ids, labels = data.mask_tokens(ids, vocabulary, generator)
+        assert (labels != -100).any(), "no token is chosen"
+        return ids, masked_ids, labels
 
     def test_15_percent_of_the_ordinary_tokens_are_chosen(self):
         ids, _, labels = self.masked()

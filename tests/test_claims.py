@@ -217,6 +217,7 @@ CLAIMS = {
     4: shaw_keys,
     5: shaw_beats_absolute,
     6: wu_dynamic,
+    7: tay_pretraining,
     8: tay_pairs,
 }
 

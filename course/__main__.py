@@ -8,7 +8,7 @@ For instructors:
 
 python -m course by_hand NAME --answers   the answers below the task
 python -m course blank FOLDER             a copy of the project with blanks, for students
-python -m course bug NAME                 a right file with one mistake in it
+python -m course sheets NAMES FOLDER --secret WORD     tasks and bugs for a class, with answers
 python -m course check                    do the tests notice known mistakes?
 """
 
@@ -53,13 +53,15 @@ def main(arguments=None):
 
     # students' copies do not have the answers and the mistakes
     if (Path(__file__).parent / "instructor.py").exists():
-        from course.instructor import answers_command, bug_command, check_command
+        from course.instructor import answers_command, check_command, sheets_command
 
         by_hand.add_argument("--answers", action="store_true", help="print the answers, too")
         by_hand.set_defaults(run=answers_command)
-        command = commands.add_parser("bug", help="write a right file with one mistake in it")
-        command.add_argument("name", help="of a student")
-        command.set_defaults(run=bug_command)
+        command = commands.add_parser("sheets", help="tasks by hand and bugs for a class")
+        command.add_argument("names", help="a file with a name or number in each line")
+        command.add_argument("folder", help="a folder that does not exist yet")
+        command.add_argument("--secret", required=True, help="a word that only you know")
+        command.set_defaults(run=sheets_command)
         command = commands.add_parser("check", help="do the tests notice known mistakes?")
         command.add_argument("function", nargs="?", default="", help="of this function alone")
         command.set_defaults(run=check_command)

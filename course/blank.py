@@ -40,21 +40,30 @@ LEFT_OUT = shutil.ignore_patterns(
 
 def blank_command(args):
     """`python -m course blank`. Returns the exit code."""
-    folder = Path(args.folder)
-    if folder.resolve().is_relative_to(ROOT):
-        raise UserError(f"{folder} is inside the project; choose a folder outside")
+    folder = new_folder(args.folder)
     bodies = {function.name: blank_body(function) for function in GRADED}
     copy_project(folder, bodies)
 
-    # README prints one of the functions, and has a link to a page that is left out.
+    # README prints one of the functions, has a link to a page that is left out, and runs all tests,
+    # most of which fail while the functions are blank.
     readme = folder / "README.md"
     text = readme.read_text(encoding="utf-8")
     listing = r"```python\ndef composite_attention.*?```"
     text = re.sub(listing, "(`composite_attention`: part 1 of the assignment)", text, flags=re.S)
     text = text.replace(" ([for lecturers](course/instructor.md))", "")
+    text = text.replace("python -m pytest -q\n", "python -m course grade .\n")
     readme.write_text(text, encoding="utf-8", newline="\n")
     print(f"{folder}: {len(bodies)} functions to write; course/handout.md explains them")
     return 0
+
+
+def new_folder(name):
+    """Make a new folder outside of the project. Returns its path."""
+    folder = Path(name)
+    if folder.resolve().is_relative_to(ROOT):
+        raise UserError(f"{folder} is inside the project; choose a folder outside")
+    folder.mkdir(parents=True)
+    return folder
 
 
 def blank_body(function):
@@ -62,8 +71,7 @@ def blank_body(function):
 
 
 def copy_project(folder, bodies):
-    """Copy the project to a new folder, with other bodies of some functions: {name: body}."""
-    folder.mkdir(parents=True)
+    """Copy the project to a folder, with other bodies of some functions: {name: body}."""
     for path in ROOT.iterdir():
         if path.name in COPIED and path.is_dir():
             shutil.copytree(path, folder / path.name, ignore=LEFT_OUT)

@@ -1,4 +1,4 @@
-"""What the instructor's copy alone has: answers, planted bugs, and a check of the tests.
+"""What the instructor's copy alone has: sheets with answers, and a check of the tests.
 
 Students' copies do not have this file and course/mistakes.py, because they show what is right.
 """
@@ -11,26 +11,30 @@ from pathlib import Path
 
 from attention import composite_attention
 from course.assignment import FUNCTIONS
-from course.blank import ROOT, file_of, replace_body
+from course.blank import ROOT, file_of, new_folder, replace_body
 from course.grade import Body, expected_tests, grade_function
-from course.mistakes import MISTAKES
-from course.personal import by_hand_command, draw
+from course.mistakes import BUGS, MISTAKES
+from course.personal import by_hand_command, draw, task
 from kernels import bias_matrix, convolve
 
 
 def answers_command(args):
     """`python -m course by_hand`, with the answers if --answers is given. Returns the exit code."""
     by_hand_command(args)
-    if not args.answers:
-        return 0
+    if args.answers:
+        print(answers(args.name))
+    return 0
 
+
+def answers(name):
+    """The answers of a task by hand, as text."""
     # one head, so all are (N, d), (d, K) or (K,)
-    q, k, v, w, beta = draw(args.name).values()
+    q, k, v, w, beta = draw(name).values()
     bias = q @ w / math.sqrt(2) + beta  # (N, K)
     matrix = bias_matrix(bias, len(q))  # (N, N)
     scores = q @ k.t() / math.sqrt(2) + matrix  # (N, N)
     kernels = bias.softmax(dim=-1)  # (N, K)
-    answers = {
+    steps = {
         "1. the biases": bias,
         "2. the bias matrix": matrix,
         "3. the scores": scores,
@@ -39,19 +43,33 @@ def answers_command(args):
         "6. the kernels": kernels,
         "7. the convolution": convolve(kernels[None, None], v[None, None])[0, 0],
     }
-    for title, numbers in answers.items():
-        print(f"{title}\n{numbers.numpy().round(3)}")
-    return 0
+    return "\n".join(f"{title}\n{numbers.numpy().round(3)}" for title, numbers in steps.items())
 
 
-def bug_command(args):
-    """`python -m course bug`: write a right file with one mistake in it. Returns the exit code."""
-    mistake = random.Random(args.name).choice(MISTAKES)
-    file = file_of(mistake.function)
-    text = (ROOT / file).read_text("utf-8")
-    path = Path(f"{args.name}-{file}")
-    path.write_text(replace_body(text, mistake.function, mistake.body()), encoding="utf-8")
-    print(f"{path}: {mistake.function}, {mistake.what}: {mistake.new!r} for {mistake.old!r}")
+def sheets_command(args):
+    """`python -m course sheets`. Returns the exit code.
+
+    For each student a folder with a task by hand, and a right file with one mistake in it; and one
+    file with all answers. With the secret, nobody else can compute them.
+    """
+    folder = new_folder(args.folder)
+    lines = ["# Answers, for the instructor"]
+    names = [line.strip() for line in Path(args.names).read_text("utf-8").splitlines()]
+    for name in filter(None, names):
+        seed = f"{name}, {args.secret}"
+        mistake = random.Random(seed).choice(BUGS)
+        file = file_of(mistake.function)
+        text = replace_body((ROOT / file).read_text("utf-8"), mistake.function, mistake.body())
+
+        # what the student gets: the task without the secret in its title
+        (folder / name).mkdir()
+        sheet = task(seed).replace(seed, name)
+        (folder / name / "by_hand.txt").write_text(sheet + "\n", encoding="utf-8")
+        (folder / name / file).write_text(text, encoding="utf-8")
+        bug = f"{mistake.function}, {mistake.what}: {mistake.new!r} for {mistake.old!r}"
+        lines.append(f"\n## {name}\n\n{bug}\n\n{answers(seed)}")
+    (folder / "answers.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"{folder}: a folder for each of {len(lines) - 1} students, and answers.txt for you")
     return 0
 
 

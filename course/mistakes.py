@@ -3,6 +3,8 @@
 A mistake replaces one piece of text in the body of a graded function. The piece must occur there
 exactly once. After a change in a graded function, tests/test_course.py says which lines of this
 table have to follow it.
+
+Those that begin with "bug: " are also planted for students to find (course/answers.md).
 """
 
 from typing import NamedTuple
@@ -27,28 +29,28 @@ class Mistake(NamedTuple):
 # fmt: off
 TABLE = {
     "attention.composite_attention": (
-        ("r = i - j",
+        ("bug: r = i - j",
             "i[None, :] - i[:, None]", "i[:, None] - i[None, :]"),
-        ("beta is divided by sqrt(d)",
+        ("bug: beta is divided by sqrt(d)",
             "(content + dynamic) / math.sqrt(d) + fixed",
             "(content + dynamic + fixed) / math.sqrt(d)"),
-        ("q . w is not divided",
+        ("bug: q . w is not divided",
             "(content + dynamic) / math.sqrt(d)", "content / math.sqrt(d) + dynamic"),
-        ("the softmax runs over the queries",
+        ("bug: the softmax runs over the queries",
             "softmax(dim=-1)", "softmax(dim=-2)"),
         ("an offset of one",
             "+ reach  # (N, N)", "+ reach - 1"),
-        ("the last column takes all far keys",
+        ("bug: beyond the window, the columns begin again",
             "r.clamp(-reach, reach) + reach", "(r + reach) % K"),
     ),
     "kernels.bias_matrix": (
-        ("r = i - j",
+        ("bug: r = i - j",
             "offsets(N, bias.device)", "-offsets(N, bias.device)"),
         ("beyond has no influence",
             'if beyond == "zero":', "if False:"),
-        ("zero on one side only",
+        ("bug: zero on one side only",
             "r.abs() > reach", "r > reach"),
-        ("zero at the ends of the window, too",
+        ("bug: zero at the ends of the window, too",
             "r.abs() > reach", "r.abs() >= reach"),
         ("a bias that all queries share is not repeated",
             "bias = bias.expand(*bias.shape[:-2], N, K)", "pass"),
@@ -64,12 +66,12 @@ TABLE = {
             'if beyond == "clip" and reach < N - 1:', "if False:"),
         ("beyond has no influence",
             'beyond == "clip" and reach < N - 1', "reach < N - 1"),
-        ("the sums beyond the window change sides",
+        ("bug: the sums beyond the window change sides",
             "F.pad(left, (0, K - 1)) + F.pad(right, (K - 1, 0))",
             "F.pad(right, (0, K - 1)) + F.pad(left, (K - 1, 0))"),
-        ("the left end only is added up",
+        ("bug: the left end only is added up",
             " + F.pad(right, (K - 1, 0))", ""),
-        ("the key at the end of the window is added twice",
+        ("bug: the key at the end of the window is added twice",
             "r >= -reach", "r > -reach"),
         ("a number in place of the sum of the keys beyond the window",
             "x.masked_fill(r <= reach, 0).sum(dim=-1, keepdim=True)",
@@ -95,9 +97,9 @@ TABLE = {
             "weight[:, None, :, None]", "weight[:1, None, :, None].expand(C, 1, K, 1)"),
     ),
     "kernels.convolve": (
-        ("mirrored: z_i takes v_(i-r)",
+        ("bug: mirrored: z_i takes v_(i-r)",
             "kernels.to(value.dtype)", "kernels.flip(-1)"),
-        ("the values are k tokens late",
+        ("bug: the values are k tokens late",
             "(0, 0, left, 2 * reach - left + spare)", "(0, 0, 0, 2 * reach + spare)"),
         ("sums in float32",
             "matrices @ near.transpose(-1, -2)",
@@ -134,13 +136,13 @@ TABLE = {
             "lowest[:, None, None, :]", "lowest[:, None, :, None]"),
     ),
     "attention.attention": (
-        ("q . k is not divided",
+        ("bug: q . k is not divided",
             "(q / math.sqrt(d))", "q"),
         ("padding gets attention",
             "softmax(scores, unseen,", "softmax(scores, 0 * unseen,"),
         ("later keys are seen with causal",
             "if causal:", "if False:"),
-        ("with causal, padding gets attention",
+        ("bug: with causal, padding gets attention",
             "torch.minimum(unseen, lowest_after_query(scores))", "lowest_after_query(scores)"),
         ("the bias of the keys is lost",
             "banded_softmax(scores, unseen, positions)",
@@ -282,3 +284,4 @@ TABLE = {
 }
 # fmt: on
 MISTAKES = [Mistake(function, *texts) for function, group in TABLE.items() for texts in group]
+BUGS = [mistake for mistake in MISTAKES if mistake.what.startswith("bug: ")]

@@ -7,27 +7,43 @@ import torch
 
 TASK = """
 Three tokens, one head, d = 2, K = 3, as in course/by_hand.md: q, k and v have a row per token, w
-(d, K) and beta have a column for each of r = -1, 0, 1. To three digits:
+(d, K) and beta have a column for each of r = -1, 0, 1. Use a calculator; round to three decimals.
 
 1. the bias of each query, q_i . w_r / sqrt(2) + beta_r     2. the bias matrix
 3. the scores, with q_i . k_j / sqrt(2)     4. the attention matrix     5. z
 6. the kernel of each token, the softmax of its bias     7. the convolution of v with these kernels
+8. in one or two sentences: which tokens have the same result in 7 as in attention with the bias
+   alone, over the keys in the window? Why not the others?
 """
 
 
 def by_hand_command(args):
     """`python -m course by_hand NAME`. Returns the exit code."""
-    print(f"The task of {args.name}\n{TASK}")
-    for letter, matrix in draw(args.name).items():
-        print(f"{letter} = {matrix.int().tolist()}")
+    print(task(args.name))
     return 0
 
 
+def task(name):
+    """The task of a name, as text."""
+    lines = [f"{letter} = {matrix.int().tolist()}" for letter, matrix in draw(name).items()]
+    return "\n".join([f"The task of {name}", TASK, *lines])
+
+
 def draw(name):
-    """q, k, v (3, 2), w (2, 3) and beta (3,): small whole numbers, the same for the same name."""
+    """q, k, v (3, 2), w (2, 3) and beta (3,): small whole numbers, the same for the same name.
+
+    They are drawn again until all queries differ, and no channel of v and not beta is constant.
+    """
     numbers = random.Random(name)
     shapes = {"q": (3, 2), "k": (3, 2), "v": (3, 2), "w": (2, 3), "beta": (3,)}
-    return {
-        letter: torch.tensor(numbers.choices([-1.0, 0.0, 1.0, 2.0], k=math.prod(shape))).view(shape)
-        for letter, shape in shapes.items()
-    }
+    while True:
+        drawn = {}
+        for letter, shape in shapes.items():
+            chosen = numbers.choices([-1.0, 0.0, 1.0, 2.0], k=math.prod(shape))
+            drawn[letter] = torch.tensor(chosen).view(shape)
+
+        # do they show what they shall show?
+        queries = drawn["q"].unique(dim=0)
+        varied = [*drawn["v"].unbind(dim=1), drawn["beta"]]
+        if len(queries) == 3 and all(len(column.unique()) > 1 for column in varied):
+            return drawn

@@ -3,7 +3,6 @@
 import ast
 import csv
 import json
-import random
 import re
 
 import pytest
@@ -16,7 +15,7 @@ from course.__main__ import main
 from course.assignment import FUNCTIONS, GRADED, class_of
 from course.blank import COPIED, blank_body, body_text, copy_project, file_of, find, replace_body
 from course.grade import Body, expected_tests, grade_function, run_tests, students_body
-from course.mistakes import MISTAKES
+from course.mistakes import BUGS, MISTAKES
 from course.personal import draw
 from support.commands import UserError
 
@@ -42,7 +41,8 @@ def test_a_blank_copy_keeps_what_is_not_a_body_holds_no_answers_and_has_no_point
         # with the original's body it is the original again: arguments, decorators, docstring
         blank.body = original.body
         assert ast.dump(blank) == ast.dump(original)
-    assert "def composite_attention" not in (out / "README.md").read_text("utf-8")
+    readme = (out / "README.md").read_text("utf-8")
+    assert "def composite_attention" not in readme and "pytest -q\n" not in readme
     # nothing but the project, whatever lies in its folder
     assert {path.name for path in out.iterdir()} <= set(COPIED)
     for name in ("instructor.md", "answers.md", "mistakes.py", "instructor.py"):
@@ -159,7 +159,7 @@ def test_a_body_that_reaches_for_the_answers_has_no_points(tmp_path, body, reaso
 )
 def test_a_function_that_is_made_of_another_one_has_no_points(tmp_path, name, body):
     put_body(tmp_path, name, body)
-    with pytest.raises(UserError, match="it uses .* of the project"):
+    with pytest.raises(UserError, match="it uses .* of the project it may use"):
         students_body(tmp_path, BY_NAME[name])
 
 
@@ -226,15 +226,29 @@ def test_every_mistake_changes_one_piece_of_a_function():
         assert mistake.old != mistake.new
 
 
-def test_a_planted_bug_changes_one_function_of_a_right_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["bug", "anna"]) == 0
-    mistake = random.Random("anna").choice(MISTAKES)
-    file = file_of(mistake.function)
-    text, right = (path.read_text("utf-8") for path in (tmp_path / f"anna-{file}", ROOT / file))
-    changed = set(text.splitlines()) ^ set(right.splitlines())
-    assert changed and all(line.strip() for line in changed)
-    assert mistake.function in capsys.readouterr().out
+def test_sheets_hold_a_task_and_one_bug_and_only_the_instructor_has_the_answers(tmp_path):
+    write(tmp_path / "class.txt", "anna\n\nbert\n")
+    out = tmp_path / "sheets"
+    assert main(["sheets", str(tmp_path / "class.txt"), str(out), "--secret", "tulip"]) == 0
+    answers = (out / "answers.txt").read_text("utf-8")
+    for name in ("anna", "bert"):
+        sheet, code = sorted((out / name).iterdir(), key=lambda path: path.suffix, reverse=True)
+        own = sheet.read_text("utf-8")
+        assert "tulip" not in own and f"q = {draw(f'{name}, tulip')['q'].int().tolist()}" in own
+        assert "tulip" not in answers
+
+        # one function differs from the right file, by a bug that the rubric explains
+        text, right = (path.read_text("utf-8") for path in (code, ROOT / code.name))
+        assert 0 < len(set(text.splitlines()) - set(right.splitlines())) < 3
+        [bug] = re.findall(rf"## {name}\n\n(\S+), (bug: .*?): ", answers)
+        assert bug in {(mistake.function, mistake.what) for mistake in BUGS}
+
+
+def test_the_numbers_of_a_task_show_what_they_shall_show():
+    for n in range(200):
+        _, _, v, _, beta = draw(f"student {n}").values()
+        assert len(draw(f"student {n}")["q"].unique(dim=0)) == 3
+        assert (v != v[0]).any(dim=0).all() and (beta != beta[0]).any()
 
 
 def test_a_task_by_hand_belongs_to_its_name_and_its_answers_are_those_of_the_code(capsys):

@@ -11,8 +11,9 @@ from conftest import ROOT
 from course.assignment import FUNCTIONS, GRADED
 from kernels import Positions, bias_matrix, convolve
 from lab.report import LOSS, pairs_measure, read_records
-from support.tables import critical_t, values_of
+from support.tables import critical_t, difference, values_of
 
+ANSWERS = (ROOT / "course/answers.md").read_text("utf-8")
 HANDOUT = (ROOT / "course/handout.md").read_text("utf-8")
 EXAMPLE = (ROOT / "course/by_hand.md").read_text("utf-8")
 ROOT_OF_D = 2**0.5  # d = 2 in the worked example
@@ -98,8 +99,32 @@ FAR = [f"distance_{words:02}" for words in range(8, 13)]
 MEASURES = {"loss": LOSS._replace(digits=2), "far agreement": pairs_measure("", "toy", FAR)}
 
 
+def recorded(*names):
+    """The runs of these files of records."""
+    return [run for name in names for run in read_records(ROOT / f"results/{name}.jsonl")]
+
+
+def test_the_expected_numbers_of_the_answers_are_those_of_the_records():
+    runs = recorded("toy", "plan-toy")
+    for variant, count, *printed in rows_after("expected", ANSWERS):
+        values = [values_of(runs, variant, measure) for measure in MEASURES.values()]
+        assert printed == [f"{np.mean(values[0]):.2f}", f"{np.mean(values[1]):.1f}"]
+        assert all(len(of_measure) == int(count) for of_measure in values)
+
+
+def test_the_table_of_the_sample_report_is_that_of_its_runs():
+    none, dynamic = (values_of(recorded("toy"), name, LOSS) for name in ("none", "dynamic"))
+    *means, last = rows_after("sample", ANSWERS)
+    for values, row in zip((none, dynamic), means, strict=True):
+        mean = np.mean(values)
+        half = critical_t(len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+        interval = f"{mean - half:.2f} to {mean + half:.2f}"
+        assert row[1:] == [str(len(values)), f"{mean:.2f}", interval]
+    assert f"{last[2]} ({last[3]})" == difference(dynamic, none).text(2)
+
+
 def test_the_smallest_effects_of_the_handout_follow_from_the_records():
-    runs = read_records(ROOT / "results/toy.jsonl") + read_records(ROOT / "results/plan-toy.jsonl")
+    runs = recorded("toy", "plan-toy")
     for question, name, *printed in rows_after("power", HANDOUT):
         measure = MEASURES[name]
         one, other = (values_of(runs, variant, measure) for variant in question.split(" against "))

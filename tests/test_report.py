@@ -222,6 +222,13 @@ def english_steps():
     return rows
 
 
+def text_sizes():
+    """docs/text.md: 1,500 steps on 1 MB; on all of English, step 1,600 of 8,000."""
+    variants = ("absolute", "dynamic")
+    _, _, *pair = english_steps()[0]
+    return [["1 MB", *means(records_of("text-sizes"), variants, LOSS, 2)], ["216 MB", *pair]]
+
+
 def rates():
     """docs/text.md: losses on English by peak rate and warm-up, seed 3."""
     losses = {}
@@ -409,6 +416,7 @@ TABLES = {
     "plan-plateau-test": plan_plateau,
     "plan-ends": plan_ends,
     "english-steps": english_steps,
+    "text-sizes": text_sizes,
     "rates": rates,
     "rises": rises,
     "convbert": partial(rows_of, "convbert", TOY, compared=("convbert", "convbert-released")),

@@ -72,6 +72,7 @@ def blank_body(function):
 
 def copy_project(folder, bodies):
     """Copy the project to a folder, with other bodies of some functions: {name: body}."""
+    folder.mkdir(exist_ok=True)
     for path in ROOT.iterdir():
         if path.name in COPIED and path.is_dir():
             shutil.copytree(path, folder / path.name, ignore=LEFT_OUT)

@@ -216,9 +216,10 @@ def grade_function(function, body, expected, outcomes):
     passed = [not message for test, message in messages.items() if NO_LOOP not in test]
     points = function.points * sum(passed) / len(passed)
     lines = [f"{sum(passed)} of {len(passed)} tests pass"]
-    if any(message and EXAMPLE in test for test, message in messages.items()):
-        points = min(points, function.points / 2)
-        lines[0] += "; at most half without the handout's example"
+    fails_example = any(message and EXAMPLE in test for test, message in messages.items())
+    if fails_example and points > function.points / 2:
+        points = function.points / 2
+        lines[0] += "; half, because the handout's example does not come out"
 
     # the condition, and what went wrong; of tests with equal messages, the first
     for test, message in messages.items():

@@ -9,7 +9,8 @@ TASK = """
 Three tokens, one head, d = 2, K = 3, as in course/by_hand.md: q, k and v have a row per token, w
 (d, K) and beta have a column for each of r = -1, 0, 1. Use a calculator; round to three decimals.
 
-1. the bias of each query, q_i . w_r / sqrt(2) + beta_r     2. the bias matrix
+1. the bias of each query, q_i . w_r / sqrt(2) + beta_r: divide first, then add beta
+2. the bias matrix
 3. the scores, with q_i . k_j / sqrt(2)     4. the attention matrix     5. z
 6. the kernel of each token, the softmax of its bias     7. the convolution of v with these kernels
 8. in one or two sentences: which tokens have the same result in 7 as in attention with the bias

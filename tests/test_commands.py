@@ -52,8 +52,8 @@ model ABSOLUTE '[MASK] LONG'                                    | the model take
 model RUN 'the [MASK]' tired                                    | unrecognized
 course.__main__ blank ROOT/lab/out                              | inside the project
 course.__main__ test no_such_function                           | no_such_function
-course.__main__ grade no-such-folder                            | no-such-folder
-course.__main__ grade ROOT/README.md                            | not a folder
+course.__main__ grade no-such-folder                            | there is nothing to grade
+course.__main__ grade ROOT/README.md                            | there is nothing to grade
 course.__main__ grade ROOT ROOT/lab --gradescope out.json       | one submission
 lab.explore nowhere 'the cat'                                   | nowhere
 lab.explore RUN --html page.html                                | --html

@@ -220,7 +220,8 @@ def code_changes(there, here, since):
     "Dynamic in attention.py has changed since runs/composite"
     """
     names = changed(there, here)
-    return f"{', '.join(names)} has changed since {since}" if names else ""
+    have = "has" if len(names) == 1 else "have"
+    return f"{', '.join(names)} {have} changed since {since}" if names else ""
 
 
 # --- The folder of a run is found by what made it -------------------------------------------------

@@ -444,9 +444,9 @@ def main(arguments=None):
         return
 
     # the pairs, then a run for each seed
+    sets = read_sets(args.data, args.cache_dir)
     if args.data != "toy":
         load_bleu(args.data, args.bleu)  # missing: say it before the work, not after it
-    sets = read_sets(args.data, args.cache_dir)
     for seed in args.seed:
         train_and_test(args, sets, seed)
 

@@ -13,7 +13,7 @@ import textwrap
 import pytest
 import torch
 
-from attention import VARIANTS, Variant, composite_attention, make_mixer
+from attention import VARIANTS, Variant, composite_attention
 from conftest import ROOT, words_of, write
 from support.tables import PUBLISHED
 
@@ -145,10 +145,9 @@ def copy_with_examples(tmp_path_factory):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_two_lines_for_a_model_of_ones_own_run(variant):
-    lines = re.search(r"```python\n(mixer = .*?)```", README, flags=re.DOTALL)[1]
+def test_the_lines_for_a_model_of_ones_own_run(variant):
+    lines = re.search(r"```python\n(from attention .*?)```", README, flags=re.DOTALL)[1]
     names = {
-        "make_mixer": make_mixer,
         "x": torch.randn(2, 5, 256),
         "mask": torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]),
     }

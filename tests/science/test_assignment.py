@@ -233,7 +233,7 @@ class Test_sum_by_offset(WithoutLoop):
             kernels.sum_by_offset(x, K, beyond), references.sum_by_offset(x, K, beyond), self.axes
         )
 
-    def test_without_far_keys_column_r_plus_k_is_the_key_at_i_plus_r(self):
+    def test_inside_the_window_column_r_plus_k_is_the_key_at_i_plus_r(self):
         self.compare(random(2, 7, 7), 3, "zero")
 
     def test_the_middle_column_is_the_diagonal(self):
@@ -246,11 +246,11 @@ class Test_sum_by_offset(WithoutLoop):
         x = random(2, 9, 9)
         check(kernels.sum_by_offset(x, 3).sum(dim=-1), x.sum(dim=-1), "head, i")
 
-    def test_with_clip_far_keys_on_the_left_are_added_to_the_first_column(self):
+    def test_with_clip_keys_left_of_the_window_are_added_to_the_first_column(self):
         x = random(1, 7, 7).tril(-2)
         self.compare(x, 3, "clip")
 
-    def test_with_clip_far_keys_on_the_right_are_added_to_the_last_column(self):
+    def test_with_clip_keys_right_of_the_window_are_added_to_the_last_column(self):
         x = random(1, 7, 7).triu(2)
         self.compare(x, 3, "clip")
 
@@ -557,7 +557,7 @@ class Test_relative_values(WithoutLoop):
     def test_it_is_not_divided_by_sqrt_d(self):
         self.compare(symmetric(random(4, 3)))
 
-    def test_beyond_zero_adds_nothing_for_far_keys(self):
+    def test_beyond_zero_adds_nothing_for_keys_beyond_the_window(self):
         self.compare(symmetric(random(4, 3)), "zero")
 
     @pytest.mark.parametrize("beyond", kernels.BEYOND)

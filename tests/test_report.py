@@ -405,6 +405,16 @@ def lengths():
     ]
 
 
+def text_sizes():
+    """The losses after the default number of steps on so much text."""
+    rows = []
+    for size in ("1", "10", "100"):
+        names = f"english-{size}mb-"
+        runs = [run for run in records_of("text-sizes") if run["run"].startswith(names)]
+        rows.append([f"{size} MB", *means(runs, ("absolute", "dynamic"), LOSS, 2)])
+    return rows
+
+
 TABLES = {
     "lesson": lambda: report.rows_of(records_of("lesson"), report.MEASURES[:4])[1:],
     "order-toy": order_toy,
@@ -423,6 +433,7 @@ TABLES = {
     "plan-ends": plan_ends,
     "english-steps": english_steps,
     "rates": rates,
+    "text-sizes": text_sizes,
     "rises": rises,
     "convbert": partial(rows_of, "convbert", TOY, compared=("convbert", "convbert-released")),
     "against-others": against_others,
@@ -460,9 +471,3 @@ def test_the_share_of_text_in_batches_is_that_of_the_record():
     page = (ROOT / "docs/speed.md").read_text("utf-8")
     for row in rows:
         assert f"one of {row['shapes']} widths, and {row['text_percent']:.0f} % is text" in page
-
-
-def test_the_losses_on_1_mb_of_text_are_those_of_the_record():
-    absolute, dynamic = means(records_of("text-sizes"), ("absolute", "dynamic"), LOSS, 2)
-    page = " ".join((ROOT / "docs/text.md").read_text("utf-8").split())
-    assert f"`absolute` {absolute}, `dynamic` {dynamic}" in page

@@ -231,6 +231,7 @@ def read_tensors(folder):
     The weights are in one file, in those that an index names, or, without an index, in all parts.
     """
     for name in ("model.safetensors", "pytorch_model.bin"):
+        # which files: those that an index names, or all parts, or the one file
         file = folder / name
         index = folder / f"{name}.index.json"
         paths = sorted(folder.glob(f"{file.stem}-*{file.suffix}"))
@@ -245,6 +246,7 @@ def read_tensors(folder):
         if not paths:
             continue
 
+        # read them, and see that nothing is missing
         tensors = each_once(pair for path in paths for pair in read_tensor_file(path).items())
         missing = [tensor for tensor in places if tensor not in tensors]
         if missing:

@@ -268,6 +268,7 @@ def pairs_that_differ(folder, tokenizer, paradigms):
     A line says in how many pairs the run does not know a word. A paradigm of which nothing is left
     is left out.
     """
+    # keep the pairs with different ids, and count those with an unknown word
     unseen = unseen_pieces(folder)
     unknown = 0
     kept = []
@@ -281,6 +282,7 @@ def pairs_that_differ(folder, tokenizer, paradigms):
         if different:
             kept.append(paradigm._replace(pairs=different))
 
+    # what a reader of the scores must know
     if unknown:
         print(f"{unknown:,} of {count_pairs(paradigms):,} pairs have a word unknown to {folder}")
     if not kept:

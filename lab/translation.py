@@ -53,7 +53,8 @@ def file_sets(path):
     Sources are split, not pairs: a source that is held out is never trained on, also if it has
     several targets.
     """
-    targets = {}  # {source: its different targets}
+    # read the lines; a dictionary keeps the order, and each target once
+    targets = {}  # {source: {target: None}}
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             continue
@@ -63,12 +64,14 @@ def file_sets(path):
         source, target = columns
         targets.setdefault(source, {})[target] = None
 
+    # divide the sources
     end = 2 * HELD_OUT  # of what is held out
     sources = list(targets)
     if len(sources) < end + HELD_OUT:
         raise UserError(f"{path} has {len(sources)} different sources: too few, {end} are held out")
     Random(0).shuffle(sources)
 
+    # and give each source its targets
     sets = {"train": sources[end:], "dev": sources[:HELD_OUT], "test": sources[HELD_OUT:end]}
     for name, own in sets.items():
         sets[name] = [(source, target) for source in own for target in targets[source]]

@@ -128,6 +128,7 @@ def table_rows(runs, measures, compared=None):
 
     compared: two variants. Then the table has only these, and their difference.
     """
+    # the header, and a row for each variant
     check_comparable(runs)
     rows = [["variant", "runs", *[measure.title for measure in measures]]]
     variants = list(dict.fromkeys(run["settings"]["variant"] for run in runs))
@@ -138,6 +139,7 @@ def table_rows(runs, measures, compared=None):
         rows.append([variant, run_count(group, measures)])
         rows[-1] += [cell(group, variant, measure) for measure in measures]
 
+    # the difference of the two
     if compared:
         cells = [difference_cell(runs, compared, measure) for measure in measures]
         if not any(cells):

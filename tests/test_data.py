@@ -13,7 +13,7 @@ import torch
 
 import data
 import toy.language
-from conftest import Killed, write
+from conftest import Killed, start_process, write
 from data import prepare_corpus
 from support.commands import UserError
 from support.corpus import split_sentences, wikitext_paragraphs
@@ -153,6 +153,23 @@ def test_the_ids_of_a_text_are_those_of_its_words_and_give_the_text_back(tmp_pat
         assert ids.tolist() == tokenizer.encode(sentence).ids
         assert tokenizer.decode(ids.tolist()) == sentence
     assert tokenizer.encode("Na\u00efve  \ufb01x,\t(e.g. 3.5km) ").ids == ids.tolist()
+
+
+def prepare_with_one_thread(path, cache):
+    """What another process does: the library "tokenizers" has one thread."""
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    prepare_corpus([path], cache, 32, 800)
+
+
+def test_one_thread_prepares_the_same_corpus_as_several(tmp_path, monkeypatch):
+    """The library "tokenizers" has threads when it trains."""
+    corpus = corpus_of(tmp_path, text_of_many_words(), vocab_size=800)
+    arguments = [str(tmp_path / "text.txt"), tmp_path / "alone"]
+    start_process(prepare_with_one_thread, *arguments).join()
+    with monkeypatch.context() as patch:
+        patch.delattr(data, "fill_cache")  # what it has prepared is read
+        alone = prepare_corpus(arguments[:1], arguments[1], 32, 800)
+    assert alone.fingerprint == corpus.fingerprint
 
 
 def test_special_tokens_that_are_written_in_a_text_are_text(tmp_path):
@@ -336,6 +353,16 @@ def test_all_held_out_pairs_stay_if_fewer_than_32_would_be_left_and_a_line_says_
     assert any(line.startswith(f"warning: {known} of the held-out pairs") for line in lines)
 
 
+def test_pairs_of_the_same_tokens_with_another_border_are_different():
+    """Of 2,000 pairs of the tokens 5 6 7, those held out are 5 6 | 7 and the others 5 | 6 7."""
+    _, chosen = data.train_and_held_out(2_000)
+    begins = 3 * np.arange(2_000)
+    middles = begins + 1
+    middles[chosen] += 1
+    starts = np.append(np.stack([begins, middles], axis=1), 6_000)
+    assert data.choose_held_out(np.tile([5, 6, 7], 2_000), starts) == (chosen.tolist(), 0)
+
+
 # --- Batches --------------------------------------------------------------------------------------
 
 
@@ -351,6 +378,14 @@ def test_a_batch_is_the_same_in_any_order_of_asking_and_from_a_fresh_corpus(tmp_
 
     assert first[0, 0, 16].dtype == torch.int64
     assert not torch.equal(first[0, 0, 16], first[1, 0, 16])
+
+
+def test_a_fresh_corpus_continues_in_the_middle_of_an_epoch(tmp_path):
+    corpus = corpus_of(tmp_path, numbered_text(240))
+    whole = [corpus.batch(0, step, 8) for step in range(40)]  # about three epochs
+    fresh = corpus_of(tmp_path)
+    for step in range(7, 40):
+        assert torch.equal(whole[step], fresh.batch(0, step, 8)), step
 
 
 def test_random_batches_hold_every_sequence_once_except_a_remainder_that_changes():
@@ -493,6 +528,15 @@ def test_a_token_of_a_short_pair_weighs_as_much_as_one_of_a_long_pair(batch_size
         assert weight == pytest.approx(average, rel=0.02), (shortest, longest)
 
 
+def test_batches_have_batch_size_sequences_on_average_and_nearly_equally_many_tokens():
+    lengths = lengths_like_english(20_000)
+    found = epoch_of(batches_of(lengths), 32)
+    assert np.mean([len(indices) for indices, _ in found]) == pytest.approx(32, rel=0.02)
+
+    tokens = sorted((lengths[indices] - 3).sum() for indices, _ in found)
+    assert tokens[-1] / tokens[1] < 1.2  # the smallest one may be the one that was filled up
+
+
 @pytest.mark.parametrize("sentences, batch_size", [(4, 64), (62, 64), (600, 16)])
 def test_a_corpus_pads_its_batches_to_the_widths_of_their_classes(tmp_path, sentences, batch_size):
     """2 and 31 pairs: fewer than a batch, so they are repeated to fill it."""
@@ -507,6 +551,18 @@ def test_a_corpus_pads_its_batches_to_the_widths_of_their_classes(tmp_path, sent
         )
         seen.update(sentences_of(corpus, batch))
     assert seen == set(sentences_of(corpus, corpus.sequences(corpus.train)))
+
+
+def test_a_batch_has_the_width_of_its_class_also_if_its_long_pairs_are_in_another_batch(tmp_path):
+    """One long pair, and what is left over of many short ones."""
+    short = "".join(f"one d{number} two\nthree d{number}\n" for number in range(300))
+    long = "here" + " ends" * 9
+    corpus = corpus_of(tmp_path, f"{short}{long}\n{long}\n")
+    assert corpus.batches_by_width.shapes(5) == [(16, 5, 58), (24, 4, 2)]
+    batches = [corpus.batch(0, step, 5) for step in range(60)]
+    wide = [batch for batch in batches if batch.shape == (4, 24)]
+    assert sorted(int((batch != PAD).sum(dim=1).max()) for batch in wide) == [10, 23]
+    assert sum(1 for batch in batches if batch.shape == (5, 16)) == 58
 
 
 # --- Held-out batches -----------------------------------------------------------------------------

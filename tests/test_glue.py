@@ -309,7 +309,7 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
         return result
 
     monkeypatch.setattr(glue, "evaluate", make_up)
-    call("finetune", run, *on_cpu, "--dtype fp32 --epochs 1 --lr 0.01 --seeds 42 97")
+    call("finetune", run, *on_cpu, "--dtype fp32 --epochs 2 --lr 0.01 --seeds 42 97")
 
     # where they started; from MNLI they also have the pooler
     pretrained = torch.load(run / "model.pt", weights_only=True)
@@ -352,10 +352,10 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
 ):
     """SIGKILL and SIGTERM in turn."""
     uninterrupted = shutil.copytree(run, tmp_path / "uninterrupted")
-    options = [*on_cpu, "--seeds 42 97 --task mnli rte --epochs 5"]
+    options = [*on_cpu, "--seeds 42 97 --task mnli rte --epochs 8"]
     call("finetune", uninterrupted, *options)
     codes = []
-    for number in (signal.SIGKILL, signal.SIGTERM):
+    for number in [signal.SIGKILL, signal.SIGTERM] * 2:
         process = start_process(be_glue, "finetune", run, *options)
         # the first one is killed as soon as there is something to continue
         pause = 0.5 if codes else 0.0
@@ -375,15 +375,19 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
 def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_cpu):
     processes = []
     for seeds in ("42 97", "834 622"):
-        options = f"--task wnli --epochs 1 --seeds {seeds}"
+        options = f"--task mnli rte --epochs 2 --seeds {seeds}"
         processes.append(start_process(be_glue, "finetune", run, *on_cpu, options))
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
-    assert set(results(run)) == {f"wnli-seed{seed}.json" for seed in (42, 97, 834, 622)}
+    files = [f"{task}-seed{seed}.json" for task in ("mnli", "rte") for seed in (42, 97, 834, 622)]
+    assert set(results(run)) == set(files)
 
 
-@pytest.mark.parametrize("change", ["--seeds 42 --lr 0.5", "another model.pt", "other code"])
+@pytest.mark.parametrize(
+    "change",
+    ["--seeds 42 --lr 0.5", "--seeds 97 --dtype bf16", "another model.pt", "other code"],
+)
 def test_results_of_other_settings_code_or_models_are_in_a_folder_of_their_own(
     published, on_cpu, tokenizer, tmp_path, run_program, monkeypatch, change
 ):
@@ -427,6 +431,17 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
         call(*options, "mnli", "rte")
     call(*options, "rte")
     assert len(results(run)) == len(TABLE_5) and len(results(run, "glue-2")) == 2
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("table RUN --compare composite fixed", "no run of fixed"),
+        ("table RUN --published", "results of the toy tasks"),
+    ],
+)
+def test_a_user_s_mistake_in_a_table_is_one_line(published, refused, line, words):
+    assert words in refused(glue.main, line, RUN=published[0])
 
 
 def test_processes_of_torchrun_take_turns_over_the_runs_and_seeds(run, on_cpu, monkeypatch):

@@ -5,6 +5,7 @@ Which folder a run gets: test_changed_code.py. The training step: science/test_t
 
 import itertools
 import math
+import os
 import signal
 from types import SimpleNamespace
 
@@ -149,7 +150,7 @@ def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one_to_the_bit(
     def has_trained_on():
         return state.exists() and load_checkpoint(state)["step"] > step
 
-    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
         process = start_process(be_pretrain, short_run(options, tmp_path / "broken"))
         code = kill(process, number, has_trained_on, pause=0.05)
         assert code in (-number, 128 + number)
@@ -157,6 +158,22 @@ def test_a_run_killed_at_random_moments_equals_an_uninterrupted_one_to_the_bit(
 
     start(options, tmp_path / "broken")
     assert_same_run(tmp_path / "broken", tmp_path / "whole")
+
+
+@needs_signals
+def test_a_signal_during_the_last_evaluation_finishes_the_run_and_ends_the_command(
+    start, tmp_path, monkeypatch
+):
+    true_evaluate = pretrain.evaluate
+
+    def evaluate(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return true_evaluate(*arguments)
+
+    monkeypatch.setattr(pretrain, "evaluate", evaluate)
+    start("--steps 3 --eval_every 3 --seed 0 1", code=143)
+    assert not (tmp_path / "corpus-composite-seed1" / "model.pt").exists()
+    assert log_of(tmp_path / "corpus-composite-seed0")[-1]["step"] == 3
 
 
 # --- Training that fails --------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from model_helpers import small_config
 from pretended_graphs import pretended_graphs
 from recorded_programs import SETTINGS, Reading, pre_training_step, train, trainer_of
 
-STEPS = 4  # two of each shape: one that is recorded, and one that is replayed
+STEPS = 6  # three of each shape: one that is recorded, and two that are replayed
 
 
 class Trained(NamedTuple):
@@ -57,8 +57,7 @@ def assert_recorded_equals_called(program, config, **changes):
     assert_same_to_the_bit(recorded, called)
 
 
-EVERY_VARIANT = [(name, False) for name in VARIANTS]
-EVERY_VARIANT += [("composite-key", True), ("convbert", True), ("dynamicconv-hybrid", True)]
+EVERY_VARIANT = [(name, causal) for name in VARIANTS for causal in (False, True)]
 
 
 @pytest.mark.parametrize("variant, causal", EVERY_VARIANT)

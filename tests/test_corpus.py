@@ -8,13 +8,14 @@ import textwrap
 
 import pytest
 
+import data
 from conftest import write
 from data import prepare_corpus
 from model import with_end_mark
 from support import corpus
 from support.commands import UserError
 from support.corpus import find_text_files, read_lines, read_paragraphs, sentences_of
-from support.tokenizer import sample_text
+from support.tokenizer import LONGEST_WORD, count_forms, sample_text, untrained_tokenizer
 
 
 def sentences(path):
@@ -150,6 +151,22 @@ def test_a_book_with_wrapped_lines_gives_the_sentences_of_the_book_with_one_para
     assert sentences(text_file(tmp_path, wrapped(PARAGRAPHS))) == plain
 
 
+def test_a_paragraph_is_joined_also_where_the_lines_end_from_which_the_layout_is_found(
+    tmp_path, monkeypatch
+):
+    plain = sentences(text_file(tmp_path, "\n".join(PARAGRAPHS)))
+    path = text_file(tmp_path, wrapped(PARAGRAPHS))
+    for lines in range(100, 104):  # 4 lines a paragraph, with the empty one
+        monkeypatch.setattr(corpus, "LAYOUT_LINES", lines)
+        assert sentences(path) == plain
+
+
+def test_empty_lines_change_nothing_in_a_text_with_one_paragraph_a_line(tmp_path):
+    plain = sentences(text_file(tmp_path, "\n".join(PARAGRAPHS)))
+    assert sentences(text_file(tmp_path, "\n\n".join(PARAGRAPHS))) == plain
+    assert sentences(text_file(tmp_path, "\n\n\n".join(PARAGRAPHS))) == plain
+
+
 def test_the_layouts_of_all_files_are_said_in_words(tmp_path, capsys):
     text_file(tmp_path, wrapped(PARAGRAPHS), "t/a.txt")
     text_file(tmp_path, "\n".join(PARAGRAPHS), "t/b.txt")
@@ -257,3 +274,17 @@ def test_little_use_of_a_text_is_said_in_a_line_of_its_own(tmp_path, capsys):
     prepare_corpus([str(text_file(tmp_path, text))], tmp_path / "cache", 32)
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("warning: 72 % of the tokens are used") for line in lines)
+
+
+def test_a_text_of_which_most_words_are_unknown_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "sample_text", lambda paragraphs: ["x y z"])
+    with pytest.raises(UserError, match=r"are \[UNK\]"):
+        prepare_corpus([str(text_file(tmp_path, "One two. Three.\n" * 9))], tmp_path / "cache", 32)
+
+
+def test_words_beyond_the_limit_are_cut_where_they_are_the_text(tmp_path):
+    tokenizer = untrained_tokenizer()
+    chinese = "\u4e00" * (LONGEST_WORD + 7)
+    assert sum(map(len, count_forms(tokenizer, [chinese]))) >= LONGEST_WORD
+    address = "x" * (LONGEST_WORD + 1)
+    assert "x" not in "".join(count_forms(tokenizer, ["the dog slept. " * 1000 + address]))

@@ -3,6 +3,8 @@
 pretended_graphs.py explains how. tests/test_cuda.py does the same on a GPU.
 """
 
+import gc
+import weakref
 from functools import partial
 from typing import NamedTuple
 
@@ -153,3 +155,18 @@ def test_the_recordings_are_freed_at_the_end_of_a_run():
     with pretended_graphs():
         trainer.run(lambda: pre_training_step(trainer), save=lambda: None)
     assert trainer.step == SETTINGS["steps"] and not trainer.recorded.recordings
+
+
+def test_a_trainer_that_nobody_uses_is_freed_before_a_recording_and_not_in_the_middle():
+    """Freeing its graphs during a recording would be an error: CUDA would stop recording."""
+    gc.disable()  # otherwise Python may find it at any time
+    try:
+        with pretended_graphs():
+            first = trained("pretrain.py", small_config(), records=True).trainer
+            graphs = [weakref.ref(graph) for graph, _, _ in first.recorded.recordings.values()]
+            del first
+            trained("pretrain.py", small_config(), records=True)
+        left = [graph() for graph in graphs]
+    finally:
+        gc.enable()
+    assert left == [None, None]

@@ -10,6 +10,7 @@ import pytest
 
 from conftest import ROOT, write
 from lab import report
+from lab.bench import MODES
 from support import tables
 from support.commands import UserError
 from support.files import sha256_of
@@ -372,9 +373,26 @@ def steps():
 
 
 def gpu_steps():
+    """What a GPU computes in a step, in three modes, and the time of a compiled step."""
+    bench = json_of("bench-h100")
+    ms = {(x["variant"], x["batches"]): x["ms"] for x in bench["steps"]["rows"]}
+    profiles = {(x["variant"], x["mode"]): x for x in bench["profiles"]["rows"]}
+    rows = []
+    for variant, mode in itertools.product(("absolute", "composite"), MODES):
+        x = profiles[variant, mode]
+        row = [variant, mode, f"{x['operations']:,}", f"{x['gpu_ms']:.1f} ms", "-", "-"]
+        if mode == "compiled":
+            times = [ms[variant, batches] for batches in ("full", "text of width 56")]
+            row[-2:] = [f"{time:.1f} ms" for time in times]
+            row[1] = "recorded and compiled"
+        rows.append(row)
+    return rows
+
+
+def gpu_before():
     """Means of the time of a step, measured twice; of the GPU's time in it; and its operations."""
     rows = []
-    for x in json_of("bench-gpu")["steps"]["rows"]:
+    for x in json_of("bench-h200")["steps"]["rows"]:
         name = x["variant"] if x["unit"] == "eager" else f"{x['variant']}, compiled"
         row = [name, f"{np.mean(x['ms']):.1f} ms", f"{x['gpu_ms']:.1f} ms"]
         row += [f"{x['operations']:,}", f"{np.mean(x['english_ms']):.1f} ms"]
@@ -388,7 +406,7 @@ GPU_WAYS = ("rows", "fused with the map", "flex", "plain", "fused plain")
 
 def gpu_attention():
     """Attention alone on a GPU: time and memory of five ways, in sequences of N tokens."""
-    measured = {(x["N"], x["way"]): x for x in json_of("bench-gpu")["attention"]["rows"]}
+    measured = {(x["N"], x["way"]): x for x in json_of("bench-h200")["attention"]["rows"]}
     rows = []
     for N in (128, 1024):
         ways = [measured[N, way] for way in GPU_WAYS]
@@ -439,6 +457,7 @@ TABLES = {
     "against-others": against_others,
     "steps": steps,
     "gpu-steps": gpu_steps,
+    "gpu-before": gpu_before,
     "gpu-attention": gpu_attention,
     "lengths": lengths,
 }
@@ -457,13 +476,26 @@ def test_the_tables_of_the_documents_are_those_of_the_records():
     assert found == set(TABLES)
 
 
-def test_the_picture_of_a_step_has_the_numbers_of_its_table():
+def test_the_picture_of_a_step_has_the_numbers_of_its_record():
     picture = (ROOT / "docs/step.svg").read_text("utf-8")
-    for name, step, busy, _, english_step, english_busy in gpu_steps():
-        if "compiled" in name:
-            continue
-        for number in (step, busy, english_step, english_busy):
-            assert f">{number}<" in picture
+    rows = json_of("bench-h100")["profiles"]["rows"]
+    for row in [row for row in rows if row["mode"] != "eager"]:
+        kinds = row["longest"]
+        products = sum(ms for ms, _, name in kinds if re.search("nvjet|cutlass|cublas", name))
+        for number in (products, row["gpu_ms"] - products, row["gpu_ms"]):
+            assert f">{number:.1f} ms<" in picture
+
+
+def test_the_time_of_a_pre_training_on_a_gpu_is_that_of_the_record():
+    """docs/speed.md: steps, tokens and seconds of compiling of the run on an H100."""
+    lines = json_of("bench-h100")["pretraining"]["log"]
+    steps, tokens, seconds = (np.diff(column, prepend=0) for column in np.transpose(lines))
+    step = np.median(seconds / steps)  # most lines have no compiling in them
+    rate = np.median(tokens / seconds)
+    compiling = sum((seconds - step * steps)[seconds > 3 * step * steps])
+    page = (ROOT / "docs/speed.md").read_text("utf-8")
+    says = f"{1000 * step:.1f} ms a step, {rate / 1000:.0f},000 tokens of text a second"
+    assert f"{says}, {compiling:.0f} s of compiling" in page.replace("\n", " ")
 
 
 def test_the_share_of_text_in_batches_is_that_of_the_record():

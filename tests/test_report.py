@@ -486,16 +486,32 @@ def test_the_picture_of_a_step_has_the_numbers_of_its_record():
             assert f">{number:.1f} ms<" in picture
 
 
-def test_the_time_of_a_pre_training_on_a_gpu_is_that_of_the_record():
-    """docs/speed.md: steps, tokens and seconds of compiling of the run on an H100."""
-    lines = json_of("bench-h100")["pretraining"]["log"]
-    steps, tokens, seconds = (np.diff(column, prepend=0) for column in np.transpose(lines))
+def costs_of_training(log):
+    """Seconds of a step, tokens per second, and [(step, seconds of compiling after it), ...]."""
+    steps, tokens, seconds = (np.diff(column, prepend=0) for column in np.transpose(log))
     step = np.median(seconds / steps)  # most lines have no compiling in them
-    rate = np.median(tokens / seconds)
-    compiling = sum((seconds - step * steps)[seconds > 3 * step * steps])
-    page = (ROOT / "docs/speed.md").read_text("utf-8")
-    says = f"{1000 * step:.1f} ms a step, {rate / 1000:.0f},000 tokens of text a second"
-    assert f"{says}, {compiling:.0f} s of compiling" in page.replace("\n", " ")
+    extra = zip(np.cumsum(steps) - steps, seconds - step * steps, strict=True)
+    compiling = [(first, more) for first, more in extra if more > 1]
+    return step, np.median(tokens / seconds), compiling
+
+
+def test_the_costs_of_a_pre_training_on_a_gpu_are_those_of_the_record():
+    """docs/speed.md: steps, tokens and compiling of two runs on an H100."""
+    page = (ROOT / "docs/speed.md").read_text("utf-8").replace("\n", " ")
+    logs = {x["variant"]: x["log"] for x in json_of("bench-h100")["pretraining"]["rows"]}
+    step, rate, compiling = costs_of_training(logs["composite"])
+    seconds = sum(more for _, more in compiling)
+    assert f"{1000 * step:.1f} ms a step, {rate / 1000:.0f},000 tokens of text a second" in page
+    assert f"a second, {seconds:.0f} s of compiling" in page
+    step, _, of_absolute = costs_of_training(logs["absolute"])
+    assert f"`absolute` needs {1000 * step:.1f} ms" in page
+
+    # the last shape, in no cache, comes after step 4,500
+    [new] = [more for first, more in compiling if first == 4500]
+    assert f"{new:.0f} s in `composite`" in page
+    [new] = [more for first, more in of_absolute if first == 4500]
+    known = sum(more for first, more in of_absolute if first < 4500)
+    assert f"and {new:.0f} s in `absolute`" in page and f"in it took {known:.0f} s together" in page
 
 
 def test_the_share_of_text_in_batches_is_that_of_the_record():

@@ -305,6 +305,16 @@ def english_small():
     return [[variant, *cells] for variant, cells in rows.items()]
 
 
+def english_25000():
+    """The losses on the way; of a run that was stopped, those that it has."""
+    rows = []
+    for x in records_of("english-25000"):
+        losses = {step: f"{loss:.3f}" for step, loss, _ in x["curve"]}
+        cells = [losses.get(step, "-") for step in (2500, 5000, 7500, 15_000, 25_000)]
+        rows.append([x["settings"]["variant"], *cells])
+    return rows
+
+
 def translations(data, steps):
     """{(variant, with spans): its runs} of the runs on this data with so many steps."""
     runs = {}
@@ -441,6 +451,7 @@ TABLES = {
     "all-toy": partial(rows_of, "toy", TOY),
     "agreement": agreement,
     "english-small": english_small,
+    "english-25000": english_25000,
     "causal": partial(rows_of, "causal", (LOSS, PAIRS)),
     "translation": translation,
     "recipes": recipes,

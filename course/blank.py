@@ -31,7 +31,7 @@ LEFT_OUT = shutil.ignore_patterns(
     "__pycache__",
     "instructor.md",
     "answers.md",
-    "mistakes.py",
+    "mistakes.*",
     "instructor.py",
     "test_course.py",
     "test_handout.py",

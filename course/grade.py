@@ -3,8 +3,9 @@
 Only the bodies of the graded functions are read from a submission. They are put into a fresh copy
 of the project, in which everything else is ours. There the tests of a function run; its points are
 multiplied by the share of its tests that pass; they are at most half if the handout's example does
-not come out, and halved if it loops over the positions in Python. Which tests are expected is asked
-of the project itself, so a test that was skipped, or never ended, has not passed.
+not come out, and halved if it loops over the positions in Python. All tests are expected that
+pytest collects, which is before anything that the student wrote has run: so a test that was
+skipped, or never ended, has not passed.
 
 To save time, all bodies of a submission are first put into one copy. Functions whose tests do not
 all pass there are graded again, each alone: so a wrong function costs only its own points.
@@ -89,14 +90,13 @@ def grade_command(args):
         raise UserError("--gradescope is for one submission; --csv takes several")
 
     # tables are written as we go: a batch that is stopped has those that are done
-    expected = expected_tests()
     with open(args.csv or os.devnull, "w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(["student", "function", "points", "of", "reason"])
 
         # Each thread waits for processes of its own. map keeps the order.
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            all_grades = threads.map(lambda folder: grade_any(folder, expected), folders)
+            all_grades = threads.map(grade_any, folders)
             for folder, grades in zip(folders, all_grades, strict=True):
                 print(f"{folder}\n{details(grades)}\n", flush=True)
                 table.writerows(rows_of(Path(folder).resolve().name, grades))
@@ -117,19 +117,16 @@ def tests_command(args):
 # --- One submission -------------------------------------------------------------------------------
 
 
-def grade_any(folder, expected):
+def grade_any(folder):
     """`grade`, for any submission: an odd one gets no points, and the others are graded."""
     try:
-        return grade(Path(folder), expected)
+        return grade(Path(folder))
     except Exception as error:
         return [Grade(function, 0.0, f"the grader failed: {error!r}") for function in GRADED]
 
 
-def grade(folder, expected):
-    """Grade a submission. Returns a Grade for each function of the table.
-
-    expected: the names of all tests.
-    """
+def grade(folder):
+    """Grade a submission. Returns a Grade for each function of the table."""
     bodies = {}
     reasons = {}
     for function in GRADED:
@@ -144,7 +141,7 @@ def grade(folder, expected):
     grades = []
     for function in GRADED:
         if function in bodies:
-            grades.append(grade_function(function, bodies[function], expected, outcomes))
+            grades.append(grade_function(function, bodies[function], outcomes))
         else:
             grades.append(Grade(function, 0.0, reasons[function]))
     return grades
@@ -203,14 +200,16 @@ def walk(statements):
     return (node for statement in statements for node in ast.walk(statement))
 
 
-def grade_function(function, body, expected, outcomes):
+def grade_function(function, body, outcomes):
     """The Grade of a function, from the outcomes of all functions at once."""
-    tests = [test for test in expected if test.startswith(class_of(function) + "::")]
+    prefix = class_of(function) + "::"
+    own = {test: outcome for test, outcome in outcomes.items() if test.startswith(prefix)}
 
-    # A failure may be due to another function of the student: grade this one alone.
-    if any(outcomes.get(test) != PASSED for test in tests):
-        outcomes = run_tests({function.name: body.text}, [function])
-    messages = {test: message_of(outcomes.get(test), function, body) for test in tests}
+    # A failure may be due to another function of the student: grade this one alone. Without any
+    # outcome, the file could not even be imported.
+    if set(own.values()) != {PASSED}:
+        own = run_tests({function.name: body.text}, [function]) or {"::import": NOT_ENDED}
+    messages = {test: message_of(outcome, function, body) for test, outcome in own.items()}
 
     # the share of the tests of its numbers
     passed = [not message for test, message in messages.items() if NO_LOOP not in test]
@@ -233,9 +232,9 @@ def grade_function(function, body, expected, outcomes):
 
 def message_of(outcome, function, body):
     """What a student reads of a test; "" if it passed."""
-    if outcome is None:
-        return f"the tests did not end: Python stopped, or {TIMEOUT} seconds were not enough"
     message, line = outcome
+    if message is None:
+        return f"the tests did not end: Python stopped, or {TIMEOUT} seconds were not enough"
     if line is None:
         return message
 
@@ -249,30 +248,30 @@ def message_of(outcome, function, body):
 # --- Running tests --------------------------------------------------------------------------------
 
 PASSED = ("", None)
+NOT_ENDED = (None, None)
 
 
-def expected_tests():
-    """The names of all tests of the assignment, as pytest collects them in the project."""
-    command = pytest_command(FUNCTIONS, "--collect-only", "-p", "no:cacheprovider")
-    found = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
-    return [line.partition("::")[2] for line in found.stdout.splitlines() if "::" in line]
-
-
-def environment(**more):
-    """Our environment, without options or plugins of pytest.
+def environment(outcomes):
+    """The environment of the tests: ours, without options or plugins of pytest.
 
     The tests are so small that several threads would only wait for each other.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **more}
+    return {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "COURSE_OUTCOMES": str(outcomes),
+        "COURSE_SECONDS": str(TIMEOUT),
+    }
 
 
 def run_tests(bodies, functions):
     """Run the tests of these functions in a copy of the project with these bodies.
 
-    Returns {name of a test: PASSED, or (message, the line of a crash or None)}. It is empty if the
-    tests did not come to their end. The list of what has passed is not beside the copy, where the
-    student's code could guess its place.
+    Returns {name of a test: PASSED, or (message, the line of a crash or None)}. If they do not come
+    to their end, it is NOT_ENDED for all. The list of what has passed is not beside the copy, where
+    the student's code could guess its place.
     """
     with tempfile.TemporaryDirectory() as temporary, tempfile.TemporaryDirectory() as elsewhere:
         copy = Path(temporary)
@@ -284,7 +283,7 @@ def run_tests(bodies, functions):
         process = subprocess.Popen(
             pytest_command(functions, "-p", "no:cacheprovider", "-p", "course.outcomes"),
             cwd=copy,
-            env=environment(COURSE_OUTCOMES=str(outcomes), COURSE_SECONDS=str(TIMEOUT)),
+            env=environment(outcomes),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -297,10 +296,11 @@ def run_tests(bodies, functions):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        if process.returncode not in (0, 1):  # pytest: all passed, or some failed
-            return {}
         found = map(json.loads, outcomes.read_text("utf-8").splitlines())
-        return {test: (message, line) for test, message, line in found}
+        outcome_of = {test: (message, line) for test, message, line in found}
+        if process.returncode not in (0, 1):  # pytest: all passed, or some failed
+            return dict.fromkeys(outcome_of, NOT_ENDED)
+        return outcome_of
 
 
 # --- Tables ---------------------------------------------------------------------------------------

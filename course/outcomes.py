@@ -1,7 +1,8 @@
 """A plugin of pytest for the grader: it writes the outcome of each test.
 
 A line of the file is [test, message, line]: the message is "" if the test passed; the line, where
-the function itself crashed, counts from its `def`, or is None.
+the function itself crashed, counts from its `def`, or is None. Before the first test, all that
+pytest has collected are written, with the message None. The last line of a test counts.
 
 COURSE_OUTCOMES is the file; COURSE_SECONDS limits the time of computing, on systems that can. Both
 are taken out of the environment before the student's code runs.
@@ -21,13 +22,25 @@ with suppress(ImportError):  # not on Windows
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
 
 
+def pytest_collection_finish(session):
+    """Called before the first test, when nothing that the student wrote has run yet."""
+    for item in session.items:
+        write(item, None, None)
+
+
 def pytest_runtest_makereport(item, call):
     """Called after the setup, the call and the teardown of each test."""
-    if call.excinfo is None and call.when != "call":
-        return
-    outcome = failure(call.excinfo.value, item.cls.name) if call.excinfo else ("", None)
+    if call.excinfo is not None:
+        write(item, *failure(call.excinfo.value, item.cls.name))
+    elif call.when == "call":
+        write(item, "", None)
+
+
+def write(item, message, line):
+    """Write a line of the file. item: a test, as pytest names it."""
+    test = item.nodeid.partition("::")[2]
     with open(FILE, "a", encoding="utf-8") as file:
-        file.write(json.dumps([item.nodeid.partition("::")[2], *outcome]) + "\n")
+        file.write(json.dumps([test, message, line]) + "\n")
 
 
 def failure(error, name):

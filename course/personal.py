@@ -1,13 +1,11 @@
 """Numbers of one's own: the worked example again, with vectors that belong to a name."""
 
-import math
 import random
-
-import torch
 
 TASK = """
 Three tokens, one head, d = 2, K = 3, as in course/by_hand.md: q, k and v have a row per token, w
-(d, K) and beta have a column for each of r = -1, 0, 1. Use a calculator; round to three decimals.
+(d, K) and beta (H, K) have a column for each of r = -1, 0, 1. Use a calculator; round to three
+decimals.
 
 1. the bias of each query, q_i . w_r / sqrt(2) + beta_r: divide first, then add beta
 2. the bias matrix
@@ -26,25 +24,25 @@ def by_hand_command(args):
 
 def task(name):
     """The task of a name, as text."""
-    lines = [f"{letter} = {matrix.int().tolist()}" for letter, matrix in draw(name).items()]
+    lines = [f"{letter} = {matrix}" for letter, matrix in draw(name).items()]
     return "\n".join([f"The task of {name}", TASK, *lines])
 
 
 def draw(name):
-    """q, k, v (3, 2), w (2, 3) and beta (3,): small whole numbers, the same for the same name.
+    """q, k, v (3, 2), w (2, 3) and beta (1, 3): whole numbers, the same for the same name.
 
     They are drawn again until all queries differ, and no channel of v and not beta is constant.
+    They are lists, not tensors: importing torch would take longer than all the rest.
     """
     numbers = random.Random(name)
-    shapes = {"q": (3, 2), "k": (3, 2), "v": (3, 2), "w": (2, 3), "beta": (3,)}
+    shapes = {"q": (3, 2), "k": (3, 2), "v": (3, 2), "w": (2, 3), "beta": (1, 3)}
     while True:
         drawn = {}
-        for letter, shape in shapes.items():
-            chosen = numbers.choices([-1.0, 0.0, 1.0, 2.0], k=math.prod(shape))
-            drawn[letter] = torch.tensor(chosen).view(shape)
+        for letter, (rows, columns) in shapes.items():
+            drawn[letter] = [numbers.choices([-1, 0, 1, 2], k=columns) for _ in range(rows)]
 
         # do they show what they shall show?
-        queries = drawn["q"].unique(dim=0)
-        varied = [*drawn["v"].unbind(dim=1), drawn["beta"]]
-        if len(queries) == 3 and all(len(column.unique()) > 1 for column in varied):
+        q, _, v, _, beta = drawn.values()
+        varied = [*zip(*v, strict=True), *beta]
+        if len(set(map(tuple, q))) == 3 and all(len(set(column)) > 1 for column in varied):
             return drawn

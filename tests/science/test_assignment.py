@@ -165,6 +165,12 @@ class Test_composite_attention(WithoutLoop):
         seen = self.look([0.0, 99.0, 0.0])
         check(seen, torch.tensor([0.0, 0, 1, 0, 0]), "key, seen by token 2 if beta_0 is 99")
 
+    def test_each_token_gets_the_channels_of_its_heads_one_head_after_the_other(self):
+        """All tokens have the same values, so z equals them: 1 in head 0, and 2 in head 1."""
+        zeros, v = torch.zeros(1, 5, 8), torch.tensor([1.0, 2]).repeat_interleave(4).expand(1, 5, 8)
+        z = attention.composite_attention(zeros, zeros, v, torch.zeros(4, 3), torch.zeros(2, 3))
+        check(z, v, self.axes)
+
     def test_offsets_beyond_the_window_get_the_first_or_last_column(self):
         zeros, v, beta = torch.zeros(1, 70, 8), random(1, 70, 8), symmetric(random(2, 3))
         given = zeros, zeros, v, torch.zeros(4, 3), beta
@@ -450,6 +456,20 @@ class Test_lowest_at_padding(WithoutLoop):
         assert p.isfinite().all(), "the softmax of a sequence of padding only is NaN"
 
 
+@pytest.mark.parametrize("number", [-1e9, torch.finfo(torch.float32).min])
+def test_every_number_at_padding_that_gives_weight_0_earns_all_points(number, monkeypatch):
+    """Half of the lowest number leaves room for a score, but a score is too small to need it."""
+    monkeypatch.setattr(
+        attention,
+        "lowest_at_padding",
+        lambda mask, dtype: torch.where(mask, 0.0, number).to(dtype)[:, None, None],
+    )
+    tests = Test_lowest_at_padding()
+    for name in dir(tests):
+        if name.startswith("test_"):
+            getattr(tests, name)()
+
+
 def relative_values_in_float64(p, table, beyond="clip"):
     """The loops of relative_values, which take float64."""
     return references.relative_values(p.double(), table.double(), beyond).to(p.dtype)
@@ -522,6 +542,13 @@ class Test_attention(WithoutLoop):
         check(z, kept / 40 / 0.7, self.axes)
         share = kept.float().mean().item()
         assert abs(share - 0.7) < 0.05, f"{share:.0%} of the weights are left, not 70%"
+
+    def test_values_and_value_table_meet_the_same_weights_also_with_dropout(self):
+        """Values of 1 and a table of -1: whichever weights are dropped, the sum is 0."""
+        zeros, ones = torch.zeros(1, 1, 40, 4), torch.ones(1, 1, 40, 4)
+        positions = Positions(value_table=-torch.ones(4, 3))
+        z = attention.attention(zeros, zeros, ones, all_tokens(40), positions, dropout=0.3)
+        check(z, zeros, self.axes)
 
     @pytest.mark.parametrize("beyond", kernels.BEYOND)
     def test_values_and_gradients_equal_the_loops_in_float64(self, beyond):

@@ -184,21 +184,22 @@ def test_row_counts_are_the_published_ones():
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_files_are_written_and_read_in_the_published_format(tmp_path, name):
+def test_published_files_are_read_and_files_of_the_columns_that_are_read_too(tmp_path, name):
     task = with_rows(name, **dict.fromkeys(FORMATS[name].rows, 3))
     rows = []
     for row, label in enumerate(LABELS[name]):
         texts = dict(zip(task.texts, (f"a{row}", f"b{row}"), strict=False))
         word = f"{label:.1f}" if task.classes is None else task.classes[label]
-        rows.append({**texts, task.label: word})
+        rows.append({**texts, task.label: word, "source": "s", "mark": ""})
     for split in task.rows:
-        write_split(tmp_path, task, split, rows)
-        path = file_path(task, tmp_path, split)
-        assert path.read_bytes().decode() == published_file(name, split)
+        write(file_path(task, tmp_path / "published", split), published_file(name, split))
+        write_split(tmp_path / "own", task, split, rows)
 
         second = None if name in ("cola", "sst-2") else ["b0", "b1", "b2"]
         labels = LABELS[name] if has_labels(split) else None
-        assert read_task(task, tmp_path, split) == (["a0", "a1", "a2"], second, labels)
+        for folder in ("published", "own"):
+            examples = read_task(task, tmp_path / folder, split)
+            assert examples == (["a0", "a1", "a2"], second, labels)
 
 
 def test_quotes_are_text_and_only_a_line_feed_ends_a_row(tmp_path):

@@ -45,7 +45,7 @@ from lab.look import (
     without_terms,
 )
 from model import has_head, load_run, with_end_mark
-from support.commands import UserError, is_text, number, run_command, utf8_text
+from support.commands import UserError, number, run_command
 from support.files import load_checkpoint, write_text
 from support.runs import say_unknown_words, unseen_pieces
 from support.tokenizer import unknown_words
@@ -338,12 +338,9 @@ class Exchange(BaseHTTPRequestHandler):
             length = min(int(self.headers["Content-Length"]), LARGEST_QUESTION)
             question = json.loads(self.rfile.read(length))
             sentence, names, off = (question[field] for field in ("sentence", "runs", "off"))
-            texts = [sentence, *names, *off]
+            "".join([sentence, *names, *off]).encode()  # an error if one of them is no text
         except (ValueError, RecursionError, LookupError, TypeError):
             raise UserError("a question has a sentence, runs, and the terms that are off") from None
-
-        if not all(isinstance(text, str) and is_text(text) for text in texts):
-            raise UserError("a question is text in UTF-8, and this one is not")
         return sentence, names, off
 
     def respond(self, path, kind, make_text):
@@ -408,7 +405,7 @@ def serve(runs, port, opens_browser):
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description='Serve a page, or with "a sentence" write one.')
     add = parser.add_argument
-    add("words", nargs="+", type=utf8_text, metavar="RUN", help="one or two folders of pretrain.py")
+    add("words", nargs="+", metavar="RUN", help="one or two folders of pretrain.py")
     add("--html", type=Path, metavar="FILE.html", help="default: RUN/figures/explore.html")
     add("--port", type=number(int, 1, 65536), default=0, help="default: a free one")
     add("--no_browser", action="store_true", help="print the address only")

@@ -29,7 +29,7 @@ from lab.look import (
 )
 from lab.report import BLIMP, TOY_PAIRS, glue_measure
 from model import load_run
-from support.commands import UserError, import_optional, positive_int, run_command, utf8_text
+from support.commands import UserError, import_optional, positive_int, run_command
 from support.runs import ROOT, read_log, read_records
 from support.tables import LOSS, of_variants, values_of
 
@@ -322,7 +322,7 @@ def parse_arguments(arguments):
         count = "+" if name == "loss" else 1
         add("runs", nargs=count, type=Path, metavar="RUN", help="folder that pretrain.py wrote")
         if name in ("attention", "dynamic"):
-            add("sentence", type=utf8_text, help='in quotation marks, as in "the dog barks."')
+            add("sentence", help='in quotation marks, as in "the dog barks."')
             add("--head", type=positive_int, default=1, help="from 1 (default: 1)")
         if name in ("attention", "dynamic", "depthwise"):
             add("--layer", type=positive_int, default=1, help="from 1 (default: 1)")

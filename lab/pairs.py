@@ -50,7 +50,7 @@ from data import next_tokens
 from lab.report import pairs_measure, rows_of
 from model import BertForMaskedLM, code_of, load_config, load_run
 from pretrain import add_device
-from support.commands import UserError, is_text, run_command
+from support.commands import UserError, run_command
 from support.corpus import read_lines
 from support.devices import choose_device
 from support.files import download, sha256_of, write_text
@@ -141,9 +141,10 @@ def read_folder(folder):
             try:
                 row = json.loads(line)
                 texts = [row[name] for name in FIELDS]
-            except (json.JSONDecodeError, KeyError, TypeError):
-                texts = [None]
-            if not all(isinstance(text, str) and text.strip() and is_text(text) for text in texts):
+                "".join(texts).encode()  # an error if one is no text, or has half of a character
+            except (ValueError, KeyError, TypeError):
+                texts = [""]
+            if not all(text.strip() for text in texts):
                 raise UserError(f"{path}, line {number} is not a pair in BLiMP's format")
             phenomenon, name, good, bad = texts
             pairs.setdefault((phenomenon, name), []).append(("", good, bad))

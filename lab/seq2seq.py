@@ -62,7 +62,7 @@ from pretrain import (
     train,
     with_options,
 )
-from support.commands import UserError, positive_int, run_command, utf8_text
+from support.commands import UserError, positive_int, run_command
 from support.devices import autocast, choose_device, to_device
 from support.files import load_checkpoint, write_text
 from support.runs import read_code, read_records, say_unknown_words
@@ -408,7 +408,7 @@ def parse_arguments(arguments=None):
     )
     add = parser.add_argument
 
-    add("words", nargs="*", type=utf8_text, metavar="RUN TEXT", help="translate with this run")
+    add("words", nargs="*", metavar="RUN TEXT", help="translate with this run")
 
     # what is trained, on which pairs, where
     add("--variant", choices=VARIANTS, default="composite", metavar="NAME", help="of attention.py")

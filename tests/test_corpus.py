@@ -8,7 +8,6 @@ import textwrap
 
 import pytest
 
-import data
 from conftest import write
 from data import prepare_corpus
 from model import with_end_mark
@@ -274,12 +273,6 @@ def test_little_use_of_a_text_is_said_in_a_line_of_its_own(tmp_path, capsys):
     prepare_corpus([str(text_file(tmp_path, text))], tmp_path / "cache", 32)
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("warning: 72 % of the tokens are used") for line in lines)
-
-
-def test_a_text_of_which_most_words_are_unknown_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "sample_text", lambda paragraphs: ["x y z"])
-    with pytest.raises(UserError, match=r"are \[UNK\]"):
-        prepare_corpus([str(text_file(tmp_path, "One two. Three.\n" * 9))], tmp_path / "cache", 32)
 
 
 def test_words_beyond_the_limit_are_cut_where_they_are_the_text(tmp_path):

@@ -57,10 +57,11 @@ def verdict(agrees, disagrees):
     return "disagrees" if disagrees else "open"
 
 
-def verdict_of_one_seed(agrees, disagrees):
-    """With one run of each, agreement only means: no difference larger than the rule allows."""
+def verdict_of_few_seeds(agrees, disagrees, seeds):
+    """With so few runs, agreement only means: no difference larger than the rule allows."""
     found = verdict(agrees, disagrees)
-    return "agrees (1 seed: no difference seen)" if found == "agrees" else found
+    number = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    return f"agrees ({number}: no difference seen)" if found == "agrees" else found
 
 
 def difference(records, first, second, measure):
@@ -124,38 +125,44 @@ def multi30k():
     return runs
 
 
-def shaw_clipping():
-    of_distance = {}
+@cache
+def shaw_scores():
+    """{(variant, K): (mean BLEU over its seeds, how many they are)} of the short Multi30k runs."""
+    runs = {}
     for record in records_of("shaw"):
-        if record["settings"]["variant"] == "shaw":
-            of_distance[record["settings"]["kernel_size"] // 2] = BLEU.values(record)[0]
-    distances = sorted(of_distance)
-    near = [of_distance[k] for k in distances if k >= 2]
+        settings = record["settings"]
+        score = BLEU.values(record)[0]
+        runs.setdefault((settings["variant"], settings["kernel_size"]), []).append(score)
+    return {name: (float(np.mean(scores)), len(scores)) for name, scores in runs.items()}
+
+
+def shaw_clipping():
+    measured = {K // 2: score for (variant, K), score in shaw_scores().items() if variant == "shaw"}
+    distances = sorted(measured)
+    near = [measured[k][0] for k in distances if k >= 2]
     spread = max(near) - min(near)
-    share = of_distance[0] / np.mean(near)
+    share = measured[0][0] / np.mean(near)
     enough = {2, 4, 64} <= {*distances}
-    same = verdict_of_one_seed(enough and spread <= 1.5, spread > 3)
+    seeds = min(count for _, count in measured.values())
+    same = verdict_of_few_seeds(enough and spread <= 1.5, spread > 3, seeds)
     half = verdict(share <= 0.6, share >= 0.75)
-    scores = ", ".join(f"{of_distance[k]:.1f}" for k in distances)
+    scores = ", ".join(f"{measured[k][0]:.1f}" for k in distances)
     found = f"k = {', '.join(map(str, distances))}: {scores}"
     return found, f"k >= 2: {same}; k = 0: {half}"
 
 
 def shaw_keys():
-    of_settings = {}
-    for record in records_of("shaw"):
-        settings = record["settings"]
-        of_settings[settings["variant"], settings["kernel_size"]] = BLEU.values(record)[0]
-    scores = {
-        "keys and values": of_settings["shaw", 5],
-        "keys": of_settings["dynamic", 5],
-        "values": of_settings.get(("shaw-values", 5)),
-        "neither": of_settings["shaw", 1],
+    measured = {
+        "keys and values": shaw_scores()["shaw", 5],
+        "keys": shaw_scores()["dynamic", 5],
+        "values": shaw_scores()["shaw-values", 5],
+        "neither": shaw_scores()["shaw", 1],
     }
-    both, keys, values, _ = scores.values()
-    found = [f"{name} {score:.1f}" for name, score in scores.items() if score is not None]
-    agrees = keys >= both - 1 and values is not None and values <= both
-    return ", ".join(found), verdict_of_one_seed(agrees, keys < both - 2)
+    both, keys, values, _ = (score for score, _ in measured.values())
+    seeds = min(count for _, count in measured.values())
+    found = [f"{name} {score:.1f}" for name, (score, _) in measured.items()]
+    agrees = keys >= both - 1 and values <= both
+    return ", ".join(found), verdict_of_few_seeds(agrees, keys < both - 2, seeds)
 
 
 def shaw_beats_absolute():

@@ -181,7 +181,7 @@ def test_compiled_steps_equal_called_ones_recorded_or_not():
 
 # --- Long sequences -------------------------------------------------------------------------------
 
-B, H, N, K, d = 2, 2, 1_100, 17, 32
+B, H, N, K, d = 2, 2, 1_100, 17, 64  # heads as wide as in BERT-small
 SHAPES = {"of each": (B, H, N, K), "of all sequences": (H, N, K), "of all queries": (H, 1, K)}
 
 # the biases of queries and of keys, what is beyond the window, causal, dtype

@@ -243,7 +243,7 @@ def test_flex_attention_is_compiled_in_an_evaluation_too(monkeypatch):
         graphs.append(graph)
         return graph
 
-    compiled = torch.compile(lambda q, k, v, score_mod: q + k + v, backend=note)
+    compiled = torch.compile(lambda q, k, v, **options: q + k + v, backend=note)
     monkeypatch.setattr(kernels, "compiled_flex", lambda device: compiled)
     q = draw(1, 1, 4, 16)
     with torch.compiler.set_stance("force_eager"):

@@ -141,7 +141,7 @@ def parts_of(tree):
     return parts
 
 
-def code_digests(code, variant=None, entry=""):
+def code_digests(code, variant, entry):
     """{what: digest}: the code that a result depends on. Of attention.py, what its variant uses.
 
     So a new variant makes no run old. What is used names what else is used:
@@ -164,15 +164,14 @@ def code_digests(code, variant=None, entry=""):
             (model.code_of).
     """
     digests = {file: digest_of(parts) for file, parts in code.items()}
-    if variant is not None:
-        entry = re.sub(" at 0x[0-9a-f]+", "", entry)  # where in memory a function is
-        by_all = used_parts(code, ["Variant"])
-        own = used_parts(code, ["Variant", *re.findall(r"\w+", entry)])
-        digests["attention.py"] = digest_of(by_all)
-        digests[f"{variant} in attention.py"] = digest_of(entry)
-        for name in own:
-            if name not in by_all:
-                digests[f"{name} in attention.py"] = digest_of(own[name])
+    entry = re.sub(" at 0x[0-9a-f]+", "", entry)  # where in memory a function is
+    by_all = used_parts(code, ["Variant"])
+    own = used_parts(code, ["Variant", *re.findall(r"\w+", entry)])
+    digests["attention.py"] = digest_of(by_all)
+    digests[f"{variant} in attention.py"] = digest_of(entry)
+    for name in own:
+        if name not in by_all:
+            digests[f"{name} in attention.py"] = digest_of(own[name])
     return digests
 
 

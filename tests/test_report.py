@@ -311,7 +311,8 @@ def english_25000():
     for x in records_of("english-25000"):
         losses = {step: f"{loss:.3f}" for step, loss, _ in x["curve"]}
         cells = [losses.get(step, "-") for step in (2500, 5000, 7500, 15_000, 25_000)]
-        rows.append([x["settings"]["variant"], *cells])
+        scores = report.glue_measure("", "cola").values(x)
+        rows.append([x["settings"]["variant"], *cells, f"{scores[0]:.1f}" if scores else "-"])
     return rows
 
 

@@ -40,7 +40,7 @@ from course.assignment import (
 from course.blank import ROOT, body_of, copy_project, file_of, find
 from support.commands import UserError
 
-# Seconds of computing for the tests of a function; all tests of a right submission take about 10.
+# Seconds of computing for the tests of a function; all tests of a right submission take about 5.
 # On the clock, a busy machine or a function that sleeps may take ten times as long.
 TIMEOUT = 30
 

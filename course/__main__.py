@@ -1,4 +1,4 @@
-"""The assignment.
+"""The assignment. Students begin with course/handout.md, instructors with course/instructor.md.
 
 python -m course by_hand NAME             a task by hand, with numbers that belong to this name
 python -m course test bias_matrix         the tests of one function of the handout
@@ -23,18 +23,18 @@ from support.commands import run_command
 
 def main(arguments=None):
     """Read the command line and do what it asks for. Returns the exit code."""
-    description = "The assignment: blanks, grades, and a check of the tests."
-    parser = argparse.ArgumentParser(prog="course", description=description)
+    as_it_is = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("course", description=__doc__, formatter_class=as_it_is)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     # blank
     command = commands.add_parser("blank", help="copy the project with blanks")
-    command.add_argument("folder", help="a folder that does not exist yet")
+    command.add_argument("folder", help="a new folder, outside of the project")
     command.set_defaults(run=blank_command)
 
     # by_hand
     by_hand = commands.add_parser("by_hand", help="a task by hand, with your own numbers")
-    by_hand.add_argument("name", help="yours, always spelt in the same way")
+    by_hand.add_argument("name", help='always spelt in the same way: "Ada Lovelace"')
     by_hand.set_defaults(run=by_hand_command)
 
     # test
@@ -59,7 +59,7 @@ def main(arguments=None):
         by_hand.set_defaults(run=answers_command)
         command = commands.add_parser("sheets", help="tasks by hand and bugs for a class")
         command.add_argument("names", help="a file with a name or number in each line")
-        command.add_argument("folder", help="a folder that does not exist yet")
+        command.add_argument("folder", help="a new one: a folder per name, and answers.txt")
         command.add_argument("--secret", required=True, help="a word that only you know")
         command.set_defaults(run=sheets_command)
         command = commands.add_parser("check", help="do the tests notice known mistakes?")

@@ -14,6 +14,7 @@ from course.blank import ROOT, file_of, new_folder, replace_body
 from course.grade import Body, grade_function
 from course.mistakes import BUGS, MISTAKES
 from course.personal import by_hand_command, draw, task
+from support.commands import UserError
 
 
 def answers_command(args):
@@ -30,7 +31,7 @@ def answers(name):
     import torch
 
     from attention import composite_attention
-    from kernels import bias_matrix, convolve
+    from kernels import bias_matrix, convolve, offsets
 
     # one head, so all are (N, d), (d, K) or (1, K)
     q, k, v, w, beta = (torch.tensor(rows).float() for rows in draw(name).values())
@@ -38,6 +39,7 @@ def answers(name):
     matrix = bias_matrix(bias, len(q))  # (N, N)
     scores = q @ k.t() / math.sqrt(2) + matrix  # (N, N)
     kernels = bias.softmax(dim=-1)  # (N, K)
+    in_window = matrix.masked_fill(offsets(len(q), "cpu").abs() > 1, -math.inf)  # (N, N)
     steps = {
         "1. the biases": bias,
         "2. the bias matrix": matrix,
@@ -46,6 +48,7 @@ def answers(name):
         "5. z": composite_attention(q[None], k[None], v[None], w, beta)[0],
         "6. the kernels": kernels,
         "7. the convolution": convolve(kernels[None, None], v[None, None])[0, 0],
+        "8. attention with the bias alone, in the window": in_window.softmax(dim=-1) @ v,
     }
     return "\n".join(f"{title}\n{numbers.numpy().round(3)}" for title, numbers in steps.items())
 
@@ -56,9 +59,13 @@ def sheets_command(args):
     For each student a folder with a task by hand, and a right file with one mistake in it; and one
     file with all answers. With the secret, nobody else can compute them.
     """
+    names = [line.strip() for line in Path(args.names).read_text("utf-8").splitlines()]
+    for name in names:
+        if "/" in name:
+            raise UserError(f"{name} names a folder, and must not have a slash")
+
     folder = new_folder(args.folder)
     lines = ["# Answers, for the instructor"]
-    names = [line.strip() for line in Path(args.names).read_text("utf-8").splitlines()]
     for name in filter(None, names):
         seed = f"{name}, {args.secret}"
         mistake = random.Random(seed).choice(BUGS)

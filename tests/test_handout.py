@@ -132,6 +132,6 @@ def test_the_smallest_effects_of_the_handout_follow_from_the_records():
         errors = {n: deviation * np.sqrt(2 / n) for n in (3, 5, 8)}
         smallest = [critical_t(2 * n - 2) * error for n, error in errors.items()]
 
-        numbers = [np.mean(other) - np.mean(one), deviation, errors[3], *smallest]
-        effect, deviation, error, *smallest = (f"{x:.{measure.digits}f}" for x in numbers)
-        assert printed == [effect, deviation, error, ", ".join(smallest)]
+        numbers = [deviation, errors[3], *smallest]
+        deviation, error, *smallest = (f"{x:.{measure.digits}f}" for x in numbers)
+        assert printed == [deviation, error, ", ".join(smallest)]

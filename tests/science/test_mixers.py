@@ -303,8 +303,10 @@ def test_a_mixer_on_its_own_starts_with_the_spread_of_a_model(variant):
     [
         (dict(variant="compsite"), "unknown variant 'compsite'; the variants are: none, absolute"),
         (dict(heads=3), "hidden_size 16 cannot be divided among 3 heads"),
+        (dict(heads=0), "hidden_size 16 cannot be divided among 0 heads"),
         (dict(kernel_size=4), "kernel_size must be odd"),
         (dict(kernel_size=0), "kernel_size must be odd"),
+        (dict(kernel_size=-3), "kernel_size must be odd"),
         (dict(beyond="zer0"), "beyond must be one of clip, zero, not 'zer0'"),
     ],
 )

@@ -344,6 +344,7 @@ def test_the_first_layer_of_fire_is_the_same_under_autocast_with_queries_in_bf16
     "variant, heads, hidden_size, message",
     [
         ("rotary", 4, 12, "rotates pairs of channels: the channels of a head must be even, not 3"),
+        ("xl", 3, 9, "as many sines as cosines: hidden_size must be even, not 9"),
         ("conv-v", 3, 12, "half of the heads are convolutions: heads must be even, not 3"),
     ],
 )

@@ -4,8 +4,9 @@
     python -m lab.bench --size small --variant all --mode eager      what each variant costs
     python -m lab.bench --size small --lengths 1024 4096 8192        attention alone
 
-The command prints a table. With --out FILE.json it also writes the rows to a file, together with
-the options and the machine.
+The command prints a table for each kind of batches, or for each length, as soon as it is measured.
+With --out FILE.json it also writes the rows so far to a file, together with the options and the
+machine.
 
 A row is a variant in a mode: "eager"; "recorded", on CUDA, as training is by default (RecordedStep
 in support/devices.py); or "compiled", as with --compile, and on CUDA recorded, too. The variant
@@ -229,7 +230,7 @@ def do_steps(trainer, source, steps):
 
 
 def step_rows(args, device, dtype):
-    """The rows of the table of training steps."""
+    """The rows of the tables of training steps: for each kind of batches, a list."""
     # what they train on, as in pretrain.py
     recipe = RECIPES[args.size]
     settings = {**asdict(recipe), "batch_size": args.batch_size, "seed": 0}
@@ -254,8 +255,8 @@ def step_rows(args, device, dtype):
     size = STEPS_PER_TURN if device.type == "cuda" else 1
     turns = [range(i * size, (i + 1) * size) for i in range(args.rounds)]
 
-    rows = []
     for batches, source in sources.items():
+        rows = []
         calls = {}
         for name, trainer in trainers.items():
             trainer.tokens = 0
@@ -268,7 +269,7 @@ def step_rows(args, device, dtype):
             tokens = trainers[variant, mode].tokens / (2 * args.rounds * size)  # all steps, twice
             row["tokens_per_s"] = round(1000 * tokens / row["ms"])
             rows.append({"variant": variant, "mode": mode, "batches": batches, **row})
-    return rows
+        yield rows
 
 
 # --- Attention alone ------------------------------------------------------------------------------
@@ -285,7 +286,9 @@ def attention_step(term, q, k, v, mask, longest, _turn):
 
 
 def length_rows(args, device, dtype):
-    """The rows of the table of attention: forward and backward, with the bias of `dynamic`.
+    """The rows of the tables of attention, for each length a list.
+
+    A row is forward and backward, with the bias of `dynamic`.
 
     On CUDA, sequences of more than attention.LONG tokens take FlexAttention. Here both ways are
     measured at each length.
@@ -293,7 +296,6 @@ def length_rows(args, device, dtype):
     config = BertConfig.from_size(args.size, "dynamic")
     term = Dynamic(config).to(device)
     d = config.hidden_size // config.heads
-    rows = []
     for N in sorted(args.lengths):
         # random queries, keys and values, without padding
         B = max(1, TOKENS // N)
@@ -308,9 +310,8 @@ def length_rows(args, device, dtype):
         calls = {}
         for way, of_way in longest.items():
             calls[way, N] = partial(attention_step, term, q, k, v, mask, of_way)
-        for (way, _), row in measure(calls, range(args.rounds), device).items():
-            rows.append({"attention": way, "N": N, "B": B, **row})
-    return rows
+        measured = measure(calls, range(args.rounds), device)
+        yield [{"attention": way, "N": N, "B": B, **row} for (way, _), row in measured.items()]
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -376,12 +377,14 @@ def main(arguments=None):
     args = parse_arguments(arguments)
     device, dtype = choose_device(args.device, args.dtype)
     fill_in(args, device)
-    rows = length_rows(args, device, dtype) if args.lengths else step_rows(args, device, dtype)
-    print_table([list(rows[0]), *[list(map(str, row.values())) for row in rows]])
-    if args.out is not None:
-        settings = {**vars(args), "dtype": str(dtype)}
-        record = {**made_by(device), "driver": driver(), "settings": settings, "rows": rows}
-        write_text(args.out, json.dumps(record, indent=2, default=str) + "\n")
+    settings = {**vars(args), "dtype": str(dtype)}
+    record = {**made_by(device), "driver": driver(), "settings": settings, "rows": []}
+    of_table = length_rows if args.lengths else step_rows
+    for rows in of_table(args, device, dtype):
+        print_table([list(rows[0]), *[list(map(str, row.values())) for row in rows]])
+        record["rows"] += rows
+        if args.out is not None:
+            write_text(args.out, json.dumps(record, indent=2, default=str) + "\n")
 
 
 if __name__ == "__main__":

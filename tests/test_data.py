@@ -329,7 +329,7 @@ def test_held_out_pairs_that_occur_in_training_are_left_out_and_a_line_says_how_
     assert corpus.train.tolist() == train.tolist()
 
     left_out = len(chosen) - len(expected)
-    assert corpus.counts["known"] == left_out > 0
+    assert corpus.counts["in_both"] == left_out > 0
     train, held_out = (
         set(sentences_of(corpus, corpus.sequences(pairs)))
         for pairs in (corpus.train, corpus.held_out)
@@ -347,10 +347,10 @@ def test_all_held_out_pairs_stay_if_fewer_than_32_would_be_left_and_a_line_says_
     corpus = corpus_of(tmp_path, "one two\nthree four\n" * 400 + numbered_text(1_200))
     _, chosen = data.train_and_held_out(1_000)
     assert corpus.held_out.tolist() == chosen.tolist()
-    known = int((chosen < 400).sum())
-    assert corpus.counts["known"] == known > 0
+    in_both = int((chosen < 400).sum())
+    assert corpus.counts["in_both"] == in_both > 0
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith(f"warning: {known} of the held-out pairs") for line in lines)
+    assert any(line.startswith(f"warning: {in_both} of the held-out pairs") for line in lines)
 
 
 def test_pairs_of_the_same_tokens_with_another_border_are_different():
@@ -386,21 +386,6 @@ def test_a_fresh_corpus_continues_in_the_middle_of_an_epoch(tmp_path):
     fresh = corpus_of(tmp_path)
     for step in range(7, 40):
         assert torch.equal(whole[step], fresh.batch(0, step, 8)), step
-
-
-def test_random_batches_hold_every_sequence_once_except_a_remainder_that_changes():
-    """Those of fine-tuning."""
-    left_out = []
-    for epoch in range(2):
-        batches = data.draw_epoch(100, 3, epoch, 16)
-        assert batches.shape == (6, 16)
-        assert len(np.unique(batches)) == 96
-        left_out.append(set(range(100)) - set(batches.ravel().tolist()))
-    assert left_out[0] != left_out[1]
-
-    # fewer sequences than a batch are repeated to fill it
-    (batch,) = data.draw_epoch(3, 0, 5, 8)
-    assert np.bincount(batch).tolist() in ([3, 3, 2], [3, 2, 3], [2, 3, 3])
 
 
 # --- Batches of few shapes ------------------------------------------------------------------------

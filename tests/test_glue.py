@@ -138,6 +138,20 @@ def test_batches_are_random_although_length_tells_the_label(tokenizer):
     assert np.var(means) == pytest.approx(np.var(labels) / 8, rel=0.25)
 
 
+def test_random_batches_hold_every_sequence_once_except_a_remainder_that_changes():
+    left_out = []
+    for epoch in range(2):
+        batches = glue.draw_epoch(100, 3, epoch, 16)
+        assert batches.shape == (6, 16)
+        assert len(np.unique(batches)) == 96
+        left_out.append(set(range(100)) - set(batches.ravel().tolist()))
+    assert left_out[0] != left_out[1]
+
+    # fewer sequences than a batch are repeated to fill it
+    (batch,) = glue.draw_epoch(3, 0, 5, 8)
+    assert np.bincount(batch).tolist() in ([3, 3, 2], [3, 2, 3], [2, 3, 3])
+
+
 def test_a_row_is_cls_a_sep_b_sep_with_the_type_1_for_b_and_the_longer_sentence_is_cut(tokenizer):
     anna, tom = (tokenizer.token_to_id(word) for word in ("▁anna", "▁tom"))
     pairs = Examples(["anna", "anna " * 9], ["tom"] * 2, [0, 1])

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import ROOT, write
 from lab import report
-from lab.bench import MODES
+from lab.bench import LIBRARY, MODES
 from support import tables
 from support.commands import UserError
 from support.files import sha256_of
@@ -306,13 +306,14 @@ def english_small():
 
 
 def english_25000():
-    """The losses on the way; of a run that was stopped, those that it has."""
+    """The losses on the way, BLiMP, and the scores of two tasks."""
+    measures = (report.BLIMP, report.glue_measure("", "cola"), report.glue_measure("", "sst-2"))
     rows = []
     for x in records_of("english-25000"):
         losses = {step: f"{loss:.3f}" for step, loss, _ in x["curve"]}
-        cells = [losses.get(step, "-") for step in (2500, 5000, 7500, 15_000, 25_000)]
-        scores = report.glue_measure("", "cola").values(x)
-        rows.append([x["settings"]["variant"], *cells, f"{scores[0]:.1f}" if scores else "-"])
+        cells = [losses[step] for step in (2500, 5000, 7500, 15_000, 25_000)]
+        cells += [f"{measure.values(x)[0]:.1f}" for measure in measures]
+        rows.append([x["settings"]["variant"], *cells])
     return rows
 
 
@@ -383,47 +384,46 @@ def steps():
     ]
 
 
+MODE_NAMES = {"compiled": "recorded and compiled"}
+
+
 def gpu_steps():
-    """What a GPU computes in a step, in three modes, and the time of a compiled step."""
-    bench = json_of("bench-h100")
-    ms = {(x["variant"], x["batches"]): x["ms"] for x in bench["steps"]["rows"]}
-    profiles = {(x["variant"], x["mode"]): x for x in bench["profiles"]["rows"]}
+    """Whole steps on a GPU in each mode: full batches and English ones."""
+    rows = {}
+    for x in json_of("bench-h100")["steps"]["rows"]:
+        rows.setdefault((x["variant"], x["mode"]), {})[x["batches"]] = x
+    lines = []
+    for (variant, mode), batches in rows.items():
+        name = [variant, MODE_NAMES.get(mode, mode)]
+        if variant == LIBRARY:
+            name = [f"BERT of {LIBRARY}", mode]
+        full = batches["full"]
+        cells = [f"{full['ms']:.1f} ms", f"{full['peak_mib'] / 1024:.1f} GiB", "-", "-"]
+        if "text" in batches:
+            text = batches["text"]
+            cells[2:] = [f"{text['ms']:.1f} ms", f"{round(text['tokens_per_s'], -3):,}"]
+        lines.append(name + cells)
+    return lines
+
+
+def gpu_work():
+    """What a GPU computes in a step, in three modes."""
+    profiles = {(x["variant"], x["mode"]): x for x in json_of("bench-h100")["profiles"]["rows"]}
     rows = []
     for variant, mode in itertools.product(("absolute", "composite"), MODES):
         x = profiles[variant, mode]
-        row = [variant, mode, f"{x['operations']:,}", f"{x['gpu_ms']:.1f} ms", "-", "-"]
-        if mode == "compiled":
-            times = [ms[variant, batches] for batches in ("full", "text of width 56")]
-            row[-2:] = [f"{time:.1f} ms" for time in times]
-            row[1] = "recorded and compiled"
-        rows.append(row)
+        name = MODE_NAMES.get(mode, mode)
+        rows.append([variant, name, f"{x['operations']:,}", f"{x['gpu_ms']:.1f} ms"])
     return rows
 
 
-def gpu_before():
-    """Means of the time of a step, measured twice; of the GPU's time in it; and its operations."""
-    rows = []
-    for x in json_of("bench-h200")["steps"]["rows"]:
-        name = x["variant"] if x["unit"] == "eager" else f"{x['variant']}, compiled"
-        row = [name, f"{np.mean(x['ms']):.1f} ms", f"{x['gpu_ms']:.1f} ms"]
-        row += [f"{x['operations']:,}", f"{np.mean(x['english_ms']):.1f} ms"]
-        rows.append([*row, f"{x['english_gpu_ms']:.1f} ms"])
-    return rows
-
-
-# with a bias: eager, scaled_dot_product_attention, FlexAttention; without one: the first two
-GPU_WAYS = ("rows", "fused with the map", "flex", "plain", "fused plain")
-
-
-def gpu_attention():
-    """Attention alone on a GPU: time and memory of five ways, in sequences of N tokens."""
-    measured = {(x["N"], x["way"]): x for x in json_of("bench-h200")["attention"]["rows"]}
-    rows = []
-    for N in (128, 1024):
-        ways = [measured[N, way] for way in GPU_WAYS]
-        cells = [f"{x['ms']:.2f} ms, {x['peak_mib']} MiB" for x in ways]
-        rows.append([f"{ways[0]['B']} of {N:,} tokens", *cells])
-    return rows
+def gpu_lengths():
+    """Attention alone on a GPU, in two ways, in sequences of N tokens."""
+    rows = {}
+    for x in json_of("bench-h100")["lengths"]["rows"]:
+        name = f"{x['B']} of {x['N']:,} tokens"
+        rows.setdefault(name, []).append(f"{x['ms']:.1f} ms, {x['peak_mib']:,} MiB")
+    return [[name, *cells] for name, cells in rows.items()]
 
 
 def lengths():
@@ -469,8 +469,8 @@ TABLES = {
     "against-others": against_others,
     "steps": steps,
     "gpu-steps": gpu_steps,
-    "gpu-before": gpu_before,
-    "gpu-attention": gpu_attention,
+    "gpu-work": gpu_work,
+    "gpu-lengths": gpu_lengths,
     "lengths": lengths,
 }
 
@@ -514,7 +514,7 @@ def test_the_costs_of_a_pre_training_on_a_gpu_are_those_of_the_record():
     step, rate, compiling = costs_of_training(logs["composite"])
     seconds = sum(more for _, more in compiling)
     assert f"{1000 * step:.1f} ms a step, {rate / 1000:.0f},000 tokens of text a second" in page
-    assert f"a second, {seconds:.0f} s of compiling" in page
+    assert f"a second. That includes {seconds:.0f} s of compiling" in page
     step, _, of_absolute = costs_of_training(logs["absolute"])
     assert f"`absolute` needs {1000 * step:.1f} ms" in page
 
@@ -524,6 +524,22 @@ def test_the_costs_of_a_pre_training_on_a_gpu_are_those_of_the_record():
     [new] = [more for first, more in of_absolute if first == 4500]
     known = sum(more for first, more in of_absolute if first < 4500)
     assert f"and {new:.0f} s in `absolute`" in page and f"in it took {known:.0f} s together" in page
+
+
+def test_the_ratios_of_steps_on_a_gpu_are_those_of_the_record():
+    page = (ROOT / "docs/speed.md").read_text("utf-8").replace("\n", " ")
+    bench = json_of("bench-h100")
+    full = {(x["variant"], x["mode"]): x["ms"] for x in bench["steps"]["rows"][:8]}
+    recorded = full[LIBRARY, "eager"] / full["composite", "recorded"]
+    compiled = full[LIBRARY, "compiled"] / full["composite", "compiled"]
+    assert f"is {recorded:.1f} times as fast as an eager one" in page
+    assert f"a compiled step is {compiled:.1f} times as fast" in page
+
+    # q, k and v as three products or one
+    ms = {(x["batches"], x["products"]): x["ms"] for x in bench["one_product"]["rows"]}
+    for batches in ("full", "text of width 56"):
+        assert f"{ms[batches, 'one']:.1f} ms in place of {ms[batches, 'three']:.1f} ms" in page
+    assert f"{100 * (1 - ms['full', 'one'] / ms['full', 'three']):.0f} % less" in page
 
 
 def test_the_share_of_text_in_batches_is_that_of_the_record():

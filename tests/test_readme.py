@@ -108,8 +108,9 @@ COMMANDS = [command for page in PAGES for command in commands_of(page)]
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_command_of_the_pages_is_understood_by_its_program(command, monkeypatch):
     """The parser ends the test with SystemExit if it does not know an option."""
-    # the README's example of a new variant, which the handout uses
-    monkeypatch.setitem(VARIANTS, "fixed-key", Variant(terms=("fixed",)))
+    # examples of new variants: the README's, which the handout uses, and one of docs/extend.md
+    for name in ("fixed-key", "kerple"):
+        monkeypatch.setitem(VARIANTS, name, Variant(terms=("fixed",)))
     program, *arguments = [word for word in command[1:] if word != "-m"]
     if program == "model.py":
         assert len(arguments) == 2

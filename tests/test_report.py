@@ -445,6 +445,7 @@ def text_sizes():
 
 
 TABLES = {
+    "kerple": partial(rows_of, "kerple", (LOSS,)),
     "lesson": lambda: report.rows_of(records_of("lesson"), report.MEASURES[:4])[1:],
     "order-toy": order_toy,
     "text-means": text_means,
@@ -486,6 +487,14 @@ def test_the_tables_of_the_documents_are_those_of_the_records():
             assert rows and rows == TABLES[name](), name
             found.add(name)
     assert found == set(TABLES)
+
+
+def test_the_first_experiment_says_what_kerple_has_learned():
+    """docs/extend.md."""
+    slopes = [x["learned"][each] for x in records_of("kerple") if "learned" in x for each in "ab"]
+    assert 0.7 < np.min(slopes) < np.max(slopes) < 1.7
+    page = (ROOT / "docs/extend.md").read_text("utf-8").replace("\n", " ")
+    assert "all of them are still between 0.7 and 1.7" in page
 
 
 def test_the_picture_of_a_step_has_the_numbers_of_its_record():

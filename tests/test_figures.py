@@ -36,7 +36,8 @@ def test_kernels_are_the_softmax_of_beta_and_of_what_the_query_makes_without_it(
 def run(tmp_path):
     """A run of composite-depthwise."""
     write_run(tmp_path, "composite-depthwise")
-    log = [{"settings": {"steps": 2}}, {"step": 1, "loss": 3.0}, {"step": 2, "held_out_loss": 2.5}]
+    log = [{"settings": {"variant": "composite-depthwise", "steps": 2}, "code": {}}]
+    log += [{"step": 1, "loss": 3.0}, {"step": 2, "held_out_loss": 2.5}]
     write_records(tmp_path / "log.jsonl", log)
     return tmp_path
 

@@ -80,10 +80,10 @@ def add_bias(scores, bias, beyond="clip"):
     return scores + relative_scores(bias, scores.shape[-1], beyond)
 
 
-def banded_softmax(scores, unseen, positions):
+def banded_softmax(scores, mask_bias, positions):
     """p (B, H, N, N) of the function `banded_softmax`."""
     N = scores.shape[-1]
-    a = scores + unseen
+    a = scores + mask_bias
     if positions.query_bias is not None:
         a = a + relative_scores(positions.query_bias, N, positions.beyond)
     if positions.key_bias is not None:

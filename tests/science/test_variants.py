@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attention import VARIANTS, Variant
+from attention import VARIANTS, ConvBert, Deberta, LightConv, Variant
 from conftest import rows_of
 from helpers import H, K, d, random_mixer
 from model import BertConfig, BertForMaskedLM, parameter_count
@@ -158,7 +158,10 @@ def test_exactly_none_and_absolute_and_terms_without_a_window_have_no_kernel():
     "fields, message",
     [
         (dict(terms=("fixed", "fixd")), "unknown term 'fixd'; the terms are: fixed, dynamic, key_"),
-        (dict(terms="fixed"), "unknown term 'f'"),
+        (dict(terms="fixed"), r'terms must be a tuple, \("fixed",\), and not a text'),
+        (dict(terms=("fixed",), mixer=Deberta), "Deberta does not use terms"),
+        (dict(depthwise=True, mixer=LightConv), "LightConv does not use terms, .* or depthwise"),
+        (dict(convolutional=("key",), mixer=ConvBert), "ConvBert does not use .*, convolutional"),
         (dict(convolutional=("values",)), "unknown projection 'values'; they are: query, key, val"),
         (dict(terms=("rotary", "xl")), "only one of the terms .* may change the content term"),
     ],

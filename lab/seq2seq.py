@@ -332,7 +332,7 @@ def evaluate(trainer, pairs):
 
 
 def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
-    """Train a model, or load it if the run is finished. Returns its Trainer.
+    """Train a model, or load it if the run is finished. Returns (its Trainer, the run's folder).
 
     sets: pairs of token ids; the first set is trained on, and the second one is evaluated.
     """
@@ -344,12 +344,12 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
 
     pairs, held_out, *_ = sets.values()
     batches = PairBatches(pairs[: settings["examples"]], settings["seq_len"])
-    result = train(
+    place, result = train(
         trainer,
         tokenizer,
         folder,
         one_step=lambda: train_step(trainer, batches),
-        evaluate=lambda: itemgetter("loss", "accuracy")(evaluate(trainer, held_out)),
+        held_out_scores=lambda: itemgetter("loss", "accuracy")(evaluate(trainer, held_out)),
         eval_every=args.eval_every,
     )
     guessing = math.log(model.config.vocab_size)
@@ -358,8 +358,8 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
         raise UserError(f"the loss, {loss}, is above guessing, {guessing:.1f}: try a lower --lr")
 
     # it may be finished already
-    model.load_state_dict(load_checkpoint(trainer.path.parent / "model.pt"))
-    return trainer
+    model.load_state_dict(load_checkpoint(place / "model.pt"))
+    return trainer, place
 
 
 # --- The test -------------------------------------------------------------------------------------
@@ -499,18 +499,18 @@ def train_and_test(args, sets, seed):
         fit(model, settings | changed, spans, tokenizer, folder / "spans", device, dtype, args)
 
     # translate
-    trainer = fit(model, settings, ids, tokenizer, folder, device, dtype, args)
+    trainer, place = fit(model, settings, ids, tokenizer, folder, device, dtype, args)
 
     # test on what is held out
     _, *names = sets
-    path = trainer.path.parent / (f"test-{args.bleu}.json" if args.bleu else "test.json")
+    path = place / (f"test-{args.bleu}.json" if args.bleu else "test.json")
     if not path.exists():
         results = {name: evaluate(trainer, ids[name]) for name in names}
         if not is_toy:
             bleu = load_bleu(args.data, args.bleu)
             results["BLEU"] = test_bleu(trainer, tokenizer, bleu, *(sets[name] for name in names))
         write_text(path, json.dumps(results, indent=2) + "\n")
-    print_test(trainer.path.parent, read_records(path), sets)
+    print_test(place, read_records(path), sets)
 
 
 def print_test(folder, results, sets):

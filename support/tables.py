@@ -382,7 +382,7 @@ SCORES = (
 )
 NOTES = {
     "*": "in some of the runs, the model gave the same answer for all examples of a task",
-    "!": "fine-tuned with other settings than the published ones",
+    "!": "fine-tuned with other settings than the default ones",
     "^": "one pre-trained model: the error is over its fine-tuning seeds",
 }
 
@@ -420,7 +420,7 @@ GLUE_MEASURES = (
 
 
 def marks_of(runs, tasks):
-    """The marks of a cell: constant answers, and settings that are not the published ones."""
+    """The marks of a cell: constant answers, and settings that are not the default ones."""
     marks = set()
     for run in runs:
         for task in tasks:

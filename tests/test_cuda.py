@@ -118,10 +118,9 @@ def stop_and_continue(program, config, path, devices):
     losses = []
     for device, steps in zip(devices, (6, 12), strict=True):
         trainer = trainer_of(program, config, device, **SETTINGS)
-        trainer.path = path
-        trainer.resume()
+        trainer.resume(path)
         train(trainer, program, steps)
-        trainer.save()
+        trainer.save(path)
         losses += [loss.cpu() for loss in trainer.losses]
     return torch.stack(losses)
 

@@ -398,6 +398,15 @@ def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_
     assert set(results(run)) == set(files)
 
 
+def test_a_result_that_another_command_has_made_meanwhile_stays_and_no_lock_is_left(published):
+    out = published[0] / "glue"
+    before = results(published[0])
+    settings, _ = before["cola-seed42.json"]
+    glue.make_result(None, out, settings, {"train": None}, CPU, torch.float32, None)
+    assert results(published[0]) == before
+    assert not list(out.glob("running-*"))
+
+
 @pytest.mark.parametrize(
     "change",
     ["--seeds 42 --lr 0.5", "--seeds 97 --dtype bf16", "another model.pt", "other code"],

@@ -97,4 +97,4 @@ def test_without_a_compiler_a_model_stays_eager_and_one_line_says_so(monkeypatch
     kernels.compile_model(model, CPU)
     kernels.start_compiler.cache_clear()
     assert capsys.readouterr().out == "nothing is compiled: no C++ compiler\n"
-    assert model.bert.layers[0]._compiled_call_impl is None
+    assert model.bert.layers[0]._compiled_call_impl is None and not hasattr(model, "is_compiled")

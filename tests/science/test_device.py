@@ -101,11 +101,11 @@ def resumed_run(device, corpus, folder):
     config = small_config(vocab_size=corpus.vocab_size)
     in_parts = partial(pretrain.masked_lm_gradients, micro_batch=3)
     stopped = trainer_on(device, make(BertForMaskedLM, config))
-    stopped.path = place_for(folder, stopped.records[0]) / pretrain.CHECKPOINT
+    place = place_for(folder, stopped.records[0])
     for _ in range(2):
         pretrain.train_step(stopped, corpus)
     stopped.log()
-    stopped.save()
+    stopped.save(place / pretrain.CHECKPOINT)
 
     resumed = trainer_on(device, make(BertForMaskedLM, config), in_parts)
     pretrain.train(
@@ -113,7 +113,7 @@ def resumed_run(device, corpus, folder):
         corpus.tokenizer,
         folder,
         one_step=partial(pretrain.train_step, resumed, corpus),
-        evaluate=partial(pretrain.evaluate, resumed.model, corpus, 8, device, torch.float32),
+        held_out_scores=partial(pretrain.evaluate, resumed.model, corpus, 8, device, torch.float32),
         eval_every=1,
     )
     return resumed.records[-1]
@@ -129,21 +129,22 @@ def test_a_run_is_evaluated_saved_and_resumed_as_on_a_cpu(small_text, tmp_path):
 # --- Fine-tuning ----------------------------------------------------------------------------------
 
 
-def fine_tuned(device, labels, classes):
+def fine_tuned(device, labels, classes, checkpoint):
     """The losses of four steps, and then the answers, for pairs of sentences of 1 to 5 words."""
     texts = [" ".join(WORDS[5 : 6 + i % 5]) for i in range(len(labels))]
     pairs = glue.LabelledPairs(Examples(texts, texts, labels), word_tokenizer(), 24)
     model = make(BertForClassification, small_config(), classes)
     trainer = trainer_on(device, model, gradients=glue.task_gradients)
-    glue.fine_tune(trainer, pairs)
+    glue.fine_tune(trainer, pairs, checkpoint)
     answers = glue.predict(trainer.model, pairs, device, torch.float32)
     return [record["loss"] for record in trainer.records[1:]], answers
 
 
 @pytest.mark.parametrize("labels, classes", [([0, 1, 2] * 8, 3), ([0.5, 2.0, 5.0] * 8, 1)])
-def test_fine_tuning_never_waits_for_the_device_and_equals_that_on_a_cpu(labels, classes):
-    expected, expected_answers = fine_tuned(CPU, labels, classes)
+def test_fine_tuning_never_waits_for_the_device_and_equals_that_on_a_cpu(labels, classes, tmp_path):
+    checkpoint = tmp_path / "state.pt"  # four steps are not saved
+    expected, expected_answers = fine_tuned(CPU, labels, classes, checkpoint)
     with pretended_device():
-        found, answers = fine_tuned(DEVICE, labels, classes)
+        found, answers = fine_tuned(DEVICE, labels, classes, checkpoint)
     assert found == near(expected)
     assert answers == near(expected_answers)

@@ -91,19 +91,18 @@ def test_a_run_that_is_stopped_and_recorded_again_goes_on_as_one_that_was_not(tm
         expected = trained("pretrain.py", config, records=True)
         stopped = trainer_of("pretrain.py", config)
         stopped.recorded.is_on = True
-        stopped.path = tmp_path / "state.pt"
         train(stopped, "pretrain.py", 3)
-        stopped.save()
-        state = torch.load(stopped.path)
+        path = tmp_path / "state.pt"
+        stopped.save(path)
+        state = torch.load(path)
         assert [type(group["lr"]) for group in state["optimizer"]["param_groups"]] == [float] * 2
         for group in state["optimizer"]["param_groups"]:
             group |= {"fused": False, "capturable": True, "lr": 7.0}
-        torch.save(state, stopped.path)
+        torch.save(state, path)
 
         resumed = trainer_of("pretrain.py", config)
         resumed.recorded.is_on = True
-        resumed.path = stopped.path
-        resumed.resume()
+        resumed.resume(path)
         train(resumed, "pretrain.py", STEPS)
     assert_same_to_the_bit(what_is_left_of(resumed), expected, ["weights"])
 

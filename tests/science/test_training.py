@@ -7,7 +7,10 @@ device part of a step: test_assignment.py); then the evaluation. Where the model
 is `Simple`, so that a failure here is a mistake in the step and not in the model.
 """
 
+import inspect
+import re
 from functools import partial
+from textwrap import dedent
 from types import SimpleNamespace
 
 import numpy as np
@@ -195,6 +198,23 @@ def test_training_steps_are_those_of_a_plain_loop(make_model):
 
 
 # --- One step -------------------------------------------------------------------------------------
+
+
+def test_on_one_cpu_a_step_is_the_few_lines_that_its_docstring_has():
+    """They are run as they stand there. Without dropout, whose seed they do not set."""
+    make_model = partial(composite, dropout=0.0)
+    trainer = trainer_of(make_model)
+    model = trainer_of(make_model).model
+    block = re.search(r"(\n {4}.+)+", inspect.getdoc(pretrain.train_step))[0]
+    optimizer = pretrain.make_optimizer(model, SETTINGS["weight_decay"])
+    names = {**vars(pretrain), **SETTINGS, "corpus": Sentences()}
+    names |= {"model": model, "optimizer": optimizer}
+    for step in range(3):
+        pretrain.train_step(trainer, Sentences())
+        masks = generator(pretrain.step_seed(SETTINGS["seed"], step, "masks"))
+        names |= {"step": step, "generator": masks}
+        exec(dedent(block), names)
+        assert names["loss"].item() == pytest.approx(trainer.losses[step].item(), abs=1e-12)
 
 
 def test_the_loss_of_a_step_stays_on_the_device_and_keeps_no_graph():

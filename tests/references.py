@@ -261,6 +261,22 @@ def kerple_score(weights, q_i, k_j, i, j, h, config, N):
     return -a * torch.log(1 + b * abs(j - i))
 
 
+def slopes_score(weights, q_i, k_j, i, j, h, config, N):
+    """alibi with the learned factor exp(c_h): an example in docs/extend.md"""
+    learned = torch.exp(weights["terms.slopes.c"][h])
+    return learned * alibi_score(weights, q_i, k_j, i, j, h, config, N)
+
+
+def mirror_score(weights, q_i, k_j, i, j, h, config, N):
+    """beta_r + beta_(-r): an example in docs/extend.md"""
+    beta = weights["terms.mirror.beta"]  # (H, K)
+    t = column(j - i, config.kernel_size, config.beyond)
+    if t is None:
+        return 0
+    opposite = column(i - j, config.kernel_size, config.beyond)
+    return beta[h, t] + beta[h, opposite]
+
+
 def leaning_score(weights, q_i, k_j, i, j, h, config, N):
     """(q_i . g_h) r / sqrt(d) in the window: an example in docs/extend.md"""
     t = column(j - i, config.kernel_size, config.beyond)
@@ -302,6 +318,8 @@ SCORE_TERMS = {
     "xl": xl_score,
     "rotary": rotary_score,
     "kerple": kerple_score,
+    "slopes": slopes_score,
+    "mirror": mirror_score,
     "leaning": leaning_score,
 }
 

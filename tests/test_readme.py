@@ -108,8 +108,8 @@ COMMANDS = [command for page in PAGES for command in commands_of(page)]
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_command_of_the_pages_is_understood_by_its_program(command, monkeypatch):
     """The parser ends the test with SystemExit if it does not know an option."""
-    # examples of new variants: the README's, which the handout uses, and one of docs/extend.md
-    for name in ("fixed-key", "kerple"):
+    # examples of new variants: the README's, which the handout uses, and those of docs/extend.md
+    for name in ("fixed-key", "kerple", "slopes", "mirror"):
         monkeypatch.setitem(VARIANTS, name, Variant(terms=("fixed",)))
     program, *arguments = [word for word in command[1:] if word != "-m"]
     if program == "model.py":
@@ -138,7 +138,7 @@ def copy_with_examples(tmp_path_factory):
     for name in ("docs/extend.md", "docs/differences.md"):
         text = (ROOT / name).read_text("utf-8")
         examples += re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len(examples) == 8
+    assert len(examples) == 10
     with open(copy / "attention.py", "a", encoding="utf-8") as file:
         for example in examples:
             file.write("\n\n" + example)
@@ -169,7 +169,8 @@ def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
     every parameter learns.
     """
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/science"]
-    documents = "kerple or leaning or primer or fixed-long or composite-first or convbert-released"
+    documents = "kerple or slopes or mirror or leaning or primer"
+    documents += " or fixed-long or composite-first or convbert-released"
     tests = "adds_what_its_loop_adds or equals_its_loops or amount_of_padding"
     tests += " or every_parameter_learns"
     chosen = f"fixed-key or local-mean or (({tests}) and ({documents}))"

@@ -445,7 +445,8 @@ def text_sizes():
 
 
 TABLES = {
-    "kerple": partial(rows_of, "kerple", (LOSS,)),
+    "kerple": partial(rows_of, "kerple", (LOSS,), ("alibi", "kerple", "fixed")),
+    "mirror": partial(rows_of, "kerple", (LOSS,), ("kerple", "mirror", "fixed")),
     "lesson": lambda: report.rows_of(records_of("lesson"), report.MEASURES[:4])[1:],
     "order-toy": order_toy,
     "text-means": text_means,

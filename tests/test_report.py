@@ -112,6 +112,10 @@ WITHOUT_TEXT = ("fixed", "t5", "alibi", "fire")
 CONVOLUTIONS = ("absolute", "dynamic", "lightconv", "lightconv-hybrid", "dynamicconv")
 CONVOLUTIONS += ("dynamicconv-hybrid", "dilated", "dilated-hybrid")
 SMALL_STEPS = (500, 1000, 2000, 2500)
+SMALL_SCHEDULES = {
+    "english-small": "`--steps 2500 --lr 1e-3 --warmup_steps 250`",
+    "english-25000": "`--steps 25000`",
+}
 RISING = ("none", *ORDER[2:], "t5", "alibi", "fire", "xl", "rotary", "deberta", "canon")
 RISING += ("lightconv", "dynamicconv")
 MEASURED = ("absolute", "dynamic", "composite", "composite-conv-qkv", "lightconv", "dynamicconv")
@@ -236,6 +240,20 @@ def rates():
         if variant == "absolute":
             pair = [losses[lr, warmup, name] for name in ("absolute", "dynamic")]
             rows.append([f"{lr:.0e}".replace("e-0", "e-"), str(warmup), *pair])
+    return rows
+
+
+def small_schedules():
+    """docs/text.md: losses of BERT-small after two schedules, seed 0."""
+    rows = []
+    for name, schedule in SMALL_SCHEDULES.items():
+        losses = {
+            x["settings"]["variant"]: f"{x['result']['loss']:.2f}"
+            for x in records_of(name)
+            if x["settings"]["seed"] == 0
+        }
+        cells = [losses.get(variant, "-") for variant in ("absolute", "dynamic", "composite")]
+        rows.append([schedule, *cells])
     return rows
 
 
@@ -465,6 +483,7 @@ TABLES = {
     "plan-ends": plan_ends,
     "english-steps": english_steps,
     "rates": rates,
+    "small-schedules": small_schedules,
     "text-sizes": text_sizes,
     "rises": rises,
     "convbert": partial(rows_of, "convbert", TOY, compared=("convbert", "convbert-released")),

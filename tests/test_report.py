@@ -543,7 +543,7 @@ def test_the_costs_of_a_pre_training_on_a_gpu_are_those_of_the_record():
     step, rate, compiling = costs_of_training(logs["composite"])
     seconds = sum(more for _, more in compiling)
     assert f"{1000 * step:.1f} ms a step, {rate / 1000:.0f},000 tokens of text a second" in page
-    assert f"a second. That includes {seconds:.0f} s of compiling" in page
+    assert f"of which {seconds:.0f} s were compiling" in page
     step, _, of_absolute = costs_of_training(logs["absolute"])
     assert f"`absolute` needs {1000 * step:.1f} ms" in page
 

@@ -10,6 +10,7 @@ from attention import mixer_of_layer
 from helpers import assert_near
 from model import (
     SIZES,
+    BertConfig,
     BertForClassification,
     BertForMaskedLM,
     Layer,
@@ -59,7 +60,7 @@ def test_embeddings_are_the_normalised_sum_projected_to_the_hidden_size(embeddin
     embeddings = model.bert.embeddings
     input_ids = torch.tensor([[7, 5, 9]])
     types = torch.tensor([[0, 0, 1]])
-    result = embeddings(input_ids, types)
+    result = embeddings(input_ids, input_ids > 0, types)
 
     for i in range(3):
         token = embeddings.token.weight[input_ids[0, i]]
@@ -258,6 +259,11 @@ def test_a_config_has_what_its_variant_uses():
     assert small_config("none", beyond="zero").beyond == "clip"
     assert small_config("lightconv-hybrid").attention_layer == SMALL["layers"]
     assert small_config("lightconv-hybrid", attention_layer=1).attention_layer == 1
+
+
+def test_a_config_of_an_unknown_variant_is_refused_in_one_line():
+    with pytest.raises(UserError, match="^unknown variant 'compsite'; the variants are: none, abs"):
+        BertConfig.from_size("tiny", "compsite")
 
 
 # --- Fill in the blank ----------------------------------------------------------------------------

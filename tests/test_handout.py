@@ -2,6 +2,7 @@
 
 import doctest
 import re
+import textwrap
 
 import numpy as np
 import torch
@@ -68,6 +69,24 @@ def test_the_worked_example_is_what_the_code_computes():
     kernels = (bias / ROOT_OF_D).softmax(dim=-1)  # (N, K)
     convolved = convolve(kernels[None, None], v[None, None])[0, 0]  # (N, d)
     assert_printed("kernels", torch.cat([kernels, convolved], dim=1))
+
+
+def test_the_lines_of_the_worked_example_return_its_result():
+    """The lines are run as printed. Then the weights of barks, with the beta of the page."""
+    names = {}
+    lines = re.search(r"^    import torch\n.*?^    beta = .*?\n", EXAMPLE, re.DOTALL | re.M)[0]
+    exec(textwrap.dedent(lines), names)
+    [call] = re.findall(r"^    (composite_attention\(.*\))$", EXAMPLE, re.M)
+    assert_printed("result", eval(call, names)[0])
+
+    # with the identity as values, the result is the attention matrix: one head, d = 2, 4 tokens
+    q, k, w = names["q"], names["k"], names["w"]
+    beta = torch.tensor([[1.0, 0, 2]])
+    positions = Positions((q @ w / ROOT_OF_D + beta)[None, None])
+    value = torch.eye(4)[None, None]
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    p = attention(q[None, None], k[None, None], value, mask, positions)[0, 0]
+    assert f"Its weights are {', '.join(f'{x:.3f}' for x in p[2].tolist())}." in EXAMPLE
 
 
 def test_the_page_prints_every_function_with_its_points_and_100_in_all():

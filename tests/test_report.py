@@ -14,6 +14,7 @@ from lab.bench import LIBRARY, MODES
 from support import tables
 from support.commands import UserError
 from support.files import sha256_of
+from toy.pairs import PARADIGMS
 
 MADE_BY = {"device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}
 
@@ -569,6 +570,47 @@ def test_the_ratios_of_steps_on_a_gpu_are_those_of_the_record():
     for batches in ("full", "text of width 56"):
         assert f"{ms[batches, 'one']:.1f} ms in place of {ms[batches, 'three']:.1f} ms" in page
     assert f"{100 * (1 - ms['full', 'one'] / ms['full', 'three']):.0f} % less" in page
+
+
+def test_the_sentences_about_a_gpu_have_the_numbers_of_the_records():
+    page = (ROOT / "docs/speed.md").read_text("utf-8").replace("\n", " ")
+    wall = {x["variant"]: x["wall_s"] for x in json_of("bench-h100")["pretraining"]["rows"]}
+    assert f"took {wall['composite']} s, of which" in page
+    assert f"`absolute` took {wall['absolute']} s" in page
+
+    # attention without a bias: torch's own and ours
+    rows = json_of("bench-h200")["attention"]["rows"]
+    ms = {(x["way"], x["N"]): f"{x['ms']:.2f}" for x in rows}
+    short, long = [(ms["fused plain", N], ms["plain", N]) for N in (128, 1024)]
+    assert f"({short[0]} and {short[1]} ms for 128" in page
+    assert f"{long[0]} and {long[1]} ms for 16 of 1,024" in page
+
+
+def test_the_sentences_about_25000_steps_have_the_numbers_of_the_record():
+    page = (ROOT / "docs/results.md").read_text("utf-8").replace("\n", " ")
+    runs = {x["settings"]["variant"]: x for x in records_of("english-25000")}
+    curves = {name: {step: loss for step, loss, _ in x["curve"]} for name, x in runs.items()}
+    early, late = [curves["absolute"][n] - curves["composite"][n] for n in (7500, 25_000)]
+    blimp = {name: report.BLIMP.values(x)[0] for name, x in runs.items()}
+    assert f"is {early:.2f} ahead after 7,500 steps, and {late:.2f} after 25,000" in page
+    assert f"{blimp['composite'] - blimp['absolute']:.1f} points more of BLiMP" in page
+    for run in runs.values():
+        scores = [x["result"]["score"] for x in run["glue"] if x["settings"]["task"] == "sst-2"]
+        assert f"{np.ptp(scores):.1f}" in page.split("On SST-2 two")[1][:60]
+    assert f"{late:.2f} ahead of" in (ROOT / "README.md").read_text("utf-8").replace("\n", " ")
+
+    # a rate beyond the grid
+    [run] = records_of("plan-rates")
+    assert f"at [{run['result']['loss']:.2f}](../results/plan-rates.jsonl)" in page
+
+
+def test_the_lesson_has_the_agreement_of_its_record():
+    page = (ROOT / "docs/tour.md").read_text("utf-8").replace("\n", " ")
+    names = [name for name, (topic, _) in PARADIGMS.items() if topic == "agreement"]
+    measure = report.pairs_measure("", "toy", names)
+    for variant in ("absolute", "dynamic", "composite", "fixed"):
+        value = np.mean(tables.values_of(records_of("lesson"), variant, measure))
+        assert re.search(rf"`{variant}` (has )?{value:.1f}", page)
 
 
 def test_the_share_of_text_in_batches_is_that_of_the_record():

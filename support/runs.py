@@ -11,8 +11,8 @@ The folder of a run holds
 
 The first line of the log holds what the run depends on and what made it: "settings", "code"
 (digests of the files) and "made_by" (machine, versions, commit; of a training also whether its
-steps are recorded and compiled). Each further line holds the number of the step ("step"), and a
-loss, an evaluation, or what made the steps after it.
+steps were to be recorded and compiled). Each further line holds the number of the step ("step"),
+and a loss, an evaluation, or what made the steps after it.
 
 place_for returns the folder whose log has the settings and the code of a command, or a new one. So
 results of fine-tuning and of minimal pairs are found, too, in RUN/glue and RUN/pairs.

@@ -274,7 +274,10 @@ def plan_ends():
 
 
 def order_toy():
-    return [[measure.title, *means(toy_runs(8), ORDER, measure)] for measure in (PAIRS, SCORE)]
+    rows = [["held-out loss", *means(toy_runs(8), ORDER, LOSS, 2)]]
+    return rows + [
+        [measure.title, *means(toy_runs(8), ORDER, measure)] for measure in (PAIRS, SCORE)
+    ]
 
 
 def text_means():
@@ -602,6 +605,29 @@ def test_the_sentences_about_25000_steps_have_the_numbers_of_the_record():
     # a rate beyond the grid
     [run] = records_of("plan-rates")
     assert f"at [{run['result']['loss']:.2f}](../results/plan-rates.jsonl)" in page
+
+
+def test_the_sentences_about_the_toy_language_have_the_numbers_of_the_records():
+    page = (ROOT / "docs/results.md").read_text("utf-8").replace("\n", " ")
+    losses = [tables.values_of(toy_runs(8), name, LOSS) for name in ("dynamic", "fixed")]
+    assert f"is higher by {tables.difference(*losses).text(2)}." in page
+
+    # how many of the five runs give one answer to a task, and what the tasks cost
+    answers = {}
+    scores = {}
+    for run in [x for x in toy_runs(3, 8) if x["settings"]["variant"] in ("t5", "dynamic")]:
+        for x in run["glue"]:
+            key = run["settings"]["variant"], x["settings"]["task"]
+            answers[key] = answers.get(key, 0) + x["result"]["constant_prediction"]
+            scores.setdefault(key, []).append(x["result"]["score"])
+    tasks = ("mrpc", "rte", "wnli")
+    assert [answers["t5", task] for task in tasks] == [5, 5, 4]
+    assert [answers["dynamic", task] for task in tasks] == [0, 0, 0]
+    gaps = {
+        task: np.mean(scores["dynamic", task]) - np.mean(scores["t5", task]) for _, task in scores
+    }
+    share = sum(gaps[task] for task in tasks) / len(gaps)
+    assert f"make {share:.0f} of the {np.mean(list(gaps.values())):.0f} points" in page
 
 
 def test_the_lesson_has_the_agreement_of_its_record():

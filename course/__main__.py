@@ -23,8 +23,8 @@ from support.commands import run_command
 
 def main(arguments=None):
     """Read the command line and do what it asks for. Returns the exit code."""
-    as_it_is = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("course", description=__doc__, formatter_class=as_it_is)
+    summary = __doc__.partition("\n")[0]
+    parser = argparse.ArgumentParser("course", description=summary)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     # blank

@@ -48,9 +48,12 @@ def blank_command(args):
     # most of which fail while the functions are blank.
     readme = folder / "README.md"
     text = readme.read_text(encoding="utf-8")
-    listing = r"```python\ndef composite_attention.*?```"
-    text = re.sub(listing, "(`composite_attention`: part 1 of the assignment)", text, flags=re.S)
+    listing = r"This is all of it, [^`]*```python\ndef composite_attention.*?```"
+    text = re.sub(
+        listing, "You write it in part 1 of [the assignment](course/handout.md).", text, flags=re.S
+    )
     text = text.replace(" ([for lecturers](course/instructor.md))", "")
+    text = text.replace("The tests take a few minutes:", "The points of your functions:")
     text = text.replace("python -m pytest -q\n", "python -m course grade .\n")
     readme.write_text(text, encoding="utf-8", newline="\n")
     print(f"{folder}: {len(bodies)} functions to write; course/handout.md explains them")

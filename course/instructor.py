@@ -16,6 +16,12 @@ from course.mistakes import BUGS, MISTAKES
 from course.personal import by_hand_command, draw, task
 from support.commands import UserError
 
+# the answer of question 8 of a task by hand
+WHICH_ARE_EQUAL = (
+    "Only the middle token must have the same result. At the ends a neighbour is missing, and\n"
+    "attention divides by the sum of two weights."
+)
+
 
 def answers_command(args):
     """`python -m course by_hand`, with the answers if --answers is given. Returns the exit code."""
@@ -50,7 +56,8 @@ def answers(name):
         "7. the convolution": convolve(kernels[None, None], v[None, None])[0, 0],
         "8. attention with the bias alone, in the window": in_window.softmax(dim=-1) @ v,
     }
-    return "\n".join(f"{title}\n{numbers.numpy().round(3)}" for title, numbers in steps.items())
+    lines = [f"{title}\n{numbers.numpy().round(3)}" for title, numbers in steps.items()]
+    return "\n".join([*lines, WHICH_ARE_EQUAL])
 
 
 def sheets_command(args):

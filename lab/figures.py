@@ -307,6 +307,9 @@ OF_RECORDS = {
         draw_curves, "english", "curve", ("none", "absolute", "dynamic"), "optimizer steps"
     ),
     "loss-by-length": draw_loss_by_length,
+    "toy-loss-by-step": partial(
+        draw_curves, "toy", "curve", ("none", "composite"), "optimizer steps"
+    ),
     "family": draw_family,
 }
 

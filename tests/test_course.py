@@ -226,6 +226,11 @@ def test_every_mistake_changes_one_piece_of_a_function():
         assert body_text(mistake.function).count(mistake.old) == 1, mistake
         assert mistake.old != mistake.new
 
+    # the rubric has the bugs under the names that answers.txt prints
+    rubric = (ROOT / "course/answers.md").read_text("utf-8")
+    for bug in BUGS:
+        assert f"| {bug.what.removeprefix('bug: ')} | N = " in rubric
+
 
 def test_sheets_hold_a_task_and_one_bug_and_only_the_instructor_has_the_answers(tmp_path):
     write(tmp_path / "class.txt", "anna\n\nbert\n")

@@ -76,8 +76,10 @@ def test_the_lines_of_the_worked_example_return_its_result():
     names = {}
     lines = re.search(r"^    import torch\n.*?^    beta = .*?\n", EXAMPLE, re.DOTALL | re.M)[0]
     exec(textwrap.dedent(lines), names)
-    [call] = re.findall(r"^    (composite_attention\(.*\))$", EXAMPLE, re.M)
-    assert_printed("result", eval(call, names)[0])
+    [call] = re.findall(r"^    print\((composite_attention\(.*)\)$", EXAMPLE, re.M)
+    result = eval(call, names)
+    assert_printed("result", result)
+    assert textwrap.indent(str(result), "    ") in EXAMPLE
 
     # with the identity as values, the result is the attention matrix: one head, d = 2, 4 tokens
     q, k, w = names["q"], names["k"], names["w"]
@@ -87,6 +89,11 @@ def test_the_lines_of_the_worked_example_return_its_result():
     mask = torch.ones(1, 4, dtype=torch.bool)
     p = attention(q[None, None], k[None, None], value, mask, positions)[0, 0]
     assert f"Its weights are {', '.join(f'{x:.3f}' for x in p[2].tolist())}." in EXAMPLE
+    a = positions.query_bias[0, 0, 2, [0, 0, 1, 2]] + (q @ k.t())[2] / ROOT_OF_D  # of barks
+    *numbers, last = (f"{x:.2f}" for x in a.exp().tolist())
+    total = f"{a.exp().sum():.2f}"
+    text = f"The exponentials are {', '.join(numbers)} and {last}, and their sum is {total}."
+    assert text in EXAMPLE
 
 
 def test_the_page_prints_every_function_with_its_points_and_100_in_all():

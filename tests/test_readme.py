@@ -73,7 +73,7 @@ def test_every_output_of_the_tour_is_recorded():
     outputs += re.findall(r"^    (\w+ \w+: held-out loss .*)$", tour, re.M)
     outputs += re.findall(r"^\| \w+(?: of 32 paradigms)? \| [\d.]+ \|$", tour, re.M)
     outputs += re.findall(r"^\[MASK\].*$", README, re.M)
-    assert len(outputs) == 23  # all that these patterns should find
+    assert len(outputs) == 30  # all that these patterns should find
     for line in outputs:
         assert re.sub(" +", " ", line) in recorded
     [loss] = re.findall(r"`(held-out loss .*)`", README)
@@ -96,7 +96,7 @@ def commands_of(path):
     """The commands of a document that run a program of this project, without their comments."""
     commands = []
     for line in path.read_text("utf-8").replace("\\\n", " ").splitlines():
-        line = line.strip().removeprefix("$ ").removeprefix("OMP_NUM_THREADS=1 ")
+        line = line.strip().removeprefix("$ ")
         if re.match(r"python (\w+\.py|-m lab\.\w+) ", line):
             commands.append(shlex.split(line, comments=True))
     return commands
@@ -163,16 +163,16 @@ def run_in(copy, *arguments):
 
 
 def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
-    """README's examples run all of them. Those of docs/ run four kinds of tests.
+    """README's examples run all of them. Those of docs/ run five kinds of tests.
 
-    The four: a term adds what its loop adds, the mixer equals its loops, padding changes nothing,
-    every parameter learns.
+    The five: a term adds what its loop adds, the mixer equals its loops, padding changes nothing,
+    every parameter learns, far positions in bf16.
     """
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/science"]
     documents = "kerple or slopes or mirror or leaning or primer"
     documents += " or fixed-long or composite-first or convbert-released"
     tests = "adds_what_its_loop_adds or equals_its_loops or amount_of_padding"
-    tests += " or every_parameter_learns"
+    tests += " or every_parameter_learns or far_positions"
     chosen = f"fixed-key or local-mean or (({tests}) and ({documents}))"
     done = run_in(copy_with_examples, *arguments, "-k", chosen)
     assert done.returncode == 0, done.stdout

@@ -640,6 +640,15 @@ def test_the_lesson_has_the_agreement_of_its_record():
         assert re.search(rf"`{variant}` (has )?{value:.1f}", page)
 
 
+def test_the_order_after_2000_steps_is_that_of_the_records():
+    """docs/tour.md."""
+    page = (ROOT / "docs/tour.md").read_text("utf-8").replace("\n", " ")
+    losses = dict(zip(ORDER, means(toy_runs(8), ORDER, LOSS, 2), strict=True))
+    assert sorted(ORDER, key=losses.get)[:3] == ["fixed", "composite", "dynamic"]
+    assert f"`fixed` has the lowest loss of the five, {losses['fixed']}, before" in page
+    assert f"`composite` with {losses['composite']} and `dynamic` with {losses['dynamic']}" in page
+
+
 def test_the_share_of_text_in_batches_is_that_of_the_record():
     rows = [row for row in json_of("batches")["rows"] if row["text"] == "English"]
     page = (ROOT / "docs/speed.md").read_text("utf-8")

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from conftest import ROOT
 from toy import language, pairs
 from toy.pairs import PARADIGMS, PHENOMENA, SAME_WORDS, WORDS_DECIDE, Cast, zero_shot_pairs
 from toy_words import REFLEXIVES, is_noun, is_plural, pronoun_for, words_of
@@ -93,6 +94,16 @@ def test_agreement_distance_and_number_of_head_and_distractor_are_right(all_pair
         # no other word of the sentence agrees with the subject
         others = words[:place] + words[place + 1 :]
         assert not {"is", "are", "was", "were", "does", "do", "itself", "themselves"} & {*others}
+
+
+def test_agreeing_with_the_last_noun_before_the_verb_gets_what_the_tour_says(all_pairs):
+    right = []
+    for pair in [pair for name in DISTANCES for pair in all_pairs[name]]:
+        place, verb, _ = only_difference(pair)
+        before = [word for word in words_of(pair.good)[:place] if is_noun(word)]
+        right.append(is_plural(before[-1]) == (verb == "were"))
+    share = f"would have {100 * sum(right) / len(right):.1f}"
+    assert share in (ROOT / "docs/tour.md").read_text("utf-8").replace("\n", " ")
 
 
 # --- Reflexives -----------------------------------------------------------------------------------

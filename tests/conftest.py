@@ -165,7 +165,7 @@ needs_signals = pytest.mark.skipif(os.name == "nt", reason="Windows has no such 
 def start_process(function, *arguments):
     """Call a function in another process: a fork of a server that has imported the project once."""
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["glue", "pytest"])
+    forks.set_forkserver_preload(["glue", "pytest", "torch._dynamo"])
     process = forks.Process(target=function, args=arguments, daemon=True)
     process.start()
     return process

@@ -25,7 +25,7 @@ from support.runs import write_records
 from support.tokenizer import CLS, PAD, SEP
 
 CPU = torch.device("cpu")
-TRAIN_ROWS, OTHER_ROWS = 200, 24  # of every task
+TRAIN_ROWS, OTHER_ROWS = 144, 24  # of every task
 
 # Chang table 5 (WNLI: the released code): epochs, batch size, learning rate, where a task starts
 TABLE_5 = """
@@ -372,7 +372,7 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
     for number in [signal.SIGKILL, signal.SIGTERM] * 2:
         process = start_process(be_glue, "finetune", run, *options)
         # the first one is killed as soon as there is something to continue
-        pause = 0.5 if codes else 0.0
+        pause = 0.3 if codes else 0.0
         codes.append(kill(process, number, lambda: list(run.glob("glue/running-*/*.pt")), pause))
     assert codes[0] == -signal.SIGKILL and 1 not in codes
 
@@ -389,7 +389,7 @@ def test_killed_at_random_it_ends_with_the_results_and_weights_of_an_uninterrupt
 def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_cpu):
     processes = []
     for seeds in ("42 97", "834 622"):
-        options = f"--task mnli rte --epochs 2 --seeds {seeds}"
+        options = f"--task mnli rte --epochs 1 --seeds {seeds}"
         processes.append(start_process(be_glue, "finetune", run, *on_cpu, options))
     for process in processes:
         process.join(60)

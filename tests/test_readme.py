@@ -179,21 +179,14 @@ def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 75
 
 
-def test_the_examples_train_from_the_command_line(copy_with_examples, on_small_text, tmp_path):
-    examples = "fixed-key local-mean"  # a new combination of terms, and a new mixer
-    options = f"--steps 2 --batch_size 4 --variant {examples} --out_dir"
-    arguments = words_of("pretrain.py", *on_small_text, options, tmp_path / "runs")
-    done = run_in(copy_with_examples, *arguments)
-    assert done.returncode == 0, done.stderr
-    for variant in examples.split():
-        assert (tmp_path / "runs" / f"corpus-{variant}" / "model.pt").is_file()
+def test_the_examples_train_with_the_changes_of_extend_md_that_are_no_mixer(
+    copy_with_examples, on_small_text, tmp_path
+):
+    """Each line with a minus is replaced by the lines with a plus, in model.py or pretrain.py.
 
-
-def test_the_changes_of_extend_md_that_are_no_mixer_train(on_small_text, tmp_path):
-    """Each line with a minus is replaced by the lines with a plus, in model.py or pretrain.py."""
-    copy = tmp_path / "project"
-    unwanted = shutil.ignore_patterns(".*", "__pycache__", "cache", "runs", "docs", "results")
-    shutil.copytree(ROOT, copy, ignore=unwanted)
+    These files of the copy stay changed: no other test may need them after this one.
+    """
+    copy = copy_with_examples
     changes = re.findall(r"```diff\n(.*?)```", EXTEND, flags=re.DOTALL)
     assert len(changes) == 4
     for change in changes:
@@ -204,11 +197,14 @@ def test_the_changes_of_extend_md_that_are_no_mixer_train(on_small_text, tmp_pat
         [name] = [name for name, text in texts.items() if text.count(before) == 1]
         write(copy / name, texts[name].replace(before, after))
 
-    options = "--steps 2 --batch_size 4 --out_dir"
+    examples = "fixed-key local-mean"  # a new combination of terms, and a new mixer
+    options = f"--steps 2 --batch_size 4 --variant {examples} --out_dir"
     done = run_in(copy, *words_of("pretrain.py", *on_small_text, options, tmp_path / "runs"))
     assert done.returncode == 0, done.stderr
-    [log] = (tmp_path / "runs").glob("*/log.jsonl")
-    assert "weight_norm" in log.read_text("utf-8")
+    for variant in examples.split():
+        run = tmp_path / "runs" / f"corpus-{variant}"
+        assert (run / "model.pt").is_file()
+        assert "weight_norm" in (run / "log.jsonl").read_text("utf-8")
 
 
 def test_the_tests_that_extend_md_explains_are_those_of_the_science():

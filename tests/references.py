@@ -268,13 +268,13 @@ def slopes_score(weights, q_i, k_j, i, j, h, config, N):
 
 
 def mirror_score(weights, q_i, k_j, i, j, h, config, N):
-    """beta_r + beta_(-r): an example in docs/extend.md"""
+    """(beta_r + beta_(-r)) / 2: an example in docs/extend.md"""
     beta = weights["terms.mirror.beta"]  # (H, K)
     t = column(j - i, config.kernel_size, config.beyond)
     if t is None:
         return 0
     opposite = column(i - j, config.kernel_size, config.beyond)
-    return beta[h, t] + beta[h, opposite]
+    return (beta[h, t] + beta[h, opposite]) / 2
 
 
 def leaning_score(weights, q_i, k_j, i, j, h, config, N):

@@ -306,12 +306,16 @@ def rises():
 
 
 def test_the_rises_that_the_family_explains_are_those_of_the_records():
-    """docs/family.md: the last cell of each row."""
+    """docs/family.md: the last cell of each row, and the sentence after the table."""
     page = (ROOT / "docs/family.md").read_text("utf-8")
     table = page.split("| what is new beyond 128 tokens |")[1].split("\n\n")[0]
     printed = dict(re.findall(r"^\| (\w+) \|.*\| ([\d.]+) \|$", table, flags=re.M))
     measured = {variant: rise for variant, *_, rise in rises()}
     assert printed and printed.items() <= measured.items()
+    text = page.replace("\n", " ")
+    assert f"`deberta` rises by {measured['deberta']}, `canon` by {measured['canon']}, and" in text
+    assert f"farther than before, by {measured['lightconv']}." in text
+    assert measured["dynamicconv"] == measured["lightconv"]
 
 
 def english_small():
@@ -510,6 +514,16 @@ def test_the_first_experiment_says_what_kerple_has_learned():
     assert 0.7 < np.min(slopes) < np.max(slopes) < 1.7
     page = (ROOT / "docs/extend.md").read_text("utf-8").replace("\n", " ")
     assert "all of them are still between 0.7 and 1.7" in page
+
+
+def test_the_second_experiment_says_how_much_the_side_makes():
+    """docs/extend.md."""
+    variants = ("kerple", "mirror", "fixed")
+    kerple, mirror, fixed = [
+        np.mean(tables.values_of(records_of("kerple"), variant, LOSS)) for variant in variants
+    ]
+    page = (ROOT / "docs/extend.md").read_text("utf-8").replace("\n", " ")
+    assert f"{mirror - fixed:.2f} of the {kerple - fixed:.2f} from `kerple` to `fixed`" in page
 
 
 def test_the_picture_of_a_step_has_the_numbers_of_its_record():

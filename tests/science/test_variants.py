@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from attention import VARIANTS, ConvBert, Deberta, LightConv, Variant
-from conftest import rows_of
+from attention import VARIANTS, ConvBert, Deberta, LightConv, Variant, make_mixer
+from conftest import ROOT, rows_of
 from helpers import H, K, d, random_mixer
 from model import BertConfig, BertForMaskedLM, parameter_count
 
@@ -135,6 +135,16 @@ def check_parameters(size, variant, expected, printed=None):
 @pytest.mark.parametrize("variant", SMALL | OTHERS | FAMILY)
 def test_small_has_the_parameters_of_the_tables_and_of_the_paper_where_it_prints_them(variant):
     check_parameters("small", variant, *(SMALL | OTHERS | FAMILY)[variant])
+
+
+def test_a_layer_of_convbert_has_so_many_parameters_fewer_as_family_md_says():
+    with torch.device("meta"):
+        none, convbert = [
+            parameter_count(make_mixer(name, hidden_size=128, heads=4))
+            for name in ("none", "convbert")
+        ]
+    page = (ROOT / "docs/family.md").read_text("utf-8")
+    assert f"these are {none - convbert:,} fewer than in `none`" in page
 
 
 @pytest.mark.parametrize("variant", BASE)

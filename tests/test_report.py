@@ -16,6 +16,7 @@ from support.commands import UserError
 from support.files import sha256_of
 from toy.pairs import PARADIGMS
 
+README = (ROOT / "README.md").read_text("utf-8").replace("\n  ", " ").replace("\n", " ")
 MADE_BY = {"device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}
 
 
@@ -615,7 +616,7 @@ def test_the_sentences_about_25000_steps_have_the_numbers_of_the_record():
     for run in runs.values():
         scores = [x["result"]["score"] for x in run["glue"] if x["settings"]["task"] == "sst-2"]
         assert f"{np.ptp(scores):.1f}" in page.split("On SST-2 two")[1][:60]
-    assert f"{late:.2f} ahead of" in (ROOT / "README.md").read_text("utf-8").replace("\n", " ")
+    assert f"{late:.2f} ahead of" in README
 
     # a rate beyond the grid
     [run] = records_of("plan-rates")
@@ -682,6 +683,28 @@ def test_the_order_after_2000_steps_is_that_of_the_records():
     assert sorted(ORDER, key=losses.get)[:3] == ["fixed", "composite", "dynamic"]
     assert f"`fixed` has the lowest loss of the five, {losses['fixed']}, before" in page
     assert f"`composite` with {losses['composite']} and `dynamic` with {losses['dynamic']}" in page
+    assert f"{losses['fixed']} and {losses['dynamic']} (eight models of each)" in README
+
+
+def test_the_findings_of_readme_have_the_numbers_of_the_records():
+    losses = means(records_of("english"), ORDER, LOSS, 2)
+    assert losses[3] == losses[4]
+    numbers = (
+        "From worst to best: `none` {}, `absolute` {}, `fixed` {}, `dynamic` and `composite` {}"
+    )
+    assert numbers.format(*losses) in README
+
+    # the toy score, and the tasks in which t5 always gives the same answer
+    variants = ("none", "t5", "fixed", "absolute", "dynamic")
+    scores = means(toy_runs(3, 8), variants, SCORE, 0)
+    pairs = zip(variants, scores, strict=True)
+    assert ", ".join(f"`{variant}` {score}" for variant, score in pairs) in README
+    constant = []
+    for run in tables.of_variants(toy_runs(3, 8), ("t5",)):
+        results = [(x["settings"]["task"], x["result"]) for x in run["glue"]]
+        constant.append({task for task, result in results if result["constant_prediction"]})
+    assert len(constant) == 5 and set.intersection(*constant) == {"mrpc", "rte"}
+    assert "In two tasks, MRPC and RTE, all five `t5` give one answer" in README
 
 
 def test_the_share_of_text_in_batches_is_that_of_the_record():

@@ -48,7 +48,7 @@ FUNCTIONS = (
         "attention.attention",
         4,
         "attention in general",
-        "lowest_at_padding lowest_after_query banded_softmax relative_values Positions banded_flex",
+        "lowest_at_padding lowest_after_query banded_softmax relative_values banded_flex",
     ),
     Function(
         3,

@@ -48,7 +48,7 @@ import torch
 import attention
 from attention import VARIANTS, Dynamic
 from data import prepare_corpus
-from kernels import Positions, compile_model
+from kernels import Positions
 from model import SIZES, BertConfig, BertForMaskedLM
 from pretrain import (
     RECIPES,
@@ -184,10 +184,9 @@ def new_trainer(size, variant, mode, settings, vocab_size, device, dtype):
         )
         model = BertForMaskedLM(config)
         gradients = masked_lm_gradients
-        if mode == "compiled":
-            compile_model(model, device)
     is_eager = mode == "eager" or variant == LIBRARY
-    return Trainer(model, settings, device, dtype, gradients, is_eager=is_eager)
+    compiles = mode == "compiled" and variant != LIBRARY
+    return Trainer(model, settings, device, dtype, gradients, is_eager=is_eager, compiles=compiles)
 
 
 def model_of_library(size, settings, vocab_size):

@@ -39,7 +39,7 @@ from torch import nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from attention import VARIANTS, SelfAttention, make_mixers
+from attention import VARIANTS, SelfAttention, mixer_of_layer
 from data import BatchesByWidth, next_tokens, pad_pairs
 from lab.translation import encode, encode_pairs, load_bleu, read_sets, spans_of
 from model import (
@@ -142,8 +142,11 @@ class Seq2Seq(BertForMaskedLM):
     def __init__(self, config):
         super().__init__(config)
         # the mixers are causal; cross-attention is not: it sees the whole source
-        mixers = make_mixers(replace(config, causal=True))
-        self.decoder = nn.ModuleList(DecoderLayer(config, mixer) for mixer in mixers)
+        self.decoder = nn.ModuleList()
+        for number in range(config.layers):
+            mixer = mixer_of_layer(replace(config, causal=True), number)
+            mixer.share([layer.mixer for layer in self.decoder])
+            self.decoder.append(DecoderLayer(config, mixer))
         initialise(self.decoder)
 
     def forward(self, source, target):

@@ -130,16 +130,25 @@ def parts_of(tree):
     """
     parts = {"": ""}
     for statement in tree.body:
-        # an import of several names is a part for each
-        for node in getattr(statement, "names", [statement]):
-            target = getattr(node, "targets", [node])[0]
-            name = getattr(target, "name", getattr(target, "id", ""))
-            name = getattr(node, "asname", None) or name
-            code = f"{getattr(statement, 'module', '')} {dump(node)}"
+        for name, code in named_code(statement):
             if name in ("", "TERMS", "VARIANTS") and re.search("'(TERMS|VARIANTS)'", code):
                 continue
             parts[name] = parts.get(name, "") + code
     return parts
+
+
+def named_code(statement):
+    """[(name, code)] of a statement; an import of several names is a part for each."""
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        module = statement.module if isinstance(statement, ast.ImportFrom) else ""
+        return [(each.asname or each.name, f"{module} {dump(each)}") for each in statement.names]
+
+    name = ""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        name = statement.name
+    elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        name = statement.targets[0].id
+    return [(name, f" {dump(statement)}")]
 
 
 def code_digests(code, variant, entry):
@@ -147,7 +156,7 @@ def code_digests(code, variant, entry):
 
     So a new variant makes no run old. What is used names what else is used:
 
-        model.py imports          make_mixers, which names mixer_of_layer, and so on
+        model.py imports          Mixer, which names initialise_linear, and so on
         the entry of `dynamic`    Variant(terms=('dynamic',), ...), <class 'attention.Dynamic'>
         class Dynamic             Term, relative_table
 
@@ -241,8 +250,10 @@ def place_for(base, made):
     that is free. A new run claims its folder: before any work begins, what makes it is written as
     the first line of the log. From then on, other commands take the next number.
 
-    base: a Path. made: {"settings", "code"}. Settings that the log does not have are added to it
-    (of a further task, glue.py); only what both have must be equal.
+    A log may grow: fine-tuning adds the settings of each new task. Only what both have must be
+    equal.
+
+    base: a Path. made: {"settings", "code"}.
     """
     # another command may want the same folder at the same moment
     with lock(base.parent / ".lock", timeout=-1):
@@ -262,23 +273,25 @@ def find_place(base, made):
     """(folder, why it is not another one)."""
     reasons = []
     for folder in places(base):
-        why = difference(read_log(folder)[0], made, folder)
-        if not why:
+        differing = differences(read_log(folder)[0], made, folder)
+        if not differing:
             break
-        reasons.append(why)
+        reasons.append(differing)
     else:
         folder = next(each for each in numbered(base) if is_free(each))
     # of several runs the most similar one is named: the fewest things differ from it
-    return folder, min(reasons, key=len, default=f"{base} is not free")
+    fewest = min(reasons, key=len, default=[f"{base} is not free"])
+    return folder, "; ".join(fewest[:2])
 
 
-def difference(there, here, folder):
-    """How what made a folder differs from what is here: the first setting and the code, as text."""
+def differences(there, here, folder):
+    """How what made a folder differs from what is here: texts, of the code and of each setting."""
+    code = code_changes(there["code"], here["code"], folder)
+    texts = [code] if code else []
     old, new = there["settings"], here["settings"]
-    texts = [code_changes(there["code"], here["code"], folder)]
-    for name in changed(old, new)[:1]:
+    for name in changed(old, new):
         texts.append(f"{name} is {new[name]}, not {old[name]} as in {folder}")
-    return "; ".join(filter(None, texts))
+    return texts
 
 
 def numbered(base):

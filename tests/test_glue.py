@@ -284,7 +284,19 @@ def test_an_imported_model_is_fine_tuned_with_the_rate_of_bert_and_a_line_says_s
     settings = glue.settings_for("sst-2", splits, run, args, torch.float32)
     assert settings["lr"] == lr
     assert settings["changed"] == (["lr"] if lr == 2e-5 else [])
-    assert f"--lr is {lr} (published: 2e-5 to 5e-5)" in capsys.readouterr().out
+    assert "--lr is 3e-05 by default (published: 2e-5 to 5e-5)" in capsys.readouterr().out
+
+
+def test_a_renamed_weight_of_the_encoder_is_refused_and_does_not_stay_random(tokenizer):
+    config = small_config(tokenizer)
+    weights = BertForMaskedLM(config).state_dict()
+    settings = {"seed": 42, "dropout": 0.1}
+    model = glue.make_classifier(config, 2, weights, settings)
+    name = "bert.layers.0.mixer.query.weight"
+    assert torch.equal(model.state_dict()[name], weights[name])
+    weights["bert.layers.0.mixer.queries.weight"] = weights.pop(name)
+    with pytest.raises(RuntimeError, match="query.weight"):
+        glue.make_classifier(config, 2, weights, settings)
 
 
 def test_a_score_is_the_mean_of_the_metrics_and_of_the_splits(monkeypatch):
@@ -402,7 +414,7 @@ def test_a_result_that_another_command_has_made_meanwhile_stays_and_no_lock_is_l
     out = published[0] / "glue"
     before = results(published[0])
     settings, _ = before["cola-seed42.json"]
-    glue.make_result(None, out, settings, {"train": None}, CPU, torch.float32, None)
+    glue.make_result(None, out, settings, {"train": None}, CPU, torch.float32, False, False)
     assert results(published[0]) == before
     assert not list(out.glob("running-*"))
 

@@ -266,6 +266,13 @@ def test_a_config_of_an_unknown_variant_is_refused_in_one_line():
         BertConfig.from_size("tiny", "compsite")
 
 
+@pytest.mark.parametrize("number", [0, 5])
+def test_a_config_whose_attention_layer_is_not_one_of_its_layers_is_refused(number):
+    """A hybrid would silently have no layer of self-attention."""
+    with pytest.raises(UserError, match=f"^attention_layer {number}: .* 1 to 4$"):
+        BertConfig.from_size("tiny", "dilated-hybrid", attention_layer=number)
+
+
 # --- Fill in the blank ----------------------------------------------------------------------------
 
 

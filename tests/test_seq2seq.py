@@ -189,8 +189,3 @@ def test_a_loss_far_above_guessing_is_no_success(refused, run_program, tmp_path)
     options = f"{TOY} 6 --out_dir {tmp_path} --lr"
     assert "above guessing" in refused(seq2seq.main, options, "50")
     assert run_program(seq2seq.main, options, "0.002").code == 0
-
-
-def test_help_says_what_is_true_of_it(run_program):
-    text = run_program(seq2seq.main, "--help").out
-    assert "size and corpus" not in text and "tokens per pair" not in text

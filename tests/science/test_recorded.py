@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+import torch._dynamo  # training would load it later
 
 import pretrain
 from attention import VARIANTS
@@ -18,6 +19,16 @@ from pretended_graphs import pretended_graphs
 from recorded_programs import SETTINGS, Reading, pre_training_step, train, trainer_of
 
 STEPS = 6  # three of each shape: one that is recorded, and two that are replayed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_garbage_collection():
+    """A recording begins with gc.collect(): it need not look at what was there before this file.
+
+    That is a million objects, many of them of torch's compiler, which training loads.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 class Trained(NamedTuple):

@@ -296,14 +296,16 @@ def differences(there, here, folder):
 
 def numbered(base):
     """Yield base, base-2, ... and composite-seed0, composite-2-seed0, which runs/*-seed? finds."""
+    name, seed = re.fullmatch(r"(.*?)(-seed\d+)?", base.name).groups("")
     yield base
     for number in range(2, 1_000):
-        yield base.parent / re.sub(r"(-seed\d+)?$", rf"-{number}\1", base.name, count=1)
+        yield base.parent / f"{name}-{number}{seed}"
 
 
 def places(base):
     """Those of the folders base, base-2, ... that have a log."""
-    return [folder for folder in numbered(base) if (folder / LOG).exists()]
+    with_log = {path.parent for path in base.parent.glob(f"*/{LOG}")}
+    return [folder for folder in numbered(base) if folder in with_log]
 
 
 def is_free(folder):

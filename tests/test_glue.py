@@ -1,5 +1,6 @@
 """glue.py: the protocol. Batches, the published settings, starts, best models, kills, mistakes."""
 
+import functools
 import json
 import math
 import random
@@ -70,6 +71,8 @@ def use_small_tasks(patch):
 def small_tasks():
     with pytest.MonkeyPatch.context() as patch:
         use_small_tasks(patch)
+        # the code of the toy tasks, which a program reads once
+        patch.setattr(glue, "read_code", functools.cache(glue.read_code))
         yield
 
 

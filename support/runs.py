@@ -140,7 +140,7 @@ def parts_of(tree):
 def named_code(statement):
     """[(name, code)] of a statement; an import of several names is a part for each."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
-        module = statement.module if isinstance(statement, ast.ImportFrom) else ""
+        module = getattr(statement, "module", "")  # `import x` has none
         return [(each.asname or each.name, f"{module} {dump(each)}") for each in statement.names]
 
     name = ""

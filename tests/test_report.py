@@ -675,6 +675,16 @@ def test_the_lesson_has_the_agreement_of_its_record():
         value = np.mean(tables.values_of(records_of("lesson"), variant, measure))
         assert re.search(rf"`{variant}` (has )?{value:.1f}", page)
 
+    # the differences in the loss
+    losses = {x: tables.values_of(records_of("lesson"), x, LOSS) for x in ("absolute", "fixed")}
+    dynamic = tables.values_of(records_of("lesson"), "dynamic", LOSS)
+    found = {x: tables.difference(values, dynamic) for x, values in losses.items()}
+    low, high = f"{found['absolute'].low:.2f}", f"{found['absolute'].high:.2f}"
+    assert f"(the 95 % interval is from {low} to {high})" in page
+    for variant, words in (("absolute", "below `absolute`"), ("fixed", "below `fixed`")):
+        assert f"{found[variant].mean:.2f} {words}" in page
+    assert found["fixed"].text(2).split(" ", 1)[1] in page
+
 
 def test_the_order_after_2000_steps_is_that_of_the_records():
     """docs/tour.md."""
@@ -704,7 +714,7 @@ def test_the_findings_of_readme_have_the_numbers_of_the_records():
         results = [(x["settings"]["task"], x["result"]) for x in run["glue"]]
         constant.append({task for task, result in results if result["constant_prediction"]})
     assert len(constant) == 5 and set.intersection(*constant) == {"mrpc", "rte"}
-    assert "In two tasks, MRPC and RTE, all five `t5` give one answer" in README
+    assert "in two tasks, MRPC and RTE, all five of its runs give one answer" in README
 
 
 def test_the_share_of_text_in_batches_is_that_of_the_record():

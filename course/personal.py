@@ -1,5 +1,6 @@
 """Numbers of one's own: the worked example again, with vectors that belong to a name."""
 
+import math
 import random
 
 TASK = """
@@ -31,7 +32,8 @@ def task(name):
 def draw(name):
     """q, k, v (3, 2), w (2, 3) and beta (1, 3): whole numbers, the same for the same name.
 
-    They are drawn again until all queries differ, and no channel of v and not beta is constant.
+    They are drawn again until all queries differ, no channel of v and not beta is constant, and no
+    weight is so large that the others hardly count.
     They are lists, not tensors: importing torch would take longer than all the rest.
     """
     numbers = random.Random(name)
@@ -42,7 +44,34 @@ def draw(name):
             drawn[letter] = [numbers.choices([-1, 0, 1, 2], k=columns) for _ in range(rows)]
 
         # do they show what they shall show?
-        q, _, v, _, beta = drawn.values()
+        q, k, v, w, beta = drawn.values()
         varied = [*zip(*v, strict=True), *beta]
-        if len(set(map(tuple, q))) == 3 and all(len(set(column)) > 1 for column in varied):
+        if (
+            len(set(map(tuple, q))) == 3
+            and all(len(set(column)) > 1 for column in varied)
+            and largest_weight(q, k, w, beta[0]) <= 0.95
+        ):
             return drawn
+
+
+def largest_weight(q, k, w, beta):
+    """The largest number of the attention matrix and of the kernels: steps 4 and 6 of a task."""
+    largest = 0
+    for i in range(3):
+        # the bias of this query, and its score for each key, which reads the bias at r = j - i
+        bias = [dot(q[i], column) / math.sqrt(2) for column in zip(*w, strict=True)]
+        bias = [number + beta_r for number, beta_r in zip(bias, beta, strict=True)]
+        scores = []
+        for j in range(3):
+            r = max(-1, min(1, j - i))
+            scores.append(dot(q[i], k[j]) / math.sqrt(2) + bias[r + 1])
+
+        # the softmax of both
+        for numbers in (bias, scores):
+            exponentials = [math.exp(number) for number in numbers]
+            largest = max(largest, max(exponentials) / sum(exponentials))
+    return largest
+
+
+def dot(x, y):
+    return sum(a * b for a, b in zip(x, y, strict=True))

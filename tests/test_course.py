@@ -241,9 +241,16 @@ def test_sheets_hold_a_task_and_one_bug_and_only_the_instructor_has_the_answers(
 
 def test_the_numbers_of_a_task_show_what_they_shall_show():
     for n in range(200):
-        q, _, v, _, beta = map(torch.tensor, draw(f"student {n}").values())
+        numbers = draw(f"student {n}").values()
+        q, k, v, w, beta = (torch.tensor(rows).float() for rows in numbers)
         assert len(q.unique(dim=0)) == 3
         assert (v != v[0]).any(dim=0).all() and (beta != beta[:, :1]).any()
+
+        # no weight of attention (its result, with unit vectors as values) or of a kernel is near 1
+        unit = torch.eye(3)[None]
+        weights = attention.composite_attention(q[None], k[None], unit, w, beta)
+        kernels = (q @ w / 2**0.5 + beta).softmax(dim=-1)
+        assert max(weights.max(), kernels.max()) <= 0.95
 
 
 def test_a_task_by_hand_belongs_to_its_name_and_its_answers_are_those_of_the_code(capsys):

@@ -650,6 +650,27 @@ def test_the_sentences_about_the_toy_language_have_the_numbers_of_the_records():
     assert alike.count("mrpc") == alike.count("rte") == len(runs) == 5
 
 
+def test_the_sentences_about_a_translation_have_the_numbers_of_the_records():
+    page = (ROOT / "docs/translation.md").read_text("utf-8").replace("\n", " ")
+    seconds = [x["ms"] / 1000 for x in json_of("bench-translation")["rows"]]
+    assert f"[{min(seconds):.1f} to {max(seconds):.1f} seconds]" in page
+    hours = {round(4500 * x / 3600) for x in seconds}
+    assert hours == {2} and "about two hours on one CPU core: 4,500 steps" in page
+
+    # the long run, and the published value
+    [record] = translations("multi30k", 8000)["absolute", False]
+    assert f"comes within {41.0 - record['test']['BLEU']['beam']:.1f} of it" in page
+
+    # 1,000 steps on a GPU
+    minutes = {}
+    for (variant, _), records in translations("multi30k", 1000).items():
+        minutes[variant] = [x["result"]["seconds"] / 60 for x in records]
+    slow = minutes.pop("lightconv")
+    assert [round(x) for x in sorted(slow)] == [2, 3]
+    assert "about a minute" in page and "with `lightconv` two to three." in page
+    assert {round(x) for x in itertools.chain(*minutes.values())} == {1}
+
+
 def test_the_lesson_has_the_agreement_of_its_record():
     page = (ROOT / "docs/tour.md").read_text("utf-8").replace("\n", " ")
     names = [name for name, (topic, _) in PARADIGMS.items() if topic == "agreement"]

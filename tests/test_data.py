@@ -336,7 +336,7 @@ def test_held_out_pairs_that_occur_in_training_are_left_out_and_a_line_says_how_
     )
     assert not train & held_out
     assert len(corpus.held_out_masked[0]) == len(expected) >= 32
-    line = f"{len(expected)} held out ({left_out} in both are left out)"
+    line = f"{len(expected)} held out ({left_out} more also occur in training: not used)"
     assert line in capsys.readouterr().out
 
 

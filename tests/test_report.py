@@ -402,11 +402,11 @@ def spans():
 
 
 def cpu_steps():
-    """Whole steps on a CPU: full batches and English ones."""
+    """Whole steps on a CPU, in the newer of two measurements: full batches and English ones."""
     rows = {}
-    for x in json_of("bench-cpu")["rows"]:
-        cells = rows.setdefault(x["variant"].replace(LIBRARY, f"BERT of {LIBRARY}"), [])
-        cells += [f"{x['ms']:,.0f} ms", f"{x['ratio']:.2f}"]
+    for x in json_of("bench-cpu")[1]["rows"]:
+        name = x["variant"].replace(LIBRARY, f"BERT of {LIBRARY}")
+        rows.setdefault(name, []).append(f"{x['ratio']:.2f}")
     return [[name, *cells] for name, cells in rows.items()]
 
 
@@ -605,6 +605,15 @@ def test_the_sentences_about_a_gpu_have_the_numbers_of_the_records():
     for x in json_of("bench-h100")["compiling"]["rows"]:
         seconds[x["variant"]] = seconds.get(x["variant"], 0) + x["seconds"]
     assert f"took up to {max(seconds.values()) / 60:.0f} minutes" in page
+
+    # on a CPU: a step of `absolute`, and two measurements
+    first, second = [
+        {(x["variant"], x["batches"]): x for x in record["rows"]} for record in json_of("bench-cpu")
+    ]
+    full, text = [second["absolute", batches]["ms"] for batches in ("full", "text")]
+    assert f"({full:.0f} ms for full sequences, {text:.0f} ms for English)" in page
+    apart = max(abs(first[name]["ratio"] - second[name]["ratio"]) for name in first)
+    assert f"differed by up to {apart:.2f}" in page
 
     # on a CPU, with the logits of all tokens
     plain = {x["what"]: x["ratio"] for x in json_of("bench-others")[0]["rows"]}

@@ -18,7 +18,7 @@ import pretrain
 import toy.glue
 from conftest import assert_same_weights, kill, rows_of, start_process, words_of
 from glue import LabelledPairs, classify, predict
-from model import BertConfig, BertForClassification, BertForMaskedLM, save_run
+from model import BertConfig, BertForClassification, BertForMaskedLM, load_config, save_run
 from model_helpers import TINIER, randomise, toy_tokenizer
 from support.commands import UserError, run_command, say_once
 from support.glue_files import SUBMISSION, Examples, read_task
@@ -289,6 +289,15 @@ def test_an_imported_model_is_fine_tuned_with_the_rate_of_bert_and_a_line_says_s
     assert settings["changed"] == (["lr"] if lr == 2e-5 else [])
     is_said = "--lr is 3e-05 by default (published: 2e-5 to 5e-5)" in capsys.readouterr().out
     assert is_said == (lr == 3e-5)
+
+
+def test_sequences_are_not_longer_than_in_pre_training_and_a_line_says_so(run, capsys):
+    say_once.cache_clear()
+    longest = load_config(run).max_length
+    args = glue.parse_arguments(words_of("finetune", run, f"--seq_len {longest + 1}"))
+    splits = {"train": Examples(["a"] * 200, None, [0] * 200)}
+    assert glue.settings_for("sst-2", splits, run, args, torch.float32)["seq_len"] == longest
+    assert f"--seq_len is {longest}, as in pre-training" in capsys.readouterr().out
 
 
 def test_a_renamed_weight_of_the_encoder_is_refused_and_does_not_stay_random(tokenizer):

@@ -282,7 +282,8 @@ def leaning_score(weights, q_i, k_j, i, j, h, config, N):
     t = column(j - i, config.kernel_size, config.beyond)
     if t is None:
         return 0
-    r = t - config.kernel_size // 2
+    reach = config.kernel_size // 2
+    r = t - reach
     return q_i @ weights["terms.leaning.g"][h] * r / math.sqrt(len(q_i))
 
 
@@ -610,16 +611,16 @@ def dynamic_convolution(x, attention_mask, weights, variant, config, layer):
 
 
 def local_mean(x, attention_mask, weights, variant, config, layer):
-    """z_i = mean of v_j over the real tokens j with |j - i| <= k: the example in docs/extend.md."""
+    """z_i = mean of v_j over the real tokens j, |j - i| <= reach: the example in docs/extend.md."""
     v = linear(x, weights, "value")  # (B, N, C)
-    k = config.kernel_size // 2
+    reach = config.kernel_size // 2
     z = torch.zeros_like(v)
     for b in range(len(v)):
         for i in range(len(v[b])):
             near = []
             for j in range(len(v[b])):
                 is_seen = attention_mask[b, j] and not (config.causal and j > i)
-                if is_seen and abs(j - i) <= k:
+                if is_seen and abs(j - i) <= reach:
                     near.append(v[b, j])
             if attention_mask[b, i]:
                 z[b, i] = sum(near) / len(near)

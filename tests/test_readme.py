@@ -16,6 +16,7 @@ import torch
 from attention import VARIANTS, Variant, composite_attention
 from conftest import ROOT, words_of, write
 from support.tables import PUBLISHED
+from toy.pairs import PARADIGMS, zero_shot_pairs
 
 README = (ROOT / "README.md").read_text("utf-8")
 EXTEND = (ROOT / "docs/extend.md").read_text("utf-8")
@@ -80,6 +81,18 @@ def test_every_output_of_the_tour_is_recorded():
     assert any(re.sub(" +", " ", loss) in line for line in recorded)
 
 
+def test_the_pairs_of_the_tour_are_those_of_its_rows():
+    """Each pair, with the sentence before it, is one of its topic; each topic has a pair."""
+    tour = (ROOT / "docs/tour.md").read_text("utf-8")
+    table = tour.split("| row | sentence before |")[1].split("\n\n")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
+    assert [row[0].strip() for row in rows] == list(dict.fromkeys(x for x, _ in PARADIGMS.values()))
+    for row in rows:
+        topic, *pair = [cell.strip() for cell in row]
+        names = [name for name, (each, _) in PARADIGMS.items() if each == topic]
+        assert any(tuple(pair) in zero_shot_pairs(name) for name in names), pair
+
+
 def test_the_small_task_of_the_tour_is_learned_by_dynamic():
     """The code as printed, with a tenth of its steps. Not knowing which side gives 52.5 %."""
     tour = (ROOT / "docs/tour.md").read_text("utf-8")
@@ -109,7 +122,7 @@ COMMANDS = [command for page in PAGES for command in commands_of(page)]
 def test_a_command_of_the_pages_is_understood_by_its_program(command, monkeypatch):
     """The parser ends the test with SystemExit if it does not know an option."""
     # examples of new variants: the README's, which the handout uses, and those of docs/extend.md
-    for name in ("fixed-key", "kerple", "slopes", "mirror"):
+    for name in ("fixed-key", "kerple", "slopes", "mirror", "fixed-long"):
         monkeypatch.setitem(VARIANTS, name, Variant(terms=("fixed",)))
     program, *arguments = [word for word in command[1:] if word != "-m"]
     if program == "model.py":

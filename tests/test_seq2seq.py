@@ -183,3 +183,9 @@ def test_bleu_counts_plain_text_with_the_default_or_a_named_tokenizer_and_says_w
         bleu.corpus_score(tokenized, [tokenized])
         assert text in str(bleu.get_signature())
         assert ("forgot to detokenize" in caplog.text) is warns
+
+
+def test_a_loss_far_above_guessing_is_no_success(refused, run_program, tmp_path):
+    options = f"{TOY} 6 --out_dir {tmp_path} --lr"
+    assert "above guessing" in refused(seq2seq.main, options, "50")
+    assert run_program(seq2seq.main, options, "0.002").code == 0

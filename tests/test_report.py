@@ -231,7 +231,7 @@ def english_steps():
 def rates():
     """docs/text.md: losses on English by peak rate and warm-up, seed 3."""
     losses = {}
-    for record in records_of("plan-plateau"):
+    for record in records_of("plan-plateau", "plan-rates"):
         settings = record["settings"]
         if settings["seed"] == 3:
             key = settings["lr"], settings["warmup_steps"], settings["variant"]
@@ -648,9 +648,21 @@ def test_the_sentences_about_25000_steps_have_the_numbers_of_the_record():
     text = (ROOT / "docs/text.md").read_text("utf-8").replace("\n", " ")
     assert f"better by {gains[0]} and {gains[1]} points" in text
 
-    # a rate beyond the grid
-    [run] = records_of("plan-rates")
-    assert f"at [{run['result']['loss']:.2f}](../results/plan-rates.jsonl)" in page
+    # schedules beyond the grid
+    rows = {(rate, warmup): losses for rate, warmup, *losses in rates()}
+    assert "worse for both ({} and {})".format(*rows["4e-3", "1500"]) in page
+    pairs = zip(rows["2e-3", "3000"], rows["2e-3", "1500"], strict=True)
+    for longer, shorter in pairs:
+        assert f"({longer} in place of {shorter}" in page
+    best = [
+        min(
+            x["result"]["loss"]
+            for x in records_of("plan-plateau", "plan-rates")
+            if (x["settings"]["variant"], x["settings"]["seed"]) == (variant, 3)
+        )
+        for variant in ("absolute", "dynamic")
+    ]
+    assert f"they are {best[0] - best[1]:.2f} apart" in page
 
 
 def test_the_sentences_about_the_toy_language_have_the_numbers_of_the_records():

@@ -236,6 +236,12 @@ CLAIMS = {
 }
 
 
+def test_what_is_left_without_positions_is_that_of_the_record():
+    near = [shaw_scores()["shaw", 2 * k + 1][0] for k in (2, 4, 16, 64)]
+    share = shaw_scores()["shaw", 1][0] / np.mean(near)
+    assert f"k = 0 has {share:.3f} of the mean" in (ROOT / "docs/results.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize("number", CLAIMS)
 def test_a_claim_has_the_numbers_of_its_records_and_the_verdict_of_its_rule(number):
     page = (ROOT / "docs/results.md").read_text("utf-8")

@@ -29,6 +29,7 @@ from support import runs
 PAIR = '{"linguistics_term": "p", "UID": "u", "sentence_good": "Ann.", "sentence_bad": "Ben."}\n'
 
 MIXER = '''"""A new mixer."""
+import numpy as np
 import torch
 from torch import nn
 
@@ -47,11 +48,18 @@ class Mean(Mixer):
 '''
 
 
+@pytest.mark.parametrize(
+    "right, wrong, kind",
+    [
+        ("B, N, C = x.shape", "B, N = x.shape", ValueError),
+        ("1 / N)", "value=1 / N)", TypeError),
+        ("torch.full((N, N), 1 / N)", "np.ones(N).reshape(N, N)", ValueError),
+    ],
+)
 def test_a_mistake_in_a_new_mixer_shows_its_file_and_line(
-    short_run, run_program, tmp_path, monkeypatch
+    right, wrong, kind, short_run, run_program, tmp_path, monkeypatch
 ):
     """A wrong unpacking is a ValueError, as a UserError is."""
-    right, wrong = "B, N, C = x.shape", "B, N = x.shape"
     file = tmp_path / "my_mixer.py"
     assert right in MIXER
     file.write_text(MIXER.replace(right, wrong), "utf-8")
@@ -62,7 +70,7 @@ def test_a_mistake_in_a_new_mixer_shows_its_file_and_line(
     monkeypatch.setitem(attention.VARIANTS, "mean", attention.Variant(mixer=mixer))
 
     # the error is no SystemExit with one line: it leaves the program, and Python prints it
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(kind) as caught:
         run_program(pretrain.main, *short_run("--variant mean"))
     frames = traceback.extract_tb(caught.tb)
     lines = [frame.line for frame in frames if frame.filename == str(file)]

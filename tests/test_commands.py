@@ -163,3 +163,12 @@ def test_an_ignored_signal_stays_ignored():
         os.kill(os.getpid(), signal.SIGHUP)
         assert stop.number == 0
     assert signal.signal(signal.SIGHUP, before) == signal.SIG_IGN
+
+
+def test_where_a_signal_does_not_exist_the_others_stop(monkeypatch):
+    """Windows has neither SIGHUP nor SIGUSR1."""
+    monkeypatch.delattr(signal, "SIGHUP", raising=False)
+    monkeypatch.delattr(signal, "SIGUSR1", raising=False)
+    with StopSignals() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.number == signal.SIGTERM

@@ -2,7 +2,6 @@
 
 import ast
 import csv
-import importlib
 import json
 import re
 
@@ -15,7 +14,7 @@ from course import grade
 from course.__main__ import main
 from course.assignment import FUNCTIONS, GRADED, class_of
 from course.blank import COPIED, blank_body, body_text, copy_project, file_of, find, replace_body
-from course.grade import NOT_ENDED, run_tests, students_body
+from course.grade import NOT_ENDED, PASSED, run_tests, students_body
 from course.mistakes import BUGS, MISTAKES
 from course.personal import draw
 from support.commands import UserError
@@ -44,6 +43,7 @@ def test_a_blank_copy_keeps_what_is_not_a_body_holds_no_answers_and_has_no_point
         assert ast.dump(blank) == ast.dump(original)
     readme = (out / "README.md").read_text("utf-8")
     assert "def composite_attention" not in readme and "pytest -q\n" not in readme
+    assert "This is all of it" not in readme and "few minutes. In" not in readme
     # nothing but the project, whatever lies in its folder
     assert {path.name for path in out.iterdir()} <= set(COPIED)
     for name in ("instructor.md", "answers.md", "mistakes.py", "mistakes.diff", "instructor.py"):
@@ -128,10 +128,17 @@ def test_a_wrong_function_costs_only_its_own_points_and_the_reason_is_given(
     "body, reason",
     [
         ("import tests.references\nreturn x", "line 2: a body must not use import tests"),
+        ("return __import__('tests')", "__import__"),
+        ("return importlib.import_module('tests')", "importlib"),
+        ("import numpy, tests.references\nreturn numpy", "import numpy, tests"),
         ("return open('tests/references.py')", "open"),
         ("import numpy as np\nnp.savetxt('../outcomes.jsonl', [])", "savetxt"),
+        ("table.numpy().tofile('x')", "tofile"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("exit(0)", "exit"),
         ("return torch.sys.modules['tests']", "sys"),
+        ("return split_heads.__globals__", "__globals__"),
+        ("import pytest\npytest.skip()", "import pytest"),
         ("", "still blank"),
     ],
 )
@@ -148,7 +155,9 @@ def test_a_body_that_reaches_for_the_answers_has_no_points(tmp_path, body, reaso
         ("attention.composite_attention", "return attention(q, k, v, None)"),
         ("attention.composite_attention", "return banded_softmax(q, 0, w) @ v"),
         ("kernels.bias_matrix", "return add_bias_(torch.zeros(N, N), bias, beyond)"),
+        ("kernels.bias_matrix", "sums = sum_by_offset(torch.ones(N, N), 3)\nreturn sums"),
         ("kernels.sum_by_offset", "one = x\nreturn bias_matrix(one, 3)"),
+        ("attention.attention", "return composite_attention(q, k, v, 0, 0)"),
         ("attention.Dynamic.query_bias", "return VARIANTS['composite']"),
     ],
 )
@@ -176,12 +185,12 @@ def put_body(folder, name, body):
     write(folder / file_of(name), replace_body(text, name, body))
 
 
-def test_nothing_has_passed_if_the_tests_do_not_come_to_their_end(monkeypatch):
+@pytest.mark.parametrize("body", ["raise KeyboardInterrupt", "while True:\n    pass"])
+def test_nothing_has_passed_if_the_tests_do_not_come_to_their_end(body, monkeypatch):
     """Whatever a list says that the student's code may have written, and also on a busy machine."""
     monkeypatch.setattr(grade, "TIMEOUT", 5)
     name = "attention.lowest_at_padding"
-    outcomes = run_tests({name: "while True:\n    pass"}, [BY_NAME[name]])
-    assert set(outcomes.values()) <= {NOT_ENDED}
+    assert set(run_tests({name: body}, [BY_NAME[name]]).values()) <= {NOT_ENDED}
 
 
 def test_the_names_of_the_arguments_are_checked_and_its_own_imports_allowed(tmp_path):
@@ -196,12 +205,12 @@ def test_the_names_of_the_arguments_are_checked_and_its_own_imports_allowed(tmp_
     assert body.text == "import math\nreturn math.pi" and body.lines == {1: 2, 2: 4}
 
 
-def test_every_function_has_three_tests_that_can_fail_apart(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "tests/science")
-    tests = importlib.import_module("test_assignment")
+def test_every_function_has_three_tests_that_can_fail_apart_and_the_project_passes_all():
+    outcomes = run_tests({}, FUNCTIONS)
+    assert set(outcomes.values()) == {PASSED}
+    names = {test.partition("[")[0] for test in outcomes}
     for function in FUNCTIONS:
-        names = dir(getattr(tests, class_of(function)))
-        own = [name for name in names if name.startswith("test_")]
+        own = [name for name in names if name.startswith(f"{class_of(function)}::")]
         assert len(own) >= 4, function.name  # and the example of the handout
 
 

@@ -227,6 +227,30 @@ def test_a_mistake_in_the_page_is_one_line_and_the_next_question_is_answered(ser
     assert ask(server, "")[0] == ask(server, SENTENCE)[0] == 200
 
 
+QUESTION = {"sentence": SENTENCE, "runs": [], "off": []}
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        *[{name: x for name, x in QUESTION.items() if name != left_out} for left_out in QUESTION],
+        *[{**QUESTION, name: None} for name in QUESTION],
+        {**QUESTION, "sentence": 5},
+        {**QUESTION, "runs": [5]},
+        {**QUESTION, "runs": ["\ud800"]},
+        {**QUESTION, "off": [[]]},
+        [],
+        None,
+    ],
+)
+def test_a_question_that_lacks_a_field_is_one_line_and_400(server, question, capfd):
+    for body in (json.dumps(question), json.dumps(question).encode("utf-16"), "[" * 9000):
+        headers = {"Content-Type": "application/json"}
+        status, line = request(server, "POST", "/numbers", body, headers)
+        assert status == 400 and len(line.splitlines()) == 1
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_sentence_cannot_become_a_part_of_the_page():
     sentence = "</script><script>alert(1)</script> </SCRIPT > <!-- <script> \"'\\ &lt; <b>bold</b>"
     page = explore.make_page(sentence, [])

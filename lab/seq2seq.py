@@ -41,7 +41,7 @@ from tqdm import tqdm
 
 from attention import VARIANTS, SelfAttention, mixer_of_layer
 from data import BatchesByWidth, next_tokens, pad_pairs
-from lab.translation import encode, encode_pairs, load_bleu, read_sets, spans_of
+from lab.translation import encode, encode_pairs, load_bleu, read_sets, spans_of, train_bpe
 from model import (
     BertConfig,
     BertForMaskedLM,
@@ -72,7 +72,6 @@ from support.tokenizer import (
     NEVER_WRITTEN,
     PAD,
     SEP,
-    train_bpe,
 )
 
 # For each kind of pairs: what differs from the tiny BERT (model.SIZES) in the encoder and in the

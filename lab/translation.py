@@ -17,17 +17,39 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
 from data import MASK_PROBABILITY
 from glue import token_ids
 from support.commands import UserError, import_optional
 from support.corpus import read_lines
-from support.multi30k import FILES, read_split
-from support.tokenizer import MASK
+from support.files import download
+from support.tokenizer import MASK, SPECIAL_TOKENS
 from toy.translation import toy_pairs
 
 HELD_OUT = 200  # sources of a set that is held out (not of Multi30k)
 TOY_PAIRS = 20_000  # to train on
 SPAN = 3  # tokens that one [MASK] stands for in pre-training
+
+# Multi30k, task 1, tokenized and lower-cased, from github.com/multi30k/dataset.
+MULTI30K = (
+    "https://raw.githubusercontent.com/multi30k/dataset/"
+    "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/tok/"
+)
+FILES = {  # of each split, the SHA-256 of the English and of the German file
+    "train": (
+        "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
+        "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
+    ),
+    "val": (
+        "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
+        "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
+    ),
+    "test_2016_flickr": (
+        "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2",
+        "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
+    ),
+}
 
 
 # --- Where pairs come from ------------------------------------------------------------------------
@@ -45,6 +67,16 @@ def read_sets(data, cache_dir):
         "dev": pairs[:HELD_OUT],
         "deep": toy_pairs(1, (2,), HELD_OUT),
     }
+
+
+def read_split(split, cache_dir):
+    """The pairs of a split of Multi30k: "train", "val" or "test_2016_flickr"."""
+    columns = []
+    for language, digest in zip(("en", "de"), FILES[split], strict=True):
+        name = f"{split}.lc.norm.tok.{language}"
+        path = download(MULTI30K + name, cache_dir / "downloads" / "multi30k" / name, digest)
+        columns.append(list(read_lines(path)))
+    return list(zip(*columns, strict=True))
 
 
 def file_sets(path):
@@ -94,6 +126,22 @@ def columns_of(line):
 
 
 # --- Tokens ---------------------------------------------------------------------------------------
+
+
+def train_bpe(texts, vocab_size=10_000):
+    """A tokenizer of pieces for both languages, by byte-pair encoding (Sennrich et al. 2016).
+
+    Words are what spaces separate. The first piece of a word begins with the mark of a space, so
+    decoding gives the words back: "\u2581under" "\u2581a" "\u2581tre" "e" is "under a tree".
+    """
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
 
 
 def encode(tokenizer, texts, longest):

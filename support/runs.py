@@ -25,6 +25,7 @@ import json
 import platform
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -94,10 +95,12 @@ def device_name(device):
     return platform.processor() or platform.machine()
 
 
+@cache
 def commit():
     """The git commit of the code, with "-dirty" if files were changed since; None without git.
 
-    A copy of the project inside another repository has no .git of its own: None, too.
+    It is read once, as the code itself is (read_code). A copy of the project inside another
+    repository has no .git of its own: None, too.
     """
     try:
         command = "git --git-dir=.git describe --always --dirty"

@@ -290,25 +290,6 @@ def train_tokenizer(sample, vocab_size):
     return tokenizer
 
 
-# --- A vocabulary for two languages (lab/seq2seq.py) ----------------------------------------------
-
-
-def train_bpe(texts, vocab_size=10_000):
-    """A tokenizer of pieces for both languages, by byte-pair encoding (Sennrich et al. 2016).
-
-    Words are what spaces separate. The first piece of a word begins with the mark of a space, so
-    decoding gives the words back: "\u2581under" "\u2581a" "\u2581tre" "e" is "under a tree".
-    """
-    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
-
 # --- From texts to token ids ----------------------------------------------------------------------
 
 

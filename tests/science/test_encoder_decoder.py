@@ -17,7 +17,7 @@ from helpers import assert_near, draw, every_variant, random_tokens, randomise
 from lab import seq2seq, translation
 from lab.seq2seq import Seq2Seq, beam_search, best_target, search
 from model import BertConfig
-from support.tokenizer import CLS, MASK, PAD, SEP, UNK, train_bpe
+from support.tokenizer import CLS, MASK, PAD, SEP, UNK
 from toy.translation import toy_pairs
 
 C, H, FFN, V = 16, 4, 24, 30
@@ -181,7 +181,7 @@ def test_targets_are_different_and_have_one_end_and_nothing_ended_gives_the_begi
 def toy():
     """(tokenizer, pairs of texts)."""
     pairs = toy_pairs(0, (0, 1), 300)
-    return train_bpe([text for pair in pairs for text in pair], 500), pairs
+    return translation.train_bpe([text for pair in pairs for text in pair], 500), pairs
 
 
 @pytest.mark.parametrize("source", ["", "the dog that scared anna followed the cats"])

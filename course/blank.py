@@ -53,7 +53,7 @@ def blank_command(args):
         listing, "You write it in part 1 of [the assignment](course/handout.md).", text, flags=re.S
     )
     text = text.replace(" ([for lecturers](course/instructor.md))", "")
-    text = text.replace("The tests take a few minutes. In a fresh clone:", "Your points:")
+    text = re.sub("The tests take a few minutes.*:", "Your points:", text)
     text = text.replace("python -m pytest -q\n", "python -m course grade .\n")
     readme.write_text(text, encoding="utf-8", newline="\n")
     print(f"{folder}: {len(bodies)} functions to write; course/handout.md explains them")

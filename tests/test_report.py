@@ -645,7 +645,8 @@ def test_the_sentences_about_25000_steps_have_the_numbers_of_the_record():
     for run in runs.values():
         scores = [x["result"]["score"] for x in run["glue"] if x["settings"]["task"] == "sst-2"]
         assert f"{np.ptp(scores):.1f}" in page.split("On SST-2 two")[1][:60]
-    assert f"{late:.2f} ahead of" in README
+    assert f"`composite` is {gaps[2500]:.2f} ahead of `absolute`" in README
+    assert f"and still {late:.2f} after 25,000" in README
 
     # a lower rate of fine-tuning, and the default's on a CPU
     [default] = [
@@ -809,17 +810,19 @@ def test_the_findings_of_readme_have_the_numbers_of_the_records():
     )
     assert numbers.format(*losses) in README
 
-    # the toy score, and the tasks in which t5 always gives the same answer
-    variants = ("none", "t5", "fixed", "absolute", "dynamic")
-    scores = means(toy_runs(3, 8), variants, SCORE, 0)
-    pairs = zip(variants, scores, strict=True)
-    assert ", ".join(f"`{variant}` {score}" for variant, score in pairs) in README
-    constant = []
-    for run in tables.of_variants(toy_runs(3, 8), ("t5",)):
-        results = [(x["settings"]["task"], x["result"]) for x in run["glue"]]
-        constant.append({task for task, result in results if result["constant_prediction"]})
-    assert len(constant) == 5 and set.intersection(*constant) == {"mrpc", "rte"}
-    assert "in two tasks, MRPC and RTE, all five of its runs give one answer" in README
+    # the toy score, and the runs of fixed
+    dynamic, fixed = means(toy_runs(3, 8), ("dynamic", "fixed"), SCORE, 0)
+    assert f"`dynamic` has {dynamic} of 100 and `fixed` {fixed}" in README
+    of_fixed = tables.values_of(toy_runs(3, 8), "fixed", SCORE)
+    assert len(of_fixed) == 5
+    assert f"single models of `fixed` have {min(of_fixed):.0f} to {max(of_fixed):.0f}" in README
+
+    # long texts, and the repair
+    [rise] = [row[-1] for row in rises() if row[0] == "fixed"]
+    assert f"rises by {float(rise):.1f}" in README
+    [shares] = [row[1] for row in plan_ends() if row[0] == "both"]
+    assert {round(float(share)) for share in shares.split(", ")} == {97}
+    assert "97 % of this rise" in README and "in three tiny models" in README
 
 
 def test_the_share_of_text_in_batches_is_that_of_the_record():

@@ -10,8 +10,10 @@ The rest of a file is byte for byte the same.
 """
 
 import ast
+import json
 import re
 import shutil
+import symtable
 import textwrap
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from course.assignment import GRADED
 from support.commands import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
+NAMES = "course/names.json"  # of a students' copy: {file: the names that it had at first}
 
 # A copy has these files and folders, whatever else lies beside them (runs, submissions, bugs) ...
 COPIED = (
@@ -43,6 +46,11 @@ def blank_command(args):
     folder = new_folder(args.folder)
     bodies = {function.name: blank_body(function) for function in GRADED}
     copy_project(folder, bodies)
+
+    # the names that bodies may read, because students change the files
+    files = {file_of(function.name) for function in GRADED}
+    names = {file: names_outside(file) for file in files}
+    (folder / NAMES).write_text(json.dumps(names), encoding="utf-8")
 
     # README prints one of the functions, has a link to a page that is left out, and runs all tests,
     # most of which fail while the functions are blank.
@@ -104,6 +112,12 @@ def find(tree, name):
             return None
         node = found[-1]  # if it is defined twice, the last one counts, as in Python
     return node
+
+
+def names_outside(file):
+    """The names that a file of the project has outside of its functions and classes."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return sorted(symtable.symtable(text, file, "exec").get_identifiers())
 
 
 def body_of(node):

@@ -14,6 +14,7 @@ The student's code is executed as it is: run this in a container (course/instruc
 """
 
 import ast
+import builtins
 import csv
 import dis
 import json
@@ -37,7 +38,7 @@ from course.assignment import (
     class_of,
     pytest_command,
 )
-from course.blank import ROOT, body_of, copy_project, file_of, find
+from course.blank import NAMES, ROOT, body_of, copy_project, file_of, find, names_outside
 from support.commands import UserError
 
 # Seconds of computing for the tests of a function; all tests of a right submission take about 5.
@@ -181,7 +182,23 @@ def students_body(folder, function):
     if others:
         allowed = ", ".join(allowed) or "nothing"
         raise UserError(f"it uses {min(others)}, and of the project it may use {allowed}")
+
+    # what the student has defined or imported outside of the bodies is not read
+    unknown = used.difference(names_given(file), dir(builtins))
+    if unknown:
+        raise UserError(
+            f"it uses {min(unknown)}, which is not in the project's {file}: "
+            "define or import it inside the body"
+        )
     return Body(text, lines)
+
+
+def names_given(file):
+    """The names outside of the functions of a file, as students got it."""
+    kept = ROOT / NAMES
+    if kept.exists():
+        return json.loads(kept.read_text("utf-8"))[file]
+    return names_outside(file)
 
 
 def names_of(node):
@@ -293,9 +310,7 @@ def run_tests(bodies, functions):
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10 * TIMEOUT)
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            end(process)
         found = map(json.loads, outcomes.read_text("utf-8").splitlines())
         outcome_of = {test: (message, line) for test, message, line in found}
         if process.returncode not in (0, 1):  # pytest: all passed, or some failed
@@ -303,14 +318,20 @@ def run_tests(bodies, functions):
         return outcome_of
 
 
+def end(process):
+    """End a process and what it has started; on Windows the process alone."""
+    with suppress(ProcessLookupError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
+
+
 # --- Tables ---------------------------------------------------------------------------------------
 
 # Lines of the table for points that the instructor gives.
 YOURS = {"by hand": 8, "find the bug": 6, "five questions": 10, "talk": 6, "experiment": 30}
-
-
-def total(grades):
-    return round(sum(grade.points for grade in grades), 2)
 
 
 def details(grades):
@@ -320,19 +341,20 @@ def details(grades):
         output = output.replace("\n", "\n            ")
         name = f"part {function.part}  {function.name:<34}"
         lines.append(f"{name}{points:>5.2f} of {function.points}   {output}")
-    lines.append(f"code  {total(grades)} of 40")
+    total = sum(grade.points for grade in grades)
+    lines.append(f"code  {round(total, 2)} of 40")
     return "\n".join(lines)
 
 
 def rows_of(student, grades):
-    """A line for each function, those to be filled in, and their total."""
+    """A line for each function, and those to be filled in."""
     rows = [
         [student, function.name, round(points, 2), function.points, output]
         for function, points, output in grades
     ]
     for what, of in YOURS.items():
         rows.append([student, what, "", of, ""])
-    return [*rows, [student, "total", total(grades), 100, "the code; add the lines above"]]
+    return rows
 
 
 def write_gradescope(path, grades):

@@ -3,6 +3,7 @@
 Students' copies do not have this file and course/mistakes.py, because they show what is right.
 """
 
+import itertools
 import math
 import os
 import random
@@ -64,18 +65,20 @@ def sheets_command(args):
     """`python -m course sheets`. Returns the exit code.
 
     For each student a folder with a task by hand, and a right file with one mistake in it; and one
-    file with all answers. With the secret, nobody else can compute them.
+    file with all answers. The secret decides the numbers of each sheet, and the order in which the
+    bugs are dealt to the names of the list: so nobody else can compute the answers.
     """
-    names = [line.strip() for line in Path(args.names).read_text("utf-8").splitlines()]
+    lines = [line.strip() for line in Path(args.names).read_text("utf-8").splitlines()]
+    names = [name for name in lines if name]
     for name in names:
         if "/" in name:
             raise UserError(f"{name} names a folder, and must not have a slash")
 
     folder = new_folder(args.folder)
+    bugs = random.Random(args.secret).sample(BUGS, k=len(BUGS))  # all, in another order
     lines = ["# Answers, for the instructor"]
-    for name in filter(None, names):
+    for name, mistake in zip(names, itertools.cycle(bugs), strict=False):
         seed = f"{name}, {args.secret}"
-        mistake = random.Random(seed).choice(BUGS)
         file = file_of(mistake.function)
         text = replace_body((ROOT / file).read_text("utf-8"), mistake.function, mistake.body())
 

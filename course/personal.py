@@ -5,8 +5,8 @@ import random
 
 TASK = """
 Three tokens, one head, d = 2, K = 3, as in course/by_hand.md: q, k and v have a row per token, w
-(d, K) and beta (H, K) have a column for each of r = -1, 0, 1. Use a calculator; round to three
-decimals.
+(d, K) and beta (H, K) have a column for each of r = -1, 0, 1. Use a calculator; calculate with four
+decimals, write three.
 
 1. the bias of each query, q_i . w_r / sqrt(2) + beta_r: divide first, then add beta
 2. the bias matrix

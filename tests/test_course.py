@@ -78,7 +78,7 @@ def test_a_wrong_function_costs_only_its_own_points_and_the_reason_is_given(
             "matrix = skew(F.pad(kernels, (0, value.shape[-2])))  # (B, H, N, N + 2k)\n"
             "z = matrix @ F.pad(value, (0, 0, reach, reach))\n"
             "return torch.stack([z_i for z_i in z.unbind(-2)], dim=-2)",
-            "attention.Fixed.query_bias": "# two\n\n\nreturn helper(self.beta)",
+            "attention.Fixed.query_bias": "# two\n\n\nreturn self.beta.rows",
             # half of its points at most: the example does not come out
             "attention.lowest_at_padding": body_text("attention.lowest_at_padding").replace(
                 "finfo(dtype).min / 2", "tensor(0.0)"
@@ -109,12 +109,14 @@ def test_a_wrong_function_costs_only_its_own_points_and_the_reason_is_given(
             lost[function.name] = 2 - found
         assert found == function.points - lost.get(function.name, 0), function.name
         assert float(points["bert", function.name]) == float(points["carl", names[0]]) == 0
-    assert float(points["anna", "total"]) == pytest.approx(40 - sum(lost.values()), abs=0.01)
 
     printed = capsys.readouterr().out
+    total = float(re.search(r"code  (\S+) of 40", printed)[1])
+    assert total == pytest.approx(40 - sum(lost.values()), abs=0.01)
     line = (anna / "attention.py").read_text("utf-8").splitlines().index(" " * 8 + "# two") + 4
     for reason in (
-        f"it crashed: NameError: name 'helper' is not defined, line {line} of your attention.py",
+        "it crashed: AttributeError: 'Parameter' object has no attribute 'rows', "
+        f"line {line} of your attention.py",
         "must not use from tests.references",
         "it loops over the positions",
         "notes.zip is not a folder",
@@ -177,6 +179,24 @@ def test_a_body_may_use_what_its_hint_names_and_call_a_variable_as_it_likes(tmp_
         students_body(tmp_path, BY_NAME[name])
     for name in BLANKS:  # and every body of the project
         students_body(ROOT, BY_NAME[name])
+
+
+def test_what_is_added_outside_of_the_bodies_is_missed_in_a_students_copy_too(
+    tmp_path, monkeypatch
+):
+    """There, the project is what the student has changed."""
+    name = "attention.relative_values"
+    copy = tmp_path / "copy"
+    assert main(["blank", str(copy)]) == 0
+    put_body(copy, name, "return p @ (HALF * table)")
+    with open(copy / "attention.py", "a", encoding="utf-8") as file:
+        file.write("\n\nHALF = 0.5\n")
+    for root in (ROOT, copy):
+        monkeypatch.setattr(grade, "ROOT", root)
+        with pytest.raises(
+            UserError, match="it uses HALF, which is not in the project's attention"
+        ):
+            students_body(copy, BY_NAME[name])
 
 
 def put_body(folder, name, body):
@@ -246,6 +266,15 @@ def test_sheets_hold_a_task_and_one_bug_and_only_the_instructor_has_the_answers(
         assert 0 < len(set(text.splitlines()) - set(right.splitlines())) < 3
         [bug] = re.findall(rf"## {name}\n\n(\S+), (bug: .*?): ", answers)
         assert bug in {(mistake.function, mistake.what) for mistake in BUGS}
+
+
+def test_as_many_students_as_there_are_bugs_get_different_ones(tmp_path):
+    names = [f"student {n}" for n in range(2 * len(BUGS))]
+    write(tmp_path / "class.txt", "\n".join(names))
+    out = tmp_path / "sheets"
+    assert main(["sheets", str(tmp_path / "class.txt"), str(out), "--secret", "tulip"]) == 0
+    found = re.findall(r"(\S+, bug: .*?): ", (out / "answers.txt").read_text("utf-8"))
+    assert found[: len(BUGS)] == found[len(BUGS) :] and len(set(found)) == len(BUGS)
 
 
 def test_the_numbers_of_a_task_show_what_they_shall_show():

@@ -589,12 +589,14 @@ def test_the_ratios_of_steps_on_a_gpu_are_those_of_the_record():
     full = {(x["variant"], x["mode"]): x["ms"] for x in bench["steps"]["rows"][:8]}
     recorded = full[LIBRARY, "eager"] / full["absolute", "recorded"]
     compiled = full[LIBRARY, "compiled"] / full["absolute", "compiled"]
-    assert f"`absolute` is {recorded:.1f} times as fast when it is recorded" in page
+    first = (
+        f"`absolute` is {recorded:.1f} times as fast as BERT of transformers when it is recorded"
+    )
+    assert first in page
     assert f"{compiled:.1f} times as fast when both are compiled" in page
 
     # q, k and v as three products or one
     ms = {(x["batches"], x["products"]): x["ms"] for x in bench["one_product"]["rows"]}
-    assert f"{ms['full', 'one']:.1f} ms in place of {ms['full', 'three']:.1f} ms" in page
     assert f"{100 * (1 - ms['full', 'one'] / ms['full', 'three']):.0f} % faster" in page
 
 
@@ -623,11 +625,22 @@ def test_the_sentences_about_a_gpu_have_the_numbers_of_the_records():
     assert f"({full:.0f} ms for full sequences, {text:.0f} ms for English)" in page
     apart = max(abs(first[name]["ratio"] - second[name]["ratio"]) for name in first)
     assert f"differed by up to {apart:.2f}" in page
+    ratios = {}
+    for rows in (first, second):
+        for (variant, _), x in rows.items():
+            ratios.setdefault(variant, []).append(100 * x["ratio"] - 100)
+    more = ratios["dynamic"] + ratios["composite"]
+    less = ratios["lightconv"] + ratios["dynamicconv"]
+    assert f"cost {min(more):.0f} to {max(more):.0f} % more time than `absolute`" in page
+    assert f"in place of attention {-max(less):.0f} to {-min(less):.0f} % less" in page
+    theirs = [1 + x / 100 for x in ratios[LIBRARY]]
+    assert f"takes {min(theirs):.1f} to {max(theirs):.1f} times as long" in page
 
     # on a CPU, with the logits of all tokens
     plain = {x["what"]: x["ratio"] for x in json_of("bench-others")[0]["rows"]}
-    both = f"{plain['ours, logits of all tokens']:.2f} and {plain['transformers']:.2f} times"
-    assert both in page
+    ours, theirs = f"{plain['ours, logits of all tokens']:.2f}", f"{plain['transformers']:.2f}"
+    assert f"an older version of ours took {ours} times as long" in page
+    assert f"transformers, with eager attention, {theirs} times" in page
 
 
 def test_the_sentences_about_25000_steps_have_the_numbers_of_the_record():

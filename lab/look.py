@@ -58,7 +58,7 @@ def mixer_of(model, layer):
 def input_of_mixer(model, ids, layer):
     """What the mixer of a layer gets while the model reads ids: (x (1, N, C), attention_mask)."""
     attention_mask = torch.ones_like(ids, dtype=torch.bool)  # (1, N)
-    x = model.bert.embeddings(ids, attention_mask)  # (1, N, C)
+    x = model.bert.embeddings(ids)  # (1, N, C)
     for block in model.bert.layers[: layer - 1]:
         x = block(x, attention_mask)  # (1, N, C)
     return x, attention_mask

@@ -160,7 +160,7 @@ class Seq2Seq(BertForMaskedLM):
     def decode(self, encoded, target):
         """(B, N) -> (B, N, C): the vector at i is made of the source and the target up to i."""
         mask = target != PAD  # (B, N)
-        x = self.bert.embeddings(target, mask, torch.ones_like(target))  # type 1: it is the target
+        x = self.bert.embeddings(target, torch.ones_like(target))  # type 1: it is the target
         for layer in self.decoder:
             x = layer(x, mask, *encoded)  # (B, N, C)
         return x

@@ -159,7 +159,7 @@ def code_digests(code, variant, entry):
 
     So a new variant makes no run old. What is used names what else is used:
 
-        model.py imports          Mixer, which names initialise_linear, and so on
+        model.py imports          initialise, which names initialise_linear, and so on
         the entry of `dynamic`    Variant(terms=('dynamic',), ...), <class 'attention.Dynamic'>
         class Dynamic             Term, relative_table
 

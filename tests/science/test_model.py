@@ -60,7 +60,7 @@ def test_embeddings_are_the_normalised_sum_projected_to_the_hidden_size(embeddin
     embeddings = model.bert.embeddings
     input_ids = torch.tensor([[7, 5, 9]])
     types = torch.tensor([[0, 0, 1]])
-    result = embeddings(input_ids, input_ids > 0, types)
+    result = embeddings(input_ids, types)
 
     for i in range(3):
         token = embeddings.token.weight[input_ids[0, i]]
@@ -312,6 +312,7 @@ def test_unknown_are_pieces_that_training_never_has_and_a_lone_space_is_named_wi
     assert unknown_words(tokenizer, "the cat saw the cat.", unseen) == []
     assert unknown_words(tokenizer, "the dogs saw the cat .", unseen) == ["dogs", " ."]
     assert unknown_words(tokenizer, "the dogs saw the cat .") == []
+    assert unknown_words(tokenizer, "the cat \U0001f404", unseen) == ["\U0001f404"]
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,7 @@ def test_exactly_none_and_absolute_and_terms_without_a_window_have_no_kernel():
         (dict(terms=("fixed",), mixer=Deberta), "Deberta does not use terms"),
         (dict(depthwise=True, mixer=LightConv), "LightConv does not use terms, .* or depthwise"),
         (dict(convolutional=("key",), mixer=ConvBert), "ConvBert does not use .*, convolutional"),
+        (dict(dilations=(1, 2), mixer=ConvBert), "ConvBert does not use dilations"),
         (dict(convolutional=("values",)), "unknown projection 'values'; they are: query, key, val"),
         (dict(terms=("rotary", "xl")), "only one of the terms .* may change the content term"),
     ],

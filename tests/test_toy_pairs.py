@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from conftest import ROOT
 from toy import language, pairs
 from toy.pairs import PARADIGMS, PHENOMENA, SAME_WORDS, WORDS_DECIDE, Cast, zero_shot_pairs
 from toy_words import REFLEXIVES, is_noun, is_plural, pronoun_for, words_of
@@ -96,7 +95,8 @@ def test_agreement_distance_and_number_of_head_and_distractor_are_right(all_pair
         assert not {"is", "are", "was", "were", "does", "do", "itself", "themselves"} & {*others}
 
 
-def test_agreeing_with_the_last_noun_before_the_verb_gets_what_the_tour_says(all_pairs):
+def test_the_last_noun_before_the_verb_is_mostly_the_wrong_one(all_pairs):
+    """docs/tour.md. Shares of right verbs, in per cent, at each distance, if one agrees with it."""
     shares = []
     for name in DISTANCES:
         right = []
@@ -106,8 +106,6 @@ def test_agreeing_with_the_last_noun_before_the_verb_gets_what_the_tour_says(all
             right.append(is_plural(before[-1]) == (verb == "were"))
         shares.append(100 * sum(right) / len(right))
     assert shares == [100, 100, 50] + 9 * [0]
-    text = f"would have (100 + 100 + 50) / 12 = {sum(shares) / 12:.1f}"
-    assert text in (ROOT / "docs/tour.md").read_text("utf-8").replace("\n", " ")
 
 
 # --- Reflexives -----------------------------------------------------------------------------------

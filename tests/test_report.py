@@ -345,6 +345,17 @@ def english_25000():
     return rows
 
 
+def sst_rates():
+    """SST-2 of BERT-small, seed 42: {variant: its scores with the rates 3e-4 and 1e-4}."""
+    scores = {
+        (x["settings"]["variant"], result["settings"]["lr"]): result["result"]["score"]
+        for x in [*records_of("sst-rates"), *records_of("english-25000")]
+        for result in x["glue"]
+        if (result["settings"]["task"], result["settings"]["seed"]) == ("sst-2", 42)
+    }
+    return {name: [scores[name, lr] for lr in (3e-4, 1e-4)] for name in ("absolute", "composite")}
+
+
 def cola_rates():
     """CoLA of BERT-small by the rate of fine-tuning, seed 42: the default's on a GPU."""
     scores = {}
@@ -672,6 +683,20 @@ def test_the_sentences_about_25000_steps_have_the_numbers_of_the_record():
     gains = [round(float(row[2]) - float(row[1])) for row in cola_rates()]
     text = (ROOT / "docs/text.md").read_text("utf-8").replace("\n", " ")
     assert f"better by {gains[0]} and {gains[1]} points" in text
+
+    # the same for SST-2, with its rule of 3 points
+    text = page.replace("\n", " ")
+    sst = sst_rates()
+    old, new = sst["absolute"]
+    assert f"`absolute` has {new:.1f} in place of {old:.1f}" in text
+    gains = [new - old]
+    old, new = sst["composite"]
+    assert f"`composite` {new:.1f} in place of {old:.1f}" in text
+    assert f"`composite` has [{new:.1f}](" in text
+    gains.append(new - old)
+    assert min(gains) > 3
+    plans = (ROOT / "results/PLANS.md").read_text("utf-8").replace("\n", " ")
+    assert "for both models, by {:.1f} and {:.1f} points".format(*gains) in plans
 
     # schedules beyond the grid
     rows = {(rate, warmup): losses for rate, warmup, *losses in rates()}

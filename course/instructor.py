@@ -77,6 +77,7 @@ def sheets_command(args):
     folder = new_folder(args.folder)
     bugs = random.Random(args.secret).sample(BUGS, k=len(BUGS))  # all, in another order
     lines = ["# Answers, for the instructor"]
+    # after the last bug comes the first one again
     for name, mistake in zip(names, itertools.cycle(bugs), strict=False):
         seed = f"{name}, {args.secret}"
         file = file_of(mistake.function)

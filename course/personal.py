@@ -74,4 +74,5 @@ def largest_weight(q, k, w, beta):
 
 
 def dot(x, y):
+    """The scalar product of two lists."""
     return sum(a * b for a, b in zip(x, y, strict=True))

@@ -365,7 +365,9 @@ def unknown_words(tokenizer, text, unseen=()):
             mark = text[slice(*encoding.offsets[token])]
             unknown.append(mark.strip() or f" {word}")
 
-    # each once, and of " ." and "." only the second; repr writes what is invisible as a number, and
-    # [1:-1] are its quotation marks
-    each = dict.fromkeys(unknown)
-    return [repr(word)[1:-1] for word in each if word.strip() == word or word.strip() not in each]
+    # each once, and of " ." and "." only the second
+    unknown = dict.fromkeys(unknown)
+    named = [word for word in unknown if word.strip() == word or word.strip() not in unknown]
+
+    # repr writes what is invisible as a number; [1:-1] are its quotation marks
+    return [repr(word)[1:-1] for word in named]

@@ -112,9 +112,27 @@ def test_wikitext_is_respelled_and_its_headings_are_left_out(tmp_path):
         ["See e.g. Figure 2, No. 5 and vol. 3. ", "It costs 3.5 dollars... or not."],
         ["the cat slept . it was tired ."],
         ["Was it I? ", "Yes. ", "5 men came."],
+        ["He said that [... people] ask [...] Him (...) as well. ", "Yes."],
     ],
 )
 def test_sentences_end_at_full_stops_but_not_at_abbreviations(sentences):
+    assert list(split_sentences("".join(sentences))) == sentences
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["„Geh!“ ", "Er ging. ", "„Wo ist er?“ ", "»Hier.« ", "»Gut.« ", "‚Ja.‘ ", "Sie kam."],
+        ["« Oui. » ", "Il part. ", "« Non », dit-il. ", "«\xa0Si\xa0?\xa0» ", "Elle rit… ", "Fin."],
+        ["Hola. ", "¿Cómo estás? ", "¡Bien! ", "«Sí.» ", "Fue."],
+        ["«Иди!» ", "Он ушёл. ", "«Куда?» — спросила она. ", "Домой."],
+        ["He left.” ", "“Where?” ", "‘Home.’ ", "“‘Now?’” she said. ", "“Dr. Lee left.” ", "Yes."],
+        ["It barks.[1] ", "It runs.² ", "It sleeps.[note 3][4] ", "It eats.* ", "End."],
+        ["Well… ", "She ran... ", "It was… cold. ", "No."],
+    ],
+    ids=["German", "French", "Spanish", "Russian", "English", "footnotes", "ellipsis"],
+)
+def test_quotes_of_any_language_footnotes_and_ellipses_stand_at_sentence_ends(sentences):
     assert list(split_sentences("".join(sentences))) == sentences
 
 

@@ -45,7 +45,6 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm
 
-import toy.pairs
 from data import next_tokens
 from lab.report import pairs_measure, rows_of
 from model import BertForMaskedLM, code_of, load_config, load_run
@@ -58,6 +57,7 @@ from support.runs import (
     made_by,
     newest_of,
     place_for,
+    ROOT,
     read_log,
     read_records,
     run_settings,
@@ -98,11 +98,7 @@ def read_data(data, cache_dir):
     data: "toy", "blimp" or a folder. Built-in pairs do not change: their digest is None.
     """
     if data == "toy":
-        paradigms = [
-            Paradigm(name, phenomenon, toy.pairs.zero_shot_pairs(name))
-            for name, (phenomenon, _) in toy.pairs.PARADIGMS.items()
-        ]
-        return data, None, paradigms
+        return data, None, read_folder(ROOT / "toy" / "pairs")
 
     # In the archive of BLiMP, the files are in a folder.
     if data == "blimp":
@@ -132,7 +128,7 @@ def read_folder(folder):
     """
     pairs = {}  # {(phenomenon, name of the paradigm): list of pairs}
     for path in sorted(folder.iterdir(), key=str):
-        if path.name.startswith(".") or not path.name.endswith(".jsonl"):
+        if path.name.startswith(".") or ".jsonl" not in path.suffixes:
             continue
         for number, line in enumerate(read_lines(path), 1):
             if not line.strip():
@@ -141,13 +137,14 @@ def read_folder(folder):
             try:
                 row = json.loads(line)
                 texts = [row[name] for name in FIELDS]
-                "".join(texts).encode()  # an error if one is no text, or has half of a character
+                context = row.get("context", "")
+                "".join([*texts, context]).encode()  # an error if one is no text, or has half of a character
             except (ValueError, KeyError, TypeError):
                 texts = [""]
             if not all(text.strip() for text in texts):
                 raise UserError(f"{path}, line {number} is not a pair in BLiMP's format")
             phenomenon, name, good, bad = texts
-            pairs.setdefault((phenomenon, name), []).append(("", good, bad))
+            pairs.setdefault((phenomenon, name), []).append((context, good, bad))
     if not pairs:
         raise UserError(f"{folder} has no pairs in files *.jsonl")
     if len({name for _, name in pairs}) < len(pairs):

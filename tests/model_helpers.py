@@ -1,14 +1,17 @@
 """What the tests of models share: small models and runs, a tokenizer whose words fit, a toy one."""
 
+from itertools import islice
+
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from attention import VARIANTS
+from data import TOY
 from model import BertConfig, BertForMaskedLM, save_run
+from support.corpus import read_lines
 from support.tokenizer import SPECIAL_TOKENS, train_tokenizer
-from toy import language
 
 WORDS = [*SPECIAL_TOKENS, "the", "cat", "dogs", "was", "were", "tired", "."]
 SMALL = {
@@ -85,10 +88,7 @@ def word_tokenizer():
 
 def toy_tokenizer(sentences, vocab_size):
     """A tokenizer of the first sentences of the toy language."""
-    sample = []
-    for document in language.documents(sentences=sentences):
-        sample += [language.spell(sentence) for sentence in document]
-    return train_tokenizer(sample, vocab_size)
+    return train_tokenizer(list(islice(read_lines(TOY), sentences)), vocab_size)
 
 
 def every_word_once():

@@ -1,22 +1,22 @@
 """data.py: text, sentences, tokenizer, the cache, pairs, batches, and the held-out pairs."""
 
-import functools
 import hashlib
 import itertools
 import os
 import random
+import re
 import zipfile
+from itertools import islice
 
 import numpy as np
 import pytest
 import torch
 
 import data
-import toy.language
 from conftest import Killed, start_process, write
 from data import prepare_corpus
 from support.commands import UserError
-from support.corpus import split_sentences, wikitext_paragraphs
+from support.corpus import read_lines, split_sentences, wikitext_paragraphs
 from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS, Encoder
 
 SHA256_OF_TOY_IDS = (
@@ -70,8 +70,8 @@ def small(tmp_path_factory):
 @pytest.fixture
 def toy_corpus(monkeypatch, tmp_path):
     """The corpus of the built-in language, which is short enough for a test."""
-    short = functools.partial(toy.language.documents, sentences=2000)
-    monkeypatch.setattr(toy.language, "documents", short)
+    text = "\n".join(islice(read_lines(data.TOY), 2002))
+    monkeypatch.setattr(data, "TOY", write(tmp_path / "text.txt", text))
     return prepare_corpus(["toy"], tmp_path, 32)
 
 
@@ -140,10 +140,7 @@ def test_quotes_of_any_language_footnotes_and_ellipses_stand_at_sentence_ends(se
 
 
 def test_every_toy_word_is_one_token(toy_corpus):
-    words = []
-    for document in toy.language.documents():
-        for sentence in document:
-            words += sentence.split()
+    words = re.findall(r"\w+|[.,?]", data.TOY.read_text("utf-8"))
     ids = toy_corpus.tokens
     tokens = [toy_corpus.tokenizer.id_to_token(token_id) for token_id in ids.tolist()]
     assert [token.removeprefix("\u2581") for token in tokens] == words

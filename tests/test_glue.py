@@ -1,11 +1,12 @@
 """glue.py: the protocol. Batches, the published settings, starts, best models, kills, mistakes."""
 
-import functools
 import json
 import math
 import random
 import shutil
 import signal
+import tempfile
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,13 +16,12 @@ import torch
 
 import glue
 import pretrain
-import toy.glue
 from conftest import assert_same_weights, kill, rows_of, start_process, words_of
 from glue import LabelledPairs, classify, predict
 from model import BertConfig, BertForClassification, BertForMaskedLM, load_config, save_run
 from model_helpers import TINIER, randomise, toy_tokenizer
 from support.commands import UserError, run_command, say_once
-from support.glue_files import SUBMISSION, Examples, read_task
+from support.glue_files import FORMATS, SUBMISSION, Examples, read_task
 from support.runs import write_records
 from support.tokenizer import CLS, PAD, SEP
 
@@ -61,18 +61,20 @@ def small_config(tokenizer):
 
 def use_small_tasks(patch):
     """From now on, the toy tasks have few rows."""
-    small = {}
-    for name, splits in toy.glue.GLUE_ROWS.items():
-        small[name] = {**dict.fromkeys(splits, OTHER_ROWS), "train": TRAIN_ROWS}
-    patch.setattr(toy.glue, "GLUE_ROWS", small)
+    small = Path(tempfile.mkdtemp()) / "glue.zip"
+    with zipfile.ZipFile(glue.TOY_TASKS) as tasks, zipfile.ZipFile(small, "w") as archive:
+        for name in tasks.namelist():
+            rows = TRAIN_ROWS if "train" in name else OTHER_ROWS
+            header = "CoLA/test" in name or "CoLA" not in name
+            lines = tasks.read(name).decode().split("\n")[: rows + header]
+            archive.writestr(name, "\n".join(lines) + "\n")
+    patch.setattr(glue, "TOY_TASKS", small)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_tasks():
     with pytest.MonkeyPatch.context() as patch:
         use_small_tasks(patch)
-        # the code of the toy tasks, which a program reads once
-        patch.setattr(glue, "read_code", functools.cache(glue.read_code))
         yield
 
 
@@ -369,11 +371,11 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
     monkeypatch.setattr(glue, "predict", made_up_answers)
     monkeypatch.setattr(glue, "write_zip", lambda path, predictions: written.update(predictions))
     call("predict", run, *on_cpu)
-    folder, formats = glue.task_files(SimpleNamespace(data_dir=Path("toy"), cache_dir=on_cpu[1]))
+    folder = glue.task_files(SimpleNamespace(data_dir=Path("toy"), cache_dir=on_cpu[1]))
     assert len(SUBMISSION) == 11
     for file, (name, split, _) in SUBMISSION.items():
         best = 42 if file in ("MNLI-m.tsv", "AX.tsv") else 97
-        assert written[file] == (best, read_task(formats[name], folder, split).a), file
+        assert written[file] == (best, read_task(FORMATS[name], folder, split).a), file
 
 
 # --- Kills, several processes, other settings -----------------------------------------------------

@@ -10,15 +10,14 @@ from conftest import ROOT
 SIX = "attention kernels model data pretrain glue"
 MAY_IMPORT = {
     "support": "",
-    "toy": "support",
     "kernels": "",
     "attention": "kernels",
     "model": "attention kernels support",
-    "data": "toy support",
+    "data": "support",
     "pretrain": "attention data kernels model support",
-    "glue": "attention data kernels model pretrain toy support",
-    "lab": f"{SIX} toy support",
-    "course": f"{SIX} toy support lab",
+    "glue": "attention data kernels model pretrain support",
+    "lab": f"{SIX} support",
+    "course": f"{SIX} support lab",
 }
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-import toy.pairs
 from conftest import write
 from lab import pairs
 from model import save_run
@@ -14,6 +13,9 @@ from model_helpers import random_model, toy_tokenizer
 from support.commands import UserError
 from support.files import load_checkpoint, save_checkpoint
 from support.runs import write_records
+
+_, _, TOY = pairs.read_data("toy", None)
+
 
 # --- Tokenizers and models ------------------------------------------------------------------------
 
@@ -70,9 +72,7 @@ def test_scores_are_those_of_the_definition_with_batches_of_any_size(
 ):
     tokenizer = request.getfixturevalue(name)
     model = model_for(tokenizer, variant)
-    tested = []
-    for paradigm in list(toy.pairs.PARADIGMS)[::7]:
-        tested.append(toy.pairs.zero_shot_pairs(paradigm, 1)[0])
+    tested = [paradigm.pairs[0] for paradigm in TOY[::7]]
     assert any(context for context, _, _ in tested)
     scores = pairs.score_pairs(model, tokenizer, tested, tokens_per_batch)
     for (context, good, bad), found in zip(tested, scores, strict=True):
@@ -81,18 +81,14 @@ def test_scores_are_those_of_the_definition_with_batches_of_any_size(
 
 
 # paradigms whose two sentences have the same words, or whose pairs have twins
-ORDER_DECIDES = [
-    name
-    for name, (phenomenon, _) in toy.pairs.PARADIGMS.items()
-    if phenomenon not in toy.pairs.WORDS_DECIDE
-]
+ORDER_DECIDES = [each for each in TOY if each.phenomenon not in ("opinions", "kinds")]
 
 
-@pytest.mark.parametrize("name", ORDER_DECIDES)
+@pytest.mark.parametrize("paradigm", ORDER_DECIDES, ids=lambda paradigm: paradigm.name)
 def test_a_model_without_positions_is_right_in_exactly_half_where_order_decides(
-    toy_word_tokenizer, name
+    toy_word_tokenizer, paradigm
 ):
-    tested = toy.pairs.zero_shot_pairs(name, 6)
+    tested = paradigm.pairs[:6]
     model = model_for(toy_word_tokenizer, "none")
     scores = pairs.score_pairs(model, toy_word_tokenizer, tested, 4_096)
     assert pairs.count_right(scores) == len(tested) / 2

@@ -16,7 +16,7 @@ import torch
 from attention import VARIANTS, Variant, composite_attention
 from conftest import ROOT, words_of, write
 from support.tables import PUBLISHED
-from toy.pairs import PARADIGMS, zero_shot_pairs
+from lab.pairs import read_data
 
 README = (ROOT / "README.md").read_text("utf-8")
 EXTEND = (ROOT / "docs/extend.md").read_text("utf-8")
@@ -86,11 +86,11 @@ def test_the_pairs_of_the_tour_are_those_of_its_rows():
     tour = (ROOT / "docs/tour.md").read_text("utf-8")
     table = tour.split("| row | sentence before |")[1].split("\n\n")[0]
     rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
-    assert [row[0].strip() for row in rows] == list(dict.fromkeys(x for x, _ in PARADIGMS.values()))
+    _, _, paradigms = read_data("toy", None)
+    assert [row[0].strip() for row in rows] == list(dict.fromkeys(x.phenomenon for x in paradigms))
     for row in rows:
         topic, *pair = [cell.strip() for cell in row]
-        names = [name for name, (each, _) in PARADIGMS.items() if each == topic]
-        assert any(tuple(pair) in zero_shot_pairs(name) for name in names), pair
+        assert any(tuple(pair) in x.pairs for x in paradigms if x.phenomenon == topic), pair
 
 
 def test_the_small_task_of_the_tour_is_learned_by_dynamic():

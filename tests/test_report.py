@@ -14,7 +14,7 @@ from lab.bench import LIBRARY, MODES
 from support import tables
 from support.commands import UserError
 from support.files import sha256_of
-from toy.pairs import PARADIGMS
+from lab.pairs import read_data
 
 README = (ROOT / "README.md").read_text("utf-8").replace("\n  ", " ").replace("\n", " ")
 MADE_BY = {"device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}
@@ -828,7 +828,7 @@ def test_the_sentences_about_a_translation_have_the_numbers_of_the_records():
 
 def test_the_lesson_has_the_agreement_of_its_record():
     page = (ROOT / "docs/tour.md").read_text("utf-8").replace("\n", " ")
-    names = [name for name, (topic, _) in PARADIGMS.items() if topic == "agreement"]
+    names = [x.name for x in read_data("toy", None)[2] if x.phenomenon == "agreement"]
     measure = report.pairs_measure("", "toy", names)
     for variant in ("absolute", "dynamic", "composite", "fixed"):
         value = np.mean(tables.values_of(records_of("lesson"), variant, measure))

@@ -91,7 +91,7 @@ ALL |= {"cola": [10, 20, 30], "mnli": [70, 70, 70], "rte": [60, 60, 60], "wnli":
 
 def made_record(task, seed, score):
     """A result. The second development split of MNLI is better by 1."""
-    splits = [split for split in FORMATS[task].rows if split.startswith("dev")]
+    splits = [split for split in FORMATS[task].splits if split.startswith("dev")]
     scores = {split: {"score": score + index} for index, split in enumerate(splits)}
     result = {"scores": scores, "constant_prediction": False}
     settings = {"task": task, "seed": seed, "epochs": 3, "start": glue.TASKS[task].start}

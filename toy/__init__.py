@@ -1,1 +1,0 @@
-"""The toy language (language.py), its GLUE tasks (glue.py) and its minimal pairs (pairs.py)."""

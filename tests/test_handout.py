@@ -4,17 +4,13 @@ import doctest
 import re
 import textwrap
 
-import numpy as np
 import torch
 
 from attention import attention
 from conftest import ROOT
 from course.assignment import FUNCTIONS, GRADED
 from kernels import Positions, bias_matrix, convolve
-from lab.report import LOSS, pairs_measure, read_records
-from support.tables import critical_t, difference, values_of
 
-ANSWERS = (ROOT / "course/answers.md").read_text("utf-8")
 HANDOUT = (ROOT / "course/handout.md").read_text("utf-8")
 EXAMPLE = (ROOT / "course/by_hand.md").read_text("utf-8")
 ROOT_OF_D = 2**0.5  # d = 2 in the worked example
@@ -114,70 +110,3 @@ def test_the_page_prints_every_function_with_its_points_and_100_in_all():
 def test_the_examples_of_the_handout_are_what_the_code_computes():
     found = doctest.testfile(str(ROOT / "course/handout.md"), module_relative=False)
     assert found.attempted > 70 and found.failed == 0
-
-
-# --- The experiment: which effects can be seen ----------------------------------------------------
-
-
-FAR = [f"distance_{words:02}" for words in range(8, 13)]
-MEASURES = {"loss": LOSS._replace(digits=2), "far agreement": pairs_measure("", "toy", FAR)}
-
-
-def recorded(*names):
-    """The runs of these files of records."""
-    return [run for name in names for run in read_records(ROOT / f"results/{name}.jsonl")]
-
-
-def test_the_expected_numbers_of_the_answers_are_those_of_the_records():
-    runs = recorded("toy", "plan-toy")
-    for variant, count, loss, agreement, *_ in rows_after("expected", ANSWERS):
-        values = [values_of(runs, variant, measure) for measure in MEASURES.values()]
-        assert [loss, agreement] == [f"{np.mean(values[0]):.2f}", f"{np.mean(values[1]):.1f}"]
-        assert all(len(of_measure) == int(count) for of_measure in values)
-
-
-def test_the_ablations_of_the_answers_are_those_of_the_record():
-    record = (ROOT / "results/ablation.txt").read_text("utf-8")
-    trained = dict(re.findall(r"^(\S+): step 2,000 .* held-out loss (\S+)", record, re.M))
-    ablated = dict(re.findall(r"^runs/(\S+?), .*: held-out loss (\S+)", record, re.M))
-    printed = {row[0]: row[4:] for row in rows_after("expected", ANSWERS)}
-    assert set(trained) == set(ablated) == {"fixed", "dynamic", "lightconv-hybrid"}
-    for variant, losses in printed.items():
-        assert losses == [trained.get(variant, "-"), ablated.get(variant, "-")]
-    assert f"a loss of {ablated['dynamic']} in place of {trained['dynamic']}" in ANSWERS
-
-
-def test_the_table_of_the_sample_report_is_that_of_its_runs():
-    none, dynamic = (values_of(recorded("toy"), name, LOSS) for name in ("none", "dynamic"))
-    *means, last = rows_after("sample", ANSWERS)
-    for values, row in zip((none, dynamic), means, strict=True):
-        mean = np.mean(values)
-        half = critical_t(len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
-        interval = f"{mean - half:.2f} to {mean + half:.2f}"
-        assert row[1:] == [str(len(values)), f"{mean:.2f}", interval]
-    assert f"{last[2]} ({last[3]})" == difference(dynamic, none).text(2)
-
-    # the smallest difference that three runs can show, with the SD of all runs on record
-    runs = recorded("toy", "plan-toy")
-    none, dynamic = (values_of(runs, name, LOSS) for name in ("none", "dynamic"))
-    deviation = np.sqrt((np.var(none, ddof=1) + np.var(dynamic, ddof=1)) / 2)
-    error, t = deviation * np.sqrt(2 / 3), critical_t(4)
-    way = f"{t * error:.2f} (s = {deviation:.3f} of the eight runs on record, SE = {error:.3f}, "
-    assert len(none) == len(dynamic) == 8
-    assert f"{way}t = {t:.2f})" in " ".join(ANSWERS.split())
-
-
-def test_the_smallest_effects_of_the_handout_follow_from_the_records():
-    runs = recorded("toy", "plan-toy")
-    for question, name, *printed in rows_after("power", HANDOUT):
-        measure = MEASURES[name]
-        one, other = (values_of(runs, variant, measure) for variant in question.split(" against "))
-        count = 3 if "lightconv" in question else 8
-        assert len(one) == len(other) == count
-        deviation = np.sqrt((np.var(one, ddof=1) + np.var(other, ddof=1)) / 2)
-        errors = {n: deviation * np.sqrt(2 / n) for n in (3, 5, 8)}
-        smallest = [critical_t(2 * n - 2) * error for n, error in errors.items()]
-
-        numbers = [deviation, errors[3], *smallest]
-        deviation, error, *smallest = (f"{x:.{measure.digits}f}" for x in numbers)
-        assert printed == [deviation, error, ", ".join(smallest)]

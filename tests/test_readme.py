@@ -16,7 +16,6 @@ import torch
 from attention import VARIANTS, Variant, composite_attention
 from conftest import ROOT, words_of, write
 from support.tables import PUBLISHED
-from lab.pairs import read_data
 
 README = (ROOT / "README.md").read_text("utf-8")
 EXTEND = (ROOT / "docs/extend.md").read_text("utf-8")
@@ -63,34 +62,6 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page):
 
 
 # --- The tour -------------------------------------------------------------------------------------
-
-
-def test_every_output_of_the_tour_is_recorded():
-    """Each line that a program prints, here and in README, is a line of results/tour.txt."""
-    # a program pads its tables with spaces, and a page does not
-    recorded = re.sub(" +", " ", (ROOT / "results/tour.txt").read_text("utf-8")).splitlines()
-    tour = (ROOT / "docs/tour.md").read_text("utf-8")
-    outputs = re.findall(r"^    (\[MASK\].*|step .*|  [\d,]+ parameters.*)$", tour, re.M)
-    outputs += re.findall(r"^    (\w+ \w+: held-out loss .*)$", tour, re.M)
-    outputs += re.findall(r"^\| \w+(?: of 32 paradigms)? \| [\d.]+ \|$", tour, re.M)
-    outputs += re.findall(r"^\[MASK\].*$", README, re.M)
-    assert len(outputs) == 30  # all that these patterns should find
-    for line in outputs:
-        assert re.sub(" +", " ", line) in recorded
-    [loss] = re.findall(r"`(held-out loss .*)`", README)
-    assert any(re.sub(" +", " ", loss) in line for line in recorded)
-
-
-def test_the_pairs_of_the_tour_are_those_of_its_rows():
-    """Each pair, with the sentence before it, is one of its topic; each topic has a pair."""
-    tour = (ROOT / "docs/tour.md").read_text("utf-8")
-    table = tour.split("| row | sentence before |")[1].split("\n\n")[0]
-    rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
-    _, _, paradigms = read_data("toy", None)
-    assert [row[0].strip() for row in rows] == list(dict.fromkeys(x.phenomenon for x in paradigms))
-    for row in rows:
-        topic, *pair = [cell.strip() for cell in row]
-        assert any(tuple(pair) in x.pairs for x in paradigms if x.phenomenon == topic), pair
 
 
 def test_the_small_task_of_the_tour_is_learned_by_dynamic():

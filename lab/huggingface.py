@@ -5,7 +5,7 @@
 
 FOLDER holds config.json, tokenizer.json, and model.safetensors or pytorch_model.bin. RUN is a run
 as pretrain.py writes it: model.py, glue.py and lab work with it. The second folder must be new.
-Neither command needs transformers. Its classes, and our variants:
+`import` needs transformers, which reads its own files. Its classes, and our variants:
 
     BertForMaskedLM        absolute     embeddings of the hidden size (E = C)
     ElectraForMaskedLM     absolute     embeddings of another size (E != C); imported with any size
@@ -26,7 +26,7 @@ from tokenizers import Tokenizer, processors
 
 from model import BertConfig, BertForMaskedLM, has_head, load_run, save_run
 from support.commands import UserError, import_optional, run_command
-from support.files import finite, load_checkpoint, new_folder, save_checkpoint, write_text
+from support.files import load_checkpoint, new_folder, save_checkpoint, write_text
 from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS
 
 # --- Names ----------------------------------------------------------------------------------------
@@ -97,228 +97,67 @@ SIZES = {
     "max_position_embeddings": "max_length",
 }
 
-# Entries that must have these values, because our models compute nothing else. A missing entry
-# counts as this value.
-SAME = {
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-12,
-    "type_vocab_size": 2,
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "head_ratio": 2,
-}
-
 
 def import_checkpoint(folder, run):
     """Write the run of a published checkpoint. Returns lines for the user."""
-    values = read_json(folder / "config.json")
-    kind = check_kind(values)
-    tensors = each_once(with_new_names(read_tensors(folder), kind))
-    join_copies(tensors, kind, values.get("tie_word_embeddings", True))
+    transformers = import_optional("transformers")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        theirs, found = transformers.AutoModelForMaskedLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True, local_files_only=True
+        )
+        published = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # transformers has no class of its own for it
+        raise UserError(f"{folder} is no checkpoint of transformers: {error}") from None
+    kind = theirs.config.model_type
+    if kind not in HEADS:
+        raise UserError(f"model_type is {kind}; it must be one of {', '.join(HEADS)}")
+    tokenizer, old_ids = renumbered(published)
+
+    # a model of the same sizes, and its weights
+    tensors = theirs.state_dict()
+    variant = "absolute"
     if kind == "convbert":
-        tensors = join_convbert(tensors)
-    tokenizer, old_ids, notes = renumbered(read_tokenizer(folder))
-
-    # each token needs a vector
-    vectors = tensors.get(published_name(TOKEN, kind), torch.empty(0, 0))
-    if max(old_ids) >= len(vectors):
-        raise UserError(f"tokenizer.json has more tokens than the {len(vectors)} vectors of tokens")
-    if len(old_ids) < len(vectors):
-        notes.append(f"left out: {len(vectors) - len(old_ids)} vectors without a token")
-
-    # a model of the same sizes
-    variant = "convbert" if kind == "convbert" else "absolute"
+        variant, tensors = "convbert", join_convbert(tensors)
     config = BertConfig(
         variant=variant,
         vocab_size=len(old_ids),
-        embedding_size=vectors.shape[1],
-        kernel_size=values.get("conv_kernel_size"),
-        dropout=values.get("hidden_dropout_prob", 0.1),
-        **{own: values[name] for name, own in SIZES.items()},
+        embedding_size=theirs.get_input_embeddings().embedding_dim,
+        kernel_size=getattr(theirs.config, "conv_kernel_size", None),
+        dropout=theirs.config.hidden_dropout_prob,
+        **{own: getattr(theirs.config, name) for name, own in SIZES.items()},
     )
-    model = BertForMaskedLM(config)
+    model = BertForMaskedLM(config).eval()
+    for name, own in model.state_dict().items():
+        tensor = tensors.get(published_name(name, kind))
+        if name in (TOKEN, "bias"):
+            tensor = tensor[old_ids]
+        if tensor is None or tensor.shape != own.shape:
+            raise UserError(f"{published_name(name, kind)} does not fit {name} {list(own.shape)}")
+        own.copy_(tensor)
+    check_same(theirs.eval(), model, old_ids)
 
-    with_head, more_notes = load_published(model, tensors, kind, old_ids)
+    has_own_head = published_name("transform.weight", kind) not in found["missing_keys"]
     with new_folder(run) as temporary:
         save_run(temporary, model, tokenizer)
-        if not with_head:
+        if not has_own_head:
             save_checkpoint(temporary / "model.pt", model.bert.state_dict(prefix="bert."))
-    return [
-        f"{run}: {variant}, from {kind}",
-        *notes,
-        *more_notes,
-        f"next: python glue.py finetune {run} --task cola",
-    ]
+    note = "" if has_own_head else "; it has no masked-LM head: it cannot fill in blanks"
+    return [f"{run}: {variant}, from {kind}{note}", f"next: python glue.py finetune {run} --task cola"]
 
 
-def first_bytes(path):
-    """The first bytes of a file of a checkpoint. UserError if the file is not there."""
-    if not path.is_file():
-        raise UserError(
-            f"{path} is not there: AutoModel and AutoTokenizer of transformers write it"
-        )
-    with open(path, "rb") as file:
-        head = file.read(20)
-    if head.startswith(b"version https://git"):
-        raise UserError(f"{path} is a pointer of Git LFS: `git lfs pull` gets the file")
-    return head
-
-
-def read_json(path):
-    """The content of a JSON file."""
-    first_bytes(path)
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}") from None
-
-
-def read_tokenizer(folder):
-    """The tokenizer of tokenizer.json. UserError if tokenizer_config.json contradicts it.
-
-    transformers reads both files, and lets the second one win. So it is not known with which of the
-    two readings the model was trained.
-    """
-    path = folder / "tokenizer.json"
-    first_bytes(path)
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library has no class of its own for it
-        raise UserError(f"{path} is no tokenizer: {error}") from None
-
-    # what the settings say of case, accents and Chinese characters; None: nothing
-    settings = {}
-    if (folder / "tokenizer_config.json").exists():
-        settings = read_json(folder / "tokenizer_config.json")
-    lower_case = settings.get("do_lower_case")
-    accents = settings.get("strip_accents")
-    if accents is None:
-        accents = lower_case  # as transformers reads it
-    chinese = settings.get("tokenize_chinese_chars")
-
-    # what the tokenizer does
-    normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
-    for name, needed, text, changed in (
-        ("do_lower_case", lower_case, "A", "a"),
-        ("strip_accents", accents, "\u00e9", "e"),
-        ("tokenize_chinese_chars", chinese, "\u6f22", " \u6f22 "),
-    ):
-        if needed is not None and needed != (normalize(text) == changed):
-            raise UserError(
-                f"{name} is {needed} in tokenizer_config.json, and tokenizer.json does not agree; "
-                "AutoTokenizer of transformers writes both anew"
-            )
-    return tokenizer
-
-
-def check_kind(values):
-    """The kind of a checkpoint. UserError if our models cannot compute the same.
-
-    values: the content of config.json. The oldest files do not name their kind: they are BERTs.
-    """
-    kind = values.get("model_type", "bert")
-    if kind not in HEADS:
-        raise UserError(f"model_type is {kind}; it must be one of {', '.join(HEADS)}")
-    for name, needed in SAME.items():
-        if values.get(name, needed) != needed:
-            raise UserError(f"{name} is {values[name]}, and here it can only be {needed}")
-    return kind
-
-
-def read_tensors(folder):
-    """{name: tensor} of the files with the weights. Nothing in the files is executed.
-
-    The weights are in one file, in those that an index names, or, without an index, in all parts.
-    """
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        # which files: those that an index names, or all parts, or the one file
-        file = folder / name
-        index = folder / f"{name}.index.json"
-        paths = sorted(folder.glob(f"{file.stem}-*{file.suffix}"))
-        places = {}  # {name of a tensor: its file}
-        if index.exists():
-            places = read_json(index).get("weight_map", {})
-            paths = [folder / part for part in sorted({*places.values()})]
-        if file.exists():
-            if paths:
-                raise UserError(f"{folder} has {name} and parts of such a file: which are meant?")
-            paths = [file]
-        if not paths:
-            continue
-
-        # read them, and see that nothing is missing
-        tensors = each_once(pair for path in paths for pair in read_tensor_file(path).items())
-        missing = [tensor for tensor in places if tensor not in tensors]
-        if missing:
-            raise UserError(f"{index} names {missing[0]}, which its files do not have")
-        return finite(tensors, folder)
-    raise UserError(f"{folder} has no model.safetensors and no pytorch_model.bin")
-
-
-def each_once(named_tensors):
-    """{name: tensor} of pairs (name, tensor). UserError if a name comes twice."""
-    tensors = {}
-    for name, tensor in named_tensors:
-        if name in tensors:
-            raise UserError(f"the checkpoint has two tensors {name}")
-        tensors[name] = tensor
-    return tensors
-
-
-def read_tensor_file(path):
-    """{name: tensor} of one file."""
-    head = first_bytes(path)
-    if path.suffix == ".safetensors":
-        library = import_optional("safetensors.torch")
-        try:
-            return library.load_file(path)
-        except Exception as error:  # safetensors has a class of its own for a cut file
-            raise UserError(f"{path} is damaged: {error}") from None
-
-    # load_checkpoint compares the checksums of a zip file; before PyTorch 1.6, files were none
-    if head.startswith(b"PK"):
-        return load_checkpoint(path)
-    return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def with_new_names(tensors, kind):
-    """Yield (name, tensor): the tensors under the names that transformers gives them today.
-
-    LayerNorm.gamma, LayerNorm.beta     ->  LayerNorm.weight, LayerNorm.bias (older files)
-    encoder.layer.0. ...                ->  bert.encoder.layer.0. ... (files of an encoder)
-    module.bert. ..., _orig_mod.bert.   ->  bert. ... (saved from a wrapped or a compiled model)
-    """
-    for name, tensor in tensors.items():
-        name = re.sub(r"^(module\.|_orig_mod\.)+", "", name)
-        name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
-        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-        if name.startswith(("embeddings", "encoder.", "pooler.")):
-            name = f"{kind}.{name}"
-        yield name, tensor
-
-
-def join_copies(tensors, kind, is_tied):
-    """Take the second names of weights out: those of the output matrix, and of BERT's bias.
-
-    Here the output matrix is that of the token embeddings. UserError if it is another one. A file
-    may have one of the two names only.
-
-    is_tied: what config.json says; False: the output matrix must be there, to be compared.
-    """
-    copies = {"generator_lm_head.weight": published_name(TOKEN, kind)}
-    if kind == "bert":
-        copies = {
-            "cls.predictions.decoder.weight": published_name(TOKEN, kind),
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        }
-    has_matrix = next(iter(copies)) in tensors
-    if published_name("transform.weight", kind) in tensors and not (is_tied or has_matrix):
-        raise UserError("tie_word_embeddings is False, and there is no output matrix")
-    for copy, name in copies.items():
-        if copy in tensors:
-            tensor = tensors.pop(copy)
-            if not torch.equal(tensor, tensors.setdefault(name, tensor)):
-                raise UserError(f"{copy} differs from {name}: here the two are one")
+@torch.inference_mode()
+def check_same(theirs, ours, old_ids):
+    """UserError if the two models do not compute the same: then ours lacks something of theirs."""
+    numbers = torch.Generator().manual_seed(0)
+    ids = torch.randint(len(old_ids), (2, min(16, ours.config.max_length)), generator=numbers)
+    types = torch.arange(ids.shape[1]).expand_as(ids) // 8 % 2
+    expected = theirs.double()(torch.tensor(old_ids)[ids], token_type_ids=types).logits
+    difference = (ours.double()(ids, token_type_ids=types) - expected[..., old_ids]).abs().max()
+    ours.float()
+    if not difference < 1e-6:
+        raise UserError(f"here this model would compute something else (by {difference:.2g})")
 
 
 def join_convbert(tensors):
@@ -351,58 +190,8 @@ def join_convbert(tensors):
     return joined
 
 
-def load_published(model, tensors, kind, old_ids):
-    """Copy the published weights into a model of ours.
-
-    Returns (whether the checkpoint has a masked-LM head, lines for the user).
-
-    Args:
-        model: a BertForMaskedLM. Its head stays as it is if the checkpoint has none.
-        tensors: {published name: tensor}. What is copied is taken out.
-        old_ids: the published id of each of our token ids.
-    """
-    notes = []
-    with_head = published_name("transform.weight", kind) in tensors
-    if not with_head:
-        notes.append("it has no masked-LM head: fine-tuning works, filling in blanks does not")
-
-    for name, own in model.state_dict().items():
-        if not (with_head or name.startswith("bert.")):
-            continue
-        published = published_name(name, kind)
-        if published not in tensors:
-            raise UserError(f"the checkpoint has no {published}")
-        tensor = tensors.pop(published)
-
-        # the tokens in our order; vectors without a token are left out
-        if name in (TOKEN, "bias"):
-            tensor = tensor[old_ids]
-
-        if tensor.shape != own.shape:
-            raise UserError(
-                f"{published} has the shape {list(tensor.shape)}, not {list(own.shape)}"
-            )
-        own.copy_(tensor)
-
-    # what is left has no place here
-    left = [name for name, tensor in tensors.items() if not is_not_needed(name, tensor)]
-    of_encoder = [name for name in left if name.startswith((f"{kind}.emb", f"{kind}.enc"))]
-    if of_encoder:
-        raise UserError(f"the encoder has parts that have no place here: {', '.join(of_encoder)}")
-    if left:
-        notes.append(f"left out: {', '.join(left)}")
-    return with_head, notes
-
-
-def is_not_needed(name, tensor):
-    """Whether a tensor only says what is so here, too: positions 0, 1, 2, ..., and types 0."""
-    if name.endswith("position_ids"):
-        return tensor.flatten().tolist() == list(range(tensor.numel()))
-    return name.endswith("token_type_ids") and not tensor.any()
-
-
 def renumbered(tokenizer):
-    """A tokenizer whose special tokens have the ids 0 to 4: (tokenizer, old ids, lines to print).
+    """A tokenizer whose special tokens have the ids 0 to 4: (tokenizer, old ids).
 
     The other pieces follow in their old order. So the pieces of a text stay the same, and only
     their numbers change. Example with [PAD] = 0, a = 1, [UNK] = 2, [CLS] = 3, [SEP] = 4, [MASK] = 5
@@ -426,7 +215,6 @@ def renumbered(tokenizer):
     state = json.loads(tokenizer.to_str())
     state |= {"truncation": None, "padding": None, "post_processor": None}
 
-    notes = []
     if old_ids != list(range(len(tokens))):
         if state["model"]["type"] != "WordPiece":
             raise UserError(
@@ -439,9 +227,7 @@ def renumbered(tokenizer):
         for entry in state["added_tokens"]:
             entry["id"] = new_ids[entry["content"]]
         state["added_tokens"].sort(key=lambda entry: entry["id"])
-        before = old_ids[: len(SPECIAL_TOKENS)]
-        notes.append(f"new ids: {', '.join(SPECIAL_TOKENS)} are 0 to 4, and were {before}")
-    return Tokenizer.from_str(json.dumps(state)), old_ids, notes
+    return Tokenizer.from_str(json.dumps(state)), old_ids
 
 
 # --- Export ---------------------------------------------------------------------------------------
@@ -481,7 +267,6 @@ def export_run(run, folder):
 def published_config(config, kind, architecture):
     """The entries of config.json with which transformers makes the model."""
     return {
-        **SAME,
         **{name: getattr(config, own) for name, own in SIZES.items()},
         "architectures": [architecture],
         "model_type": kind,

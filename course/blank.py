@@ -17,7 +17,7 @@ import symtable
 import textwrap
 from pathlib import Path
 
-from course.assignment import GRADED
+from course.assignment import GIVE_AWAY, GRADED
 from support.commands import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +45,7 @@ def blank_command(args):
     """`python -m course blank`. Returns the exit code."""
     folder = new_folder(args.folder)
     bodies = {function.name: blank_body(function) for function in GRADED}
+    bodies |= dict.fromkeys(GIVE_AWAY, 'raise NotImplementedError("see composite_attention")')
     copy_project(folder, bodies)
 
     # the names that bodies may read, because students change the files

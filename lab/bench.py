@@ -40,31 +40,24 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch import nn
 
 import attention
 from attention import VARIANTS, Dynamic
 from data import prepare_corpus
 from kernels import Positions
 from model import SIZES, BertConfig, BertForMaskedLM
-from pretrain import (
-    RECIPES,
-    Trainer,
-    add_device,
-    add_dtype,
-    add_text,
-    masked_lm_gradients,
-    train_step,
-)
+from pretrain import RECIPES, make_trainer, train_step
 from support.commands import UserError, positive_int, run_command
 from support.devices import autocast, choose_device
 from support.files import write_text
+from support.options import add_device, add_dtype, add_text
 from support.runs import made_by
 from support.tables import print_table
-from support.tokenizer import PAD, SPECIAL_TOKENS
+from support.tokenizer import SPECIAL_TOKENS
 
 MODES = ("eager", "recorded", "compiled")
 LIBRARY = "transformers"  # in place of a variant
@@ -175,7 +168,6 @@ def new_trainer(size, variant, mode, settings, vocab_size, device, dtype):
     """The Trainer of a row."""
     if variant == LIBRARY:
         model = model_of_library(size, settings, vocab_size)
-        gradients = gradients_of_library
         if mode == "compiled":
             model.compile()
     else:
@@ -183,10 +175,23 @@ def new_trainer(size, variant, mode, settings, vocab_size, device, dtype):
             size, variant, vocab_size, max_length=settings["seq_len"], dropout=settings["dropout"]
         )
         model = BertForMaskedLM(config)
-        gradients = masked_lm_gradients
     is_eager = mode == "eager" or variant == LIBRARY
     compiles = mode == "compiled" and variant != LIBRARY
-    return Trainer(model, settings, device, dtype, gradients, is_eager=is_eager, compiles=compiles)
+    return make_trainer(model, settings, device, dtype, is_eager=is_eager, compiles=compiles)
+
+
+class OfLibrary(nn.Module):
+    """BERT of transformers, called as ours is, with the loss that the library computes."""
+
+    def __init__(self, config):
+        super().__init__()
+        import transformers
+
+        self.config = config
+        self.bert = transformers.BertForMaskedLM(config)
+
+    def forward(self, input_ids, attention_mask, labels, M, count):
+        return self.bert(input_ids, attention_mask=attention_mask.long(), labels=labels).loss
 
 
 def model_of_library(size, settings, vocab_size):
@@ -207,16 +212,7 @@ def model_of_library(size, settings, vocab_size):
         attn_implementation="sdpa",
     )
     config.causal = False  # train_step asks
-    return transformers.BertForMaskedLM(config)
-
-
-def gradients_of_library(trainer, masked_ids, labels):
-    """In place of masked_lm_gradients: with the loss that the library computes."""
-    attention_mask = (masked_ids != PAD).long()
-    with autocast(trainer.device, trainer.dtype):
-        loss = trainer.model(masked_ids, attention_mask=attention_mask, labels=labels).loss
-    loss.backward()
-    return loss.detach()
+    return OfLibrary(config)
 
 
 def do_steps(trainer, source, steps):
@@ -274,12 +270,9 @@ def step_rows(args, device, dtype):
 # --- Attention alone ------------------------------------------------------------------------------
 
 
-def attention_step(term, q, k, v, mask, longest, _turn):
-    """Attention with the bias of a term, and its gradients.
-
-    longest: longer sequences take FlexAttention on CUDA.
-    """
-    with patch.object(attention, "LONG", longest), autocast(q.device, q.dtype):
+def attention_step(term, q, k, v, mask, _turn):
+    """Attention with the bias of a term, and its gradients."""
+    with autocast(q.device, q.dtype):
         z = attention.attention(q, k, v, mask, Positions(term.query_bias(q)))
     torch.autograd.grad(z, [q, k, v, *term.parameters()], torch.ones_like(z))
 
@@ -288,9 +281,6 @@ def length_rows(args, device, dtype):
     """The rows of the tables of attention, for each length a list.
 
     A row is forward and backward, with the bias of `dynamic`.
-
-    On CUDA, sequences of more than attention.LONG tokens take FlexAttention. Here both ways are
-    measured at each length.
     """
     config = BertConfig.from_size(args.size, "dynamic")
     term = Dynamic(config).to(device)
@@ -301,16 +291,9 @@ def length_rows(args, device, dtype):
         options = {"device": device, "dtype": dtype, "requires_grad": True}
         q, k, v = (torch.randn(B, config.heads, N, d, **options) for _ in range(3))
         mask = torch.ones(B, N, dtype=torch.bool, device=device)
-
-        # sequences are long above so many tokens
-        longest = {"plain": N}
-        if device.type == "cuda":
-            longest["FlexAttention"] = 0
-        calls = {}
-        for way, of_way in longest.items():
-            calls[way, N] = partial(attention_step, term, q, k, v, mask, of_way)
+        calls = {("attention", N): partial(attention_step, term, q, k, v, mask)}
         measured = measure(calls, range(args.rounds), device)
-        yield [{"attention": way, "N": N, "B": B, **row} for (way, _), row in measured.items()]
+        yield [{"attention": "plain", "N": N, "B": B, **row} for row in measured.values()]
 
 
 # --- The command line -----------------------------------------------------------------------------

@@ -57,9 +57,10 @@ from attention import VARIANTS
 from data import mask_tokens, next_tokens, prepare_corpus
 from lab.report import check_new, length_measure, origin
 from model import load_config, load_run
-from pretrain import add_device, add_text, evaluate
+from pretrain import evaluate
 from support.commands import UserError, number, run_command
 from support.devices import choose_device
+from support.options import add_device, add_text
 from support.runs import made_by, newest_of, run_settings, write_records
 from support.tables import check_comparable, print_table, table_rows
 from support.tokenizer import CLS, IGNORED, SEP

@@ -47,17 +47,19 @@ from tqdm import tqdm
 
 from data import next_tokens
 from lab.report import pairs_measure, rows_of
-from model import BertForMaskedLM, code_of, load_config, load_run
-from pretrain import add_device
+from model import load_config, load_run
 from support.commands import UserError, run_command
 from support.corpus import read_lines
 from support.devices import choose_device
 from support.files import download, sha256_of, write_text
+from support.options import add_device
 from support.runs import (
+    MODEL_CODE,
+    ROOT,
+    code_of,
     made_by,
     newest_of,
     place_for,
-    ROOT,
     read_log,
     read_records,
     run_settings,
@@ -301,7 +303,7 @@ def result_of(folder, name, digest, paradigms, device):
     """
     variant = load_config(folder).variant
     settings = {"model": sha256_of(folder / "model.pt")[:12], f"pairs {name}": digest}
-    made = {"settings": settings, "code": code_of(BertForMaskedLM.code, variant)}
+    made = {"settings": settings, "code": code_of(MODEL_CODE, variant)}
     warn_about_run(folder, made["code"])
     path = place_for(folder / "pairs", made) / f"{name}.json"
     if not path.exists():

@@ -30,9 +30,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from glue import newest_results, places_of_model
 from model import BertForMaskedLM, load_config, parameter_count
 from support.commands import UserError, run_command
+from support.glue_results import newest_results, places_of_model
 from support.runs import (
     code_changes,
     newest_of,

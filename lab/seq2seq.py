@@ -29,6 +29,7 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -46,26 +47,15 @@ from model import (
     BertConfig,
     BertForMaskedLM,
     Layer,
-    code_of,
     initialise,
     load_run,
 )
-from pretrain import (
-    CODE,
-    Recipe,
-    Trainer,
-    add_device,
-    add_dtype,
-    add_eager,
-    add_training,
-    step_seed,
-    train,
-    with_options,
-)
+from pretrain import CODE, MAX_GRADIENT_NORM, Recipe, learning_rate, make_trainer, with_options
 from support.commands import UserError, positive_int, run_command
 from support.devices import autocast, choose_device, to_device
 from support.files import load_checkpoint, write_text
-from support.runs import read_code, read_records, say_unknown_words
+from support.options import add_device, add_dtype, add_eager, add_training
+from support.runs import MODEL_CODE, code_of, read_code, read_records, say_unknown_words
 from support.tokenizer import (
     CLS,
     IGNORED,
@@ -73,9 +63,10 @@ from support.tokenizer import (
     PAD,
     SEP,
 )
+from support.training import step_seed, train
 
 # For each kind of pairs: what differs from the tiny BERT (model.SIZES) in the encoder and in the
-# decoder, the Recipe, and the label smoothing (translation_gradients).
+# decoder, the Recipe, and the label smoothing (update_with).
 TOY = (
     {"layers": 2},
     Recipe(1_000, batch_size=32, seq_len=64, lr=2e-3, warmup_steps=100, dropout=0.0),
@@ -136,7 +127,7 @@ class Seq2Seq(BertForMaskedLM):
     """
 
     config_file = "seq2seq.json"
-    code = {**BertForMaskedLM.code, **read_code("lab/seq2seq.py", "lab/translation.py")}
+    code = {**MODEL_CODE, **read_code("lab/seq2seq.py", "lab/translation.py")}
 
     def __init__(self, config):
         super().__init__(config)
@@ -283,25 +274,36 @@ def padded_pairs(pairs, seq_len, width=None):
 
 
 def train_step(trainer, batches):
-    """One step: the batch, and what the trainer does with it, as in pretrain.train_step."""
+    """One step: the batch and the learning rate, then update, as in pretrain.train_step."""
     settings = trainer.settings
     source, target = batches.batch(settings["seed"], trainer.step, settings["batch_size"])
     tokens = int((target[:, 1:] != PAD).sum())  # all of the target are predicted, except [CLS]
-    inputs = tuple(to_device(x, trainer.device) for x in (source, target))
-    trainer.advance(inputs, tokens)
+    source, target = (to_device(x, trainer.device) for x in (source, target))
+
+    lr = learning_rate(trainer.step, settings["steps"], settings["warmup_steps"], settings["lr"])
+    trainer.set_learning_rate(lr)
+    trainer.advance(update_with(settings["smoothing"]), source, target, tokens=tokens)
 
 
-def translation_gradients(trainer, source, target):
-    """The loss of the next token of the target; gradients are added to those of the parameters."""
-    with autocast(trainer.device, trainer.dtype):
-        logits = trainer.model(source, target)  # (B, N, V)
-    # The mean over the labels of the batch. Smoothing asks for a little probability of all tokens,
-    # so that the right one need not become certain (Vaswani et al. 2017).
-    labels = next_tokens(target)  # (B, N)
-    smoothing = trainer.settings["smoothing"]
-    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=smoothing)
-    loss.backward()
-    return loss.detach()
+@cache  # always the same function: it is recorded once (support/devices.RecordedStep)
+def update_with(smoothing):
+    """update(model, optimizer, source, target): loss, gradients, new weights, as in pretrain.py.
+
+    Smoothing asks for a little probability of all tokens, so that the right one need not become
+    certain (Vaswani et al. 2017).
+    """
+
+    def update(model, optimizer, source, target):
+        logits = model(source, target)  # (B, N, V)
+        labels = next_tokens(target).flatten()  # (B * N,)
+        loss = F.cross_entropy(logits.flatten(0, 1), labels, label_smoothing=smoothing)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach(), norm
+
+    return update
 
 
 @torch.no_grad()
@@ -339,9 +341,9 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
 
     sets: pairs of token ids; the first set is trained on, and the second one is evaluated.
     """
-    # the Trainer of pre-training, with the Adam of Vaswani et al. 2017
+    # the trainer of pre-training, with the Adam of Vaswani et al. 2017
     code = code_of({**CODE, **Seq2Seq.code}, model.config.variant)
-    trainer = Trainer(model, settings, device, dtype, translation_gradients, code, args.eager)
+    trainer = make_trainer(model, settings, device, dtype, code=code, is_eager=args.eager)
     for group in trainer.optimizer.param_groups:
         group.update(betas=(0.9, 0.98), eps=1e-8)
 

@@ -30,12 +30,14 @@ from pathlib import Path
 
 import torch
 
+from attention import TERMS, VARIANTS
 from support.commands import UserError, say_once
 from support.files import lock, write_text
 from support.tokenizer import unknown_words
 
 ROOT = Path(__file__).parent.parent
 LOG = "log.jsonl"
+LONGEST_NAME = 80  # characters in the name of a run that stand for its texts
 
 
 # --- The log of a run -----------------------------------------------------------------------------
@@ -174,7 +176,7 @@ def code_digests(code, variant, entry):
         code: from read_code.
         variant: the name of the variant.
         entry: as text, what VARIANTS and TERMS hold for it, whichever statements put it there
-            (model.code_of).
+            (code_of).
     """
     digests = {file: digest_of(parts) for file, parts in code.items()}
     entry = re.sub(" at 0x[0-9a-f]+", "", entry)  # where in memory a function is
@@ -234,6 +236,28 @@ def code_changes(there, here, since):
     names = changed(there, here)
     have = "has" if len(names) == 1 else "have"
     return f"{', '.join(names)} {have} changed since {since}" if names else ""
+
+
+# The code of a model. A file may be edited while a run is going on: so it is read at import.
+MODEL_CODE = read_code("attention.py", "kernels.py", "model.py")
+
+
+def code_of(code, variant):
+    """Short hashes of the code that a variant uses: {what: hash}, from code_digests.
+
+    A run keeps them in its log. If one of them changes, the same command starts a new run in a
+    folder of its own. code: from read_code.
+    """
+    # What VARIANTS and TERMS hold for the variant, as text. For fixed:
+    #     Variant() Variant(terms=('fixed',), ...) [('fixed', <class 'attention.Fixed'>)]
+    entry = f"{VARIANTS['none']} {VARIANTS[variant]}"  # hybrids use both, and `none` has no terms
+    terms = [(name, TERMS[name]) for name in TERMS if name in VARIANTS[variant].terms]
+    return code_digests(code, variant, f"{entry} {terms}")
+
+
+def code_of_model(model):
+    """code_of a model that a run has. Its class may name other files as its `code` (seq2seq)."""
+    return code_of(getattr(model, "code", MODEL_CODE), model.config.variant)
 
 
 # --- The folder of a run is found by what made it -------------------------------------------------
@@ -314,6 +338,25 @@ def places(base):
 def is_free(folder):
     """Whether a folder holds no log, no result and no weights."""
     return not any(path.suffix in (".json", ".jsonl", ".pt") for path in folder.glob("*"))
+
+
+def run_folder(args, variant, seed):
+    """The folder of a run: runs/small-books-composite-seed1, without what is the default.
+
+    Further runs that differ in anything else, such as --lr, get a number: place_for.
+    """
+    parts = []
+    if args.size != "tiny":
+        parts.append(args.size)
+    texts = "-".join(Path(name).resolve().stem for name in args.corpus if name != "toy")
+    if texts:
+        parts.append(texts[:LONGEST_NAME])
+    parts.append(variant)
+    if args.causal:
+        parts.append("causal")
+    if args.seed != [0]:
+        parts.append(f"seed{seed}")
+    return args.out_dir / "-".join(parts)
 
 
 # --- A run that a program opens -------------------------------------------------------------------

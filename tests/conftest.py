@@ -146,14 +146,14 @@ def assert_same_run(out_dir, expected, tolerance=0.0):
 def killed_before_its_log(monkeypatch):
     """In this block a run of pretrain.py ends between its last checkpoint and its log."""
     # imported here, as in run_program
-    import pretrain
+    from support import training
     from support.commands import UserError
 
     def killed(*arguments):
         raise UserError("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain, "save_run", killed)
+        patch.setattr(training, "save_run", killed)
         yield
 
 

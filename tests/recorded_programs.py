@@ -11,7 +11,7 @@ from support.tokenizer import CLS, IGNORED, PAD, SEP
 
 CPU = torch.device("cpu")
 SETTINGS = {"seed": 3, "steps": 8, "warmup_steps": 3, "lr": 0.01, "weight_decay": 0.1}
-SETTINGS |= {"batch_size": 4, "smoothing": 0.1}
+SETTINGS |= {"batch_size": 4}
 
 
 class Sentences:
@@ -42,32 +42,36 @@ def pre_training_step(trainer):
 
 def fine_tuning_step(trainer):
     ids = Sentences().batch(0, trainer.step, 4).to(trainer.device)
-    trainer.advance((ids, ids[:, 1] % 3), tokens=1)
+    set_learning_rate(trainer)
+    trainer.advance(glue.update, ids, ids[:, 1] % 3, tokens=1)
 
 
 def translation_step(trainer):
     ids = Sentences().batch(0, trainer.step, 4).to(trainer.device)
-    trainer.advance((ids, ids.flip(0)), tokens=1)
+    set_learning_rate(trainer)
+    trainer.advance(seq2seq.update_with(0.1), ids, ids.flip(0), tokens=1)
 
 
-# what is trained: a model, its gradients, and a step
+def set_learning_rate(trainer):
+    s = trainer.settings
+    lr = pretrain.learning_rate(trainer.step, s["steps"], s["warmup_steps"], s["lr"])
+    trainer.set_learning_rate(lr)
+
+
+# what is trained: a model, and a step
 PROGRAMS = {
-    "pretrain.py": (BertForMaskedLM, pretrain.masked_lm_gradients, pre_training_step),
-    "glue.py": (
-        lambda config: BertForClassification(config, 3),
-        glue.task_gradients,
-        fine_tuning_step,
-    ),
-    "seq2seq.py": (seq2seq.Seq2Seq, seq2seq.translation_gradients, translation_step),
+    "pretrain.py": (BertForMaskedLM, pre_training_step),
+    "glue.py": (lambda config: BertForClassification(config, 3), fine_tuning_step),
+    "seq2seq.py": (seq2seq.Seq2Seq, translation_step),
 }
 
 
 def trainer_of(program, config, device=CPU, dtype=torch.float32, **settings):
     """A Trainer, always with the same weights; on a CPU, too, AdamW's rate is in a tensor."""
     torch.manual_seed(1)
-    kind, gradients, _ = PROGRAMS[program]
+    kind, _ = PROGRAMS[program]
     settings = SETTINGS | settings
-    trainer = pretrain.Trainer(kind(config), settings, device, dtype, gradients)
+    trainer = pretrain.make_trainer(kind(config), settings, device, dtype)
     if device.type == "cpu":
         for group in trainer.optimizer.param_groups:
             group["lr"] = torch.zeros(())
@@ -77,7 +81,7 @@ def trainer_of(program, config, device=CPU, dtype=torch.float32, **settings):
 def train(trainer, program, steps):
     """Train up to this step."""
     while trainer.step < steps:
-        PROGRAMS[program][2](trainer)
+        PROGRAMS[program][1](trainer)
 
 
 class Reading(torch.nn.GELU):

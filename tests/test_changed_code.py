@@ -23,7 +23,6 @@ from conftest import (
     write,
 )
 from lab import pairs, report
-from model import BertForMaskedLM
 from support import runs
 
 PAIR = '{"linguistics_term": "p", "UID": "u", "sentence_good": "Ann.", "sentence_bad": "Ben."}\n'
@@ -100,7 +99,7 @@ def edit(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(runs, "ROOT", copies)
             parts = runs.read_code(file)[file]
-        for code in (BertForMaskedLM.code, pretrain.CODE, glue.CODE):
+        for code in (runs.MODEL_CODE, pretrain.CODE, glue.CODE):
             if file in code:
                 monkeypatch.setitem(code, file, parts)
 
@@ -172,7 +171,7 @@ def test_a_run_is_found_by_its_code_whatever_happened_in_between(
     assert "finished before" in out and f"folder {first}\n" in out and "changed" not in out
 
     # a line of pretrain.py that only prints
-    edit("pretrain.py", "dry run: ", "trial: ")
+    edit("pretrain.py", "the loss is above", "the loss was above")
     assert f"pretrain.py has changed since {first}: {first}-3" in start()
     assert content_of(first) == before
 

@@ -1,8 +1,7 @@
 """What only a GPU can show; without CUDA all of it is skipped: `python -m pytest -m cuda`.
 
-On a CPU, tests/science shows the same with an emulation: test_recorded.py, test_kernels.py (long
-sequences) and test_compiled.py. A GPU adds up in another order each time, so equal means: equal up
-to rounding.
+On a CPU, tests/science shows the same with an emulation: test_recorded.py and
+test_compiled.py. A GPU adds up in another order each time, so equal means: equal up to rounding.
 """
 
 from pathlib import Path
@@ -11,12 +10,11 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-import attention
+import glue
 import kernels
 import pretrain
 import recorded_programs
 from attention import VARIANTS
-from kernels import Positions
 from model_helpers import small_config
 from recorded_programs import CPU, PROGRAMS, Reading, Sentences, train, trainer_of
 
@@ -103,7 +101,8 @@ def test_dropout_differs_from_step_to_step_and_follows_from_the_seed():
         trainer.recorded.is_on = records
         ids = Sentences().batch(0, 0, 4).to(DEVICE)
         for _ in range(6):
-            trainer.advance((ids, ids[:, 1] % 3), tokens=1)
+            trainer.set_learning_rate(0.0)
+            trainer.advance(glue.update, ids, ids[:, 1] % 3, tokens=1)
         return torch.stack(trainer.losses).cpu()
 
     expected = losses(seed=3, records=False)
@@ -176,79 +175,3 @@ def test_compiled_steps_equal_called_ones_recorded_or_not():
     assert counters["stats"]["unique_graphs"] == compiled
     expected = pretrain.evaluate(eager.model, Sentences(), 3, DEVICE, torch.float32)
     assert found[0] == pytest.approx(expected[0], abs=1e-3)
-
-
-# --- Long sequences -------------------------------------------------------------------------------
-
-B, H, N, K, d = 2, 2, 1_100, 17, 64  # heads as wide as in BERT-small
-SHAPES = {"of each": (B, H, N, K), "of all sequences": (H, N, K), "of all queries": (H, 1, K)}
-
-# the biases of queries and of keys, what is beyond the window, causal, dtype
-LONG = [
-    ("of each", None, "clip", False, torch.float32),
-    (None, "of each", "clip", True, torch.float32),
-    ("of all sequences", "of all queries", "zero", False, torch.float32),
-    ("of all queries", "of all sequences", "clip", True, torch.float32),
-    ("of each", "of all queries", "clip", False, torch.bfloat16),
-    ("of all queries", None, "zero", True, torch.bfloat16),
-]
-
-
-def z_and_gradients(inputs, mask, beyond, causal):
-    """z of attention, and the gradients of q, k, v and of the biases, by name, in float32."""
-    biases = (inputs.get("query_bias"), inputs.get("key_bias"))
-    positions = Positions(*biases, None, beyond)
-    q, k, v = (inputs[name] for name in "qkv")
-    z = attention.attention(q, k, v, mask, positions, causal=causal)
-    numbers = torch.Generator().manual_seed(1)
-    upstream = torch.randn(z.shape, generator=numbers).bfloat16().to(z)
-    gradients = torch.autograd.grad(z, list(inputs.values()), upstream)
-    found = {"z": z.detach(), **dict(zip(inputs, gradients, strict=True))}
-    return {name: x.float() for name, x in found.items()}
-
-
-@pytest.mark.parametrize("of_queries, of_keys, beyond, causal, dtype", LONG)
-def test_flex_attention_equals_attention(monkeypatch, of_queries, of_keys, beyond, causal, dtype):
-    """Forward and gradients, with padding; bf16 is compared with float32 of the same numbers."""
-    shapes = {name: (B, H, N, d) for name in "qkv"}
-    biases = {"query_bias": of_queries, "key_bias": of_keys}
-    shapes |= {name: SHAPES[bias] for name, bias in biases.items() if bias is not None}
-    numbers = torch.Generator().manual_seed(0)
-    inputs = {}
-    for name, shape in shapes.items():
-        x = torch.randn(shape, generator=numbers).to(DEVICE, dtype)
-        inputs[name] = x.requires_grad_()
-    mask = torch.ones(B, N, dtype=torch.bool, device=DEVICE)
-    mask[1, N // 2 :] = False
-
-    # by FlexAttention, as every sequence of so many tokens
-    calls = []
-
-    def flex(*arguments):
-        calls.append(arguments)
-        return kernels.banded_flex(*arguments)
-
-    monkeypatch.setattr(attention, "banded_flex", flex)
-    found = z_and_gradients(inputs, mask, beyond, causal)
-    assert len(calls) == 1
-
-    # and with all scores in memory
-    monkeypatch.setattr(attention, "LONG", N)
-    exact = {name: x.detach().float().requires_grad_() for name, x in inputs.items()}
-    expected = z_and_gradients(exact, mask, beyond, causal)
-    assert len(calls) == 1
-
-    tolerance = 1e-3 if dtype == torch.float32 else 2e-2
-    for name, x in expected.items():
-        error = (found[name] - x).norm() / x.norm()
-        assert error <= tolerance, (name, error)
-
-
-def test_flex_attention_is_compiled_also_in_an_evaluation():
-    """pretrain.evaluate compiles no layers; without a compiler it would keep N x N scores."""
-    q = torch.randn(1, H, N, d, device=DEVICE)
-    mask = torch.ones(1, N, dtype=torch.bool, device=DEVICE)
-    compiled = counters["stats"]["unique_graphs"]
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        attention.attention(q, q, q, mask)
-    assert counters["stats"]["unique_graphs"] > compiled

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import glue
-import pretrain
 from conftest import assert_same_weights, kill, rows_of, start_process, words_of
 from glue import LabelledPairs, classify, predict
 from model import BertConfig, BertForClassification, BertForMaskedLM, load_config, save_run
 from model_helpers import TINIER, randomise, toy_tokenizer
+from support import glue_files, glue_results, labelled, training
 from support.commands import UserError, run_command, say_once
 from support.glue_files import FORMATS, SUBMISSION, Examples, read_task
 from support.runs import write_records
@@ -62,13 +62,13 @@ def small_config(tokenizer):
 def use_small_tasks(patch):
     """From now on, the toy tasks have few rows."""
     small = Path(tempfile.mkdtemp()) / "glue.zip"
-    with zipfile.ZipFile(glue.TOY_TASKS) as tasks, zipfile.ZipFile(small, "w") as archive:
+    with zipfile.ZipFile(glue_files.TOY_TASKS) as tasks, zipfile.ZipFile(small, "w") as archive:
         for name in tasks.namelist():
             rows = TRAIN_ROWS if "train" in name else OTHER_ROWS
             header = "CoLA/test" in name or "CoLA" not in name
             lines = tasks.read(name).decode().split("\n")[: rows + header]
             archive.writestr(name, "\n".join(lines) + "\n")
-    patch.setattr(glue, "TOY_TASKS", small)
+    patch.setattr(glue_files, "TOY_TASKS", small)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -146,14 +146,14 @@ def test_batches_are_random_although_length_tells_the_label(tokenizer):
 def test_random_batches_hold_every_sequence_once_except_a_remainder_that_changes():
     left_out = []
     for epoch in range(2):
-        batches = glue.draw_epoch(100, 3, epoch, 16)
+        batches = labelled.draw_epoch(100, 3, epoch, 16)
         assert batches.shape == (6, 16)
         assert len(np.unique(batches)) == 96
         left_out.append(set(range(100)) - set(batches.ravel().tolist()))
     assert left_out[0] != left_out[1]
 
     # fewer sequences than a batch are repeated to fill it
-    (batch,) = glue.draw_epoch(3, 0, 5, 8)
+    (batch,) = labelled.draw_epoch(3, 0, 5, 8)
     assert np.bincount(batch).tolist() in ([3, 3, 2], [3, 2, 3], [2, 3, 3])
 
 
@@ -369,7 +369,7 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
 
     written = {}
     monkeypatch.setattr(glue, "predict", made_up_answers)
-    monkeypatch.setattr(glue, "write_zip", lambda path, predictions: written.update(predictions))
+    monkeypatch.setattr(glue_results, "write_zip", lambda path, answers: written.update(answers))
     call("predict", run, *on_cpu)
     folder = glue.task_files(SimpleNamespace(data_dir=Path("toy"), cache_dir=on_cpu[1]))
     assert len(SUBMISSION) == 11
@@ -384,7 +384,7 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
 def be_glue(*words):
     """A process: python glue.py WORDS, which saves after every fourth step."""
     use_small_tasks(pytest.MonkeyPatch())
-    pretrain.SAVE_EVERY = 4
+    training.SAVE_EVERY = 4
     run_command(lambda: call(*words))
 
 
@@ -429,7 +429,7 @@ def test_a_result_that_another_command_has_made_meanwhile_stays_and_no_lock_is_l
     out = published[0] / "glue"
     before = results(published[0])
     settings, _ = before["cola-seed42.json"]
-    glue.make_result(None, out, settings, {"train": None}, CPU, torch.float32, False, False)
+    glue.make_result(None, out, settings, {"train": None}, CPU, torch.float32)
     assert results(published[0]) == before
     assert not list(out.glob("running-*"))
 

@@ -23,6 +23,7 @@ from conftest import (
     start_process,
 )
 from model import BertForMaskedLM, load_run
+from support import training
 from support.files import load_checkpoint
 from support.tokenizer import PAD
 
@@ -80,9 +81,9 @@ def test_a_recipe_is_that_of_size_and_corpus_with_the_given_values():
 
 
 def test_on_a_gpu_more_logits_are_computed_than_any_number_of_masked_tokens(monkeypatch):
-    monkeypatch.setattr(pretrain, "SYNCHRONOUS", ())
+    monkeypatch.setattr(training, "SYNCHRONOUS", ())
     for tokens in (8, 512, 8192):
-        count = pretrain.prediction_count(torch.full((1, tokens), -100))
+        count = training.prediction_count(torch.full((1, tokens), -100))
         masked = np.random.default_rng(0).binomial(tokens, 0.15, 10_000)
         assert count % 64 == 0 and count >= masked.max()
     assert count == 1472  # 1228.8 + 6 * 32.3, rounded up

@@ -166,7 +166,7 @@ def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
 def test_the_examples_train_with_the_changes_of_extend_md_that_are_no_mixer(
     copy_with_examples, on_small_text, tmp_path
 ):
-    """Each line with a minus is replaced by the lines with a plus, in model.py or pretrain.py.
+    """Each line with a minus is replaced by the lines with a plus, in the file that has them.
 
     These files of the copy stay changed: no other test may need them after this one.
     """
@@ -177,7 +177,8 @@ def test_the_examples_train_with_the_changes_of_extend_md_that_are_no_mixer(
         lines = change.splitlines(keepends=True)
         before = "".join(line[1:] for line in lines if line[0] != "+")
         after = "".join(line[1:] for line in lines if line[0] != "-")
-        texts = {name: (copy / name).read_text("utf-8") for name in ("model.py", "pretrain.py")}
+        names = ("model.py", "pretrain.py", "support/training.py")
+        texts = {name: (copy / name).read_text("utf-8") for name in names}
         [name] = [name for name, text in texts.items() if text.count(before) == 1]
         write(copy / name, texts[name].replace(before, after))
 

@@ -102,6 +102,6 @@ def pretended_graphs():
         patch("torch.cuda.current_stream", MagicMock),
         patch("torch.cuda.synchronize", MagicMock),
         patch("torch.cuda.set_sync_debug_mode", set_sync_debug_mode),
-        patch("pretrain.SYNCHRONOUS", ()),  # M is a function of the shape: prediction_count
+        patch("support.training.SYNCHRONOUS", ()),  # M is a function of the shape: prediction_count
     ):
         yield

@@ -478,11 +478,6 @@ def relative_values_in_float64(p, table, beyond="clip"):
 @pytest.fixture
 def loops_for_the_others(monkeypatch):
     """What `attention` calls, as loops: mistakes there cost nothing here."""
-
-    def not_asked_for(*args):
-        raise AssertionError("banded_flex is for long sequences on a GPU")
-
-    monkeypatch.setattr(attention, "banded_flex", not_asked_for)
     monkeypatch.setattr(attention, "banded_softmax", references.banded_softmax)
     monkeypatch.setattr(attention, "relative_values", relative_values_in_float64)
     monkeypatch.setattr(
@@ -671,27 +666,32 @@ class Test_mask_tokens(WithoutLoop):
             check(one, other, "sequence, i")
 
 
-class Test_Trainer_device_step(Graded):
-    name = "Trainer.device_step"
+class GivenGradient(nn.Module):
+    """Three weights; the gradient of its loss is what stands in the token ids."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.ParameterList([torch.ones(1), torch.ones(2)])
+
+    def forward(self, gradient, mask, labels, count):
+        return (torch.cat(list(self.weights)) * gradient).sum()
+
+
+class Test_update(Graded):
+    name = "update"
 
     def steps(self, *gradients):
         """Steps of plain gradient descent with these gradients of two parameters.
 
         Returns (loss, norm) of the last step, and what it has taken away from the parameters.
         """
-        model = nn.ParameterList([nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(2))])
-
-        def gradients_of(trainer, gradient):
-            loss = (torch.cat(list(model)) * torch.tensor(gradient)).sum()
-            loss.backward()
-            return loss.detach()
-
+        model = GivenGradient()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        trainer = SimpleNamespace(model=model, optimizer=optimizer, gradients=gradients_of)
         for gradient in gradients:
-            before = torch.cat(list(model)).detach()
-            result = pretrain.Trainer.device_step(trainer, gradient)
-        return result, before - torch.cat(list(model)).detach()
+            before = torch.cat(list(model.weights)).detach()
+            gradient = torch.tensor(gradient)
+            result = pretrain.update(model, optimizer, gradient, torch.zeros(3))
+        return result, before - torch.cat(list(model.weights)).detach()
 
     def test_a_short_gradient_is_taken_as_it_is(self):
         _, change = self.steps((0.2, 0.4, 0.4))

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 import attention
 import data
-import pretrain
 from attention import VARIANTS, Mixer, Variant
 from helpers import (
     VOCABULARY,
@@ -26,6 +25,7 @@ from helpers import (
 from lab import look, pairs
 from model import BertConfig, BertForClassification, continue_text
 from model_helpers import toy_tokenizer
+from support import training
 from support.tokenizer import CLS, IGNORED, MASK, PAD, SEP, UNK
 
 N = 40
@@ -100,12 +100,12 @@ def test_the_label_of_a_token_is_the_next_one_and_the_end_is_a_label():
 @pytest.mark.parametrize("on_a_gpu", [False, True])
 def test_the_loss_is_the_cross_entropy_of_all_next_tokens(monkeypatch, on_a_gpu):
     """With as many logits as are computed on a CPU, and on a GPU, where nothing is counted."""
-    monkeypatch.setattr(pretrain, "SYNCHRONOUS", () if on_a_gpu else ("cpu",))
+    monkeypatch.setattr(training, "SYNCHRONOUS", () if on_a_gpu else ("cpu",))
     model = causal_model("composite")
     ids = F.pad(random_tokens(2, 50), (0, 6), value=PAD)
     ids[0, 40:] = PAD
     labels = data.next_tokens(ids)
-    M = pretrain.prediction_count(labels, causal=True)
+    M = training.prediction_count(labels, causal=True)
     logits, targets = model(ids, ids != PAD, labels=labels, M=M)
     loss = F.cross_entropy(logits, targets, ignore_index=IGNORED)
     expected = F.cross_entropy(model(ids, ids != PAD).flatten(0, 1), labels.flatten())

@@ -20,6 +20,7 @@ from pretended_device import CPU, DEVICE, pretended_device, waiting_allowed
 from support.glue_files import Examples
 from support.runs import place_for
 from support.tokenizer import CLS, PAD
+from support.training import CHECKPOINT
 
 SETTINGS = {
     "task": "mrpc",
@@ -33,7 +34,7 @@ SETTINGS = {
 
 # These functions move the model to the device or read results, once in many steps.
 MAY_WAIT = (
-    (pretrain.Trainer, "__init__"),
+    (pretrain, "make_trainer"),
     (pretrain.Trainer, "resume"),
     (pretrain.Trainer, "log"),
     (pretrain, "evaluate"),
@@ -53,8 +54,8 @@ def near(numbers):
     return pytest.approx(numbers, rel=1e-5)
 
 
-def trainer_on(device, model, gradients=pretrain.masked_lm_gradients):
-    return pretrain.Trainer(model, SETTINGS, device, torch.float32, gradients)
+def trainer_on(device, model, **how):
+    return pretrain.make_trainer(model, SETTINGS, device, torch.float32, **how)
 
 
 def make(kind, *arguments):
@@ -99,15 +100,14 @@ def test_training_never_waits_for_the_device_and_equals_that_on_a_cpu(variant):
 def resumed_run(device, corpus, folder):
     """The last evaluation of a run of four steps that was stopped after two of them."""
     config = small_config(vocab_size=corpus.vocab_size)
-    in_parts = partial(pretrain.masked_lm_gradients, micro_batch=3)
     stopped = trainer_on(device, make(BertForMaskedLM, config))
     place = place_for(folder, stopped.records[0])
     for _ in range(2):
         pretrain.train_step(stopped, corpus)
     stopped.log()
-    stopped.save(place / pretrain.CHECKPOINT)
+    stopped.save(place / CHECKPOINT)
 
-    resumed = trainer_on(device, make(BertForMaskedLM, config), in_parts)
+    resumed = trainer_on(device, make(BertForMaskedLM, config), micro_batch=3)
     pretrain.train(
         resumed,
         corpus.tokenizer,
@@ -134,7 +134,7 @@ def fine_tuned(device, labels, classes, checkpoint):
     texts = [" ".join(WORDS[5 : 6 + i % 5]) for i in range(len(labels))]
     pairs = glue.LabelledPairs(Examples(texts, texts, labels), word_tokenizer(), 24)
     model = make(BertForClassification, small_config(), classes)
-    trainer = trainer_on(device, model, gradients=glue.task_gradients)
+    trainer = trainer_on(device, model)
     glue.fine_tune(trainer, pairs, checkpoint)
     answers = glue.predict(trainer.model, pairs, device, torch.float32)
     return [record["loss"] for record in trainer.records[1:]], answers

@@ -5,7 +5,6 @@ The drawings in the docstrings are tests, too.
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
 
 import attention
 import kernels
@@ -13,8 +12,6 @@ import references
 from helpers import (
     assert_near,
     assert_same_with_gradients,
-    attend,
-    attention_inputs,
     draw,
     drawn,
 )
@@ -23,7 +20,6 @@ from kernels import BEYOND, Positions, bias_matrix, sum_by_offset
 every_beyond = pytest.mark.parametrize("beyond", BEYOND)
 every_width = pytest.mark.parametrize("K", [1, 3, 7, 21])
 LENGTHS = (1, 2, 3, 5, 8, 17, 40)
-FLEX_MODULE = "torch.nn.attention.flex_attention"  # without its switch, it is traced at each call
 
 # --- From a bias to its matrix, and back ----------------------------------------------------------
 
@@ -208,44 +204,3 @@ def test_the_drawing_of_convolve_is_what_it_computes():
     value = draw(1, 1, 4, 2)
     z = kernels.convolve(weights, value)
     assert_near(z[0, 0, 1:3], matrix @ value[0, 0], 1e-10)
-
-
-# --- Long sequences -------------------------------------------------------------------------------
-
-
-@every_beyond
-@pytest.mark.parametrize("causal", [False, True])
-def test_flex_attention_equals_attention(monkeypatch, causal, beyond):
-    """Whatever the shapes of the biases are, with padding. (Gradients: test_cuda.py, on a GPU.)"""
-    monkeypatch.setattr(kernels, "compiled_flex", lambda device: flex_attention)
-    monkeypatch.setattr(FLEX_MODULE + "._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True, raising=False)
-    inputs = {name: x.detach() for name, x in attention_inputs(20, 5, d=16).items()}
-    inputs["value_table"] = None
-    bias = inputs["query_bias"]
-    by_query, shared = bias[0], bias[0, :, :1]  # (H, N, K), (H, 1, K)
-    for of_query, of_key in (
-        (bias, None),
-        (by_query, bias),
-        (shared, by_query),
-        (None, shared),
-        (None, None),
-    ):
-        inputs |= {"query_bias": of_query, "key_bias": of_key}
-        got = attend(**inputs, beyond=beyond, by=kernels.banded_flex, causal=causal)
-        assert_near(got, attend(**inputs, beyond=beyond, causal=causal), 1e-12)
-
-
-def test_flex_attention_is_compiled_in_an_evaluation_too(monkeypatch):
-    """Otherwise it has the N x N scores in memory. (An evaluation runs layers eagerly.)"""
-    graphs = []
-
-    def note(graph, example_inputs):
-        graphs.append(graph)
-        return graph
-
-    compiled = torch.compile(lambda q, k, v, **options: q + k + v, backend=note)
-    monkeypatch.setattr(kernels, "compiled_flex", lambda device: compiled)
-    q = draw(1, 1, 4, 16)
-    with torch.compiler.set_stance("force_eager"):
-        kernels.banded_flex(q, q, q, torch.ones(1, 4, dtype=torch.bool), Positions())
-    assert len(graphs) == 1

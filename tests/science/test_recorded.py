@@ -5,7 +5,6 @@ pretended_graphs.py explains how. tests/test_cuda.py does the same on a GPU.
 
 import gc
 import weakref
-from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -45,12 +44,11 @@ def what_is_left_of(trainer):
     return Trained(trainer.losses, trainer.norms, weights, trainer)
 
 
-def trained(program, config, records, **changes):
-    """Train for STEPS steps, which are recorded or called. changes: attributes of the Trainer."""
+def trained(program, config, records, micro_batch=None):
+    """Train for STEPS steps, which are recorded or called."""
     trainer = trainer_of(program, config)
     trainer.recorded.is_on = records
-    for name, value in changes.items():
-        setattr(trainer, name, value)
+    trainer.recorded.model.micro_batch = micro_batch
     train(trainer, program, STEPS)
     return what_is_left_of(trainer)
 
@@ -61,10 +59,10 @@ def assert_same_to_the_bit(found, expected, names=("losses", "norms", "weights")
             assert torch.equal(one, other), name
 
 
-def assert_recorded_equals_called(program, config, **changes):
+def assert_recorded_equals_called(program, config, **how):
     with pretended_graphs():
-        called = trained(program, config, records=False, **changes)
-        recorded = trained(program, config, records=True, **changes)
+        called = trained(program, config, records=False, **how)
+        recorded = trained(program, config, records=True, **how)
     assert recorded.trainer.recorded.is_on
     assert len(recorded.trainer.recorded.recordings) == 2  # the shapes
     assert_same_to_the_bit(recorded, called)
@@ -85,8 +83,20 @@ def test_recorded_steps_of_pre_training_equal_called_ones(variant, causal):
 
 def test_recorded_steps_in_parts_equal_called_ones():
     """--micro_batch: 3 does not divide the 4 sequences."""
-    in_parts = partial(pretrain.masked_lm_gradients, micro_batch=3)
-    assert_recorded_equals_called("pretrain.py", small_config(dropout=0.1), gradients=in_parts)
+    assert_recorded_equals_called("pretrain.py", small_config(dropout=0.1), micro_batch=3)
+
+
+def test_a_trial_also_undoes_the_state_that_an_optimizer_makes_in_its_first_step():
+    """As one does that a user has put in place of AdamW: make_optimizer does not know its state."""
+    with pretended_graphs():
+        found = []
+        for records in (True, False):
+            trainer = trainer_of("pretrain.py", small_config(dropout=0.1))
+            trainer.recorded.is_on = records
+            trainer.optimizer.state.clear()
+            train(trainer, "pretrain.py", STEPS)
+            found.append(what_is_left_of(trainer))
+    assert_same_to_the_bit(*found)
 
 
 @pytest.mark.parametrize("program", ["glue.py", "seq2seq.py"])

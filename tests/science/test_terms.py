@@ -183,30 +183,6 @@ def test_merged_heads_are_neighbouring_channels():
         assert torch.equal(x[:, :, 4 * h : 4 * h + 4], by_head[:, h])
 
 
-def test_only_a_long_sequence_on_a_gpu_takes_flex_attention(monkeypatch):
-    """And only without dropout and without a value table, which FlexAttention does not have."""
-    calls = []
-    monkeypatch.setattr(attention, "banded_flex", lambda *given, **named: calls.append(given))
-    monkeypatch.setattr(attention, "relative_values", lambda *given: 0)
-
-    class OnGpu(torch.Tensor):
-        is_cuda = True
-
-    def goes(N, on_gpu=True, dropout=0.0, value_table=None):
-        calls.clear()
-        q = torch.zeros(1, 1, N, 1)
-        q = q.as_subclass(OnGpu) if on_gpu else q
-        mask = torch.ones(1, N, dtype=torch.bool)
-        attend(q, q, q, mask, value_table=value_table, dropout=dropout)
-        return len(calls) == 1
-
-    assert goes(1025)
-    assert not goes(1024)
-    assert not goes(1025, on_gpu=False)
-    assert not goes(1025, dropout=0.1)
-    assert not goes(1025, value_table=torch.zeros(1, 3))
-
-
 # --- No Python loop over the positions ------------------------------------------------------------
 
 

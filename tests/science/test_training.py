@@ -7,10 +7,7 @@ device part of a step: test_assignment.py); then the evaluation. Where the model
 is `Simple`, so that a failure here is a mistake in the step and not in the model.
 """
 
-import inspect
-import re
 from functools import partial
-from textwrap import dedent
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,6 +20,7 @@ import references
 from attention import VARIANTS
 from helpers import assert_near, generator, randomise
 from model import BertConfig, BertForMaskedLM, masked_lm_loss
+from support import training
 from support.tokenizer import CLS, PAD, SEP
 
 V = 12  # vocabulary
@@ -123,12 +121,12 @@ def trainer_of(make_model=Simple, **settings):
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
     settings = {**SETTINGS, **settings}
-    return pretrain.Trainer(model, settings, CPU, torch.float32)
+    return pretrain.make_trainer(model, settings, CPU, torch.float32)
 
 
 def step_in_parts(trainer, source, micro_batch):
     """A training step with at most so many sequences at once."""
-    trainer.gradients = partial(pretrain.masked_lm_gradients, micro_batch=micro_batch)
+    trainer.recorded.model.micro_batch = micro_batch
     pretrain.train_step(trainer, source)
 
 
@@ -200,21 +198,20 @@ def test_training_steps_are_those_of_a_plain_loop(make_model):
 # --- One step -------------------------------------------------------------------------------------
 
 
-def test_on_one_cpu_a_step_is_the_few_lines_that_its_docstring_has():
-    """They are run as they stand there. Without dropout, whose seed they do not set."""
+def test_on_one_cpu_a_step_is_update_of_the_plain_model():
+    """What the Trainer puts around it changes nothing. Without dropout, whose seed it sets."""
     make_model = partial(composite, dropout=0.0)
     trainer = trainer_of(make_model)
     model = trainer_of(make_model).model
-    block = re.search(r"(\n {4}.+)+", inspect.getdoc(pretrain.train_step))[0]
     optimizer = pretrain.make_optimizer(model, SETTINGS["weight_decay"])
-    names = {**vars(pretrain), **SETTINGS, "corpus": Sentences()}
-    names |= {"model": model, "optimizer": optimizer}
     for step in range(3):
         pretrain.train_step(trainer, Sentences())
-        masks = generator(pretrain.step_seed(SETTINGS["seed"], step, "masks"))
-        names |= {"step": step, "generator": masks}
-        exec(dedent(block), names)
-        assert names["loss"].item() == pytest.approx(trainer.losses[step].item(), abs=1e-12)
+        input_ids = Sentences().batch(SETTINGS["seed"], step, SETTINGS["batch_size"])
+        for group in optimizer.param_groups:
+            group["lr"] = RATES[step]
+        masked_ids, labels = masks_of(step, input_ids, SETTINGS["seed"])
+        loss, _ = pretrain.update(model, optimizer, masked_ids, labels)
+        assert loss.item() == pytest.approx(trainer.losses[step].item(), abs=1e-12)
 
 
 def test_the_loss_of_a_step_stays_on_the_device_and_keeps_no_graph():
@@ -269,16 +266,16 @@ def test_dropout_differs_between_the_parts_of_a_batch_and_between_processes(monk
     first, second = dropped()
     assert not torch.equal(first, second)
 
-    monkeypatch.setattr(pretrain, "process_count", lambda: 2)
+    monkeypatch.setattr(training, "process_count", lambda: 2)
     [one] = dropped()
-    monkeypatch.setattr(pretrain, "rank", lambda: 1)
+    monkeypatch.setattr(training, "rank", lambda: 1)
     [other] = dropped()
     assert one.shape == other.shape and not torch.equal(one, other)
 
 
 def test_a_new_trainer_trains_with_dropout():
     model = Simple().eval()
-    trainer = pretrain.Trainer(model, SETTINGS, CPU, torch.float32)
+    trainer = pretrain.make_trainer(model, SETTINGS, CPU, torch.float32)
     assert all(module.training for module in trainer.model.modules())
 
 
@@ -353,7 +350,7 @@ def test_evaluation_is_the_mean_over_all_predictions_without_dropout():
 def test_composite_is_trained_and_evaluated_in_the_dtype_of_the_trainer(dtype):
     """The weights and the loss are float32 all the same."""
     torch.manual_seed(1)
-    trainer = pretrain.Trainer(composite(), SETTINGS, CPU, dtype)
+    trainer = pretrain.make_trainer(composite(), SETTINGS, CPU, dtype)
     found = []
 
     def note(module, arguments, output):

@@ -1,0 +1,259 @@
+"""The results of fine-tuning on disk: where they lie, which are missing, and what is made of them.
+
+RUN/glue/ gets two files for each task and seed that is finished:
+
+    cola-seed42.json    its settings, its scores, the curve of its loss, and what made it
+    cola-seed42.pt      its weights, as long as no other seed is better (of MNLI, all are kept)
+    log.jsonl           one line: the settings of all its tasks, and the code
+
+For example (the toy task CoLA, --epochs 1; digests and numbers are cut):
+
+    {"settings": {"lr": 0.0003, "epochs": 1, "batch_size": 32, "seq_len": 64, "steps": 125,
+                  "warmup_steps": 13, "weight_decay": 0.0, "dropout": 0.1, "start": null,
+                  "task": "cola", "data": "toy b9e0", "model": "d3c6", "tokenizer": "4e68",
+                  "dtype": "bfloat16", "changed": ["epochs"], "seed": 42},
+     "code": {"attention.py": "72ea", ...},  "made_by": {"date": "2026-11-24", ...},
+     "result": {"scores": {"dev": {"matthews": 0.0, "score": 0.0}},
+                "constant_prediction": true, "score": 0.0},
+     "seconds": 9.5,  "log": [{"step": 1, "loss": 0.683, "lr": 2.3e-05, ...}, ...]}
+
+A task and seed is done if its .json exists. So the same command, started again, does what is
+missing. All results in a folder are of the same model and code, those of a task also of the same
+settings. Others are in RUN/glue-2 and so on (support.runs.place_for).
+
+Results with other settings, or by other code, are in a folder of their own, such as RUN/glue-2.
+Code means the code that the variant uses; a comment, a docstring, or the class of another variant
+does not count (support.runs.code_digests).
+"""
+
+import json
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from model import load_config
+from support.commands import UserError, say_once
+from support.devices import is_of_torchrun
+from support.files import load_checkpoint, lock, save_checkpoint, sha256_of, write_text
+from support.glue_files import SUBMISSION, write_zip
+from support.runs import code_changes, digest_of, place_for, places, read_log, warn_about_run
+from support.tables import print_glue_table
+from support.training import CHECKPOINT
+
+RESULTS = "glue"  # the folder of results in a run; further ones are glue-2 and so on
+
+
+# --- One result -----------------------------------------------------------------------------------
+
+
+class NewResult(NamedTuple):
+    """The files of a result that is being made."""
+
+    path: Path  # of the result; the weights get the same name with .pt
+    checkpoint: Path  # from which it is resumed
+
+    def write(self, trainer, scores):
+        """Write the weights, then the result, which says that it is done."""
+        first, *log = trainer.records  # settings, code and machine; then the curve of the loss
+        record = {**first, "result": scores, "seconds": round(trainer.seconds, 3), "log": log}
+        save_checkpoint(self.path.with_suffix(".pt"), trainer.model.state_dict())
+        write_text(self.path, json.dumps(record, indent=1) + "\n")
+
+
+@contextmanager
+def new_result(out, name, seed, keeps_all):
+    """Give the `with` block a NewResult; None if another command has made it meanwhile.
+
+    Then weights that nobody needs any more are deleted. keeps_all: other tasks start from them.
+    """
+    path = path_of(out, name, seed)
+    running = out / f"running-{path.stem}"
+    # with the lock, no other command does the same
+    with lock(running / "process.lock"):
+        yield None if path.exists() else NewResult(path, running / CHECKPOINT)
+    if not keeps_all:
+        remove_worse_weights(out, name)
+    shutil.rmtree(running, ignore_errors=True)  # another command may remove it, too
+
+
+def path_of(out, name, seed, kind="json"):
+    """The file of a task and seed: its result (json) or its weights (pt)."""
+    return out / f"{name}-seed{seed}.{kind}"
+
+
+def read_results(out, name="*", seed="*"):
+    """The records of what is finished, of a task and seed or of all, in the order of the files."""
+    return [json.loads(path.read_text()) for path in sorted(out.glob(f"{name}-seed{seed}.json"))]
+
+
+def load_weights(out, name, seed):
+    """The weights of a result, {name: tensor}."""
+    return load_checkpoint(path_of(out, name, seed, "pt"))
+
+
+def say_result(out, name, seed, metrics, left):
+    """Print the score of a new result."""
+    [record] = read_results(out, name, seed)
+    print(
+        f"{out} {name} seed {seed}: dev {' and '.join(metrics)} {record['result']['score']:.1f} "
+        f"in {record['seconds']:.0f} s; {left} left"
+    )
+
+
+def best_result(records, split):
+    """The record with the best score on a development split; of equal ones, the first."""
+    return max(records, key=lambda record: record["result"]["scores"][split]["score"])
+
+
+def remove_worse_weights(out, name):
+    """Delete the weights of a task that `predict` cannot need.
+
+    Several processes may do this at once: a result that is worse than another one stays worse.
+    """
+    records = read_results(out, name)
+    best = best_result(records, "dev")
+    for record in records:
+        if record is not best:
+            path_of(out, name, record["settings"]["seed"], "pt").unlink(missing_ok=True)
+
+
+# --- The folder of results ------------------------------------------------------------------------
+
+
+def results_folder(folder, tasks, code):
+    """Where a run's results with these settings, {task: settings}, and today's code belong.
+
+    It is found by the one line of the log.jsonl there:
+
+        {"settings": {"model": "d3c6", "tokenizer": "4e68", "mnli lr": 0.0003, "mnli epochs": 4, ...
+                      "cola lr": 0.0003, "cola epochs": 1, ...}, "code": {...}}
+    """
+    settings = files_of(folder)
+    for name, of_task in tasks.items():
+        settings |= {f"{name} {key}": value for key, value in of_task.items()}
+    return place_for(folder / RESULTS, {"settings": settings, "code": code})
+
+
+def newest_results(folder):
+    """The results of a run that a table shows, (folder, records).
+
+    If there are several folders (glue, glue-2, ...), it is the one with the most tasks; if some
+    have equally many, the newest of them.
+
+    runs/fixed/glue with 9 tasks, glue-2 with one (by other code) and glue-3 with 9: it is glue-3.
+    """
+    found = places_of_model(folder, RESULTS)
+    results = {out: read_results(out) for out in found}
+
+    def task_count(out):
+        return len({record["settings"]["task"] for record in results[out]})
+
+    # max takes the first of those that are equal, so the newest comes first
+    out = max(reversed(found), key=task_count, default=folder / RESULTS)
+    if len(found) > 1:
+        say_once(f"of {', '.join(map(str, found))}: {out}")
+    return out, results.get(out, [])
+
+
+def places_of_model(folder, name):
+    """The folders RUN/name, RUN/name-2, ... with results of the model that is there now."""
+    model = files_of(folder)["model"]
+    found = places(folder / name)
+    return [each for each in found if read_log(each)[0]["settings"]["model"] == model]
+
+
+def missing_results(folder, seeds, tasks, code):
+    """What a run lacks: for each task (run, folder of its results, settings, the missing seeds).
+
+    tasks: {name: settings}. code: the digests of the code.
+    """
+    out = results_folder(folder, tasks, code)
+    found = []
+    for name, settings in tasks.items():
+        start = settings["start"]
+        missing = [seed for seed in seeds if not path_of(out, name, seed).exists()]
+        for seed in missing:
+            if start and start not in tasks and not path_of(out, start, seed).exists():
+                raise UserError(f"{name} starts from {start}: add {start} to --task")
+        if missing:
+            found.append((folder, out, settings, missing))
+    return found
+
+
+def own_share(pairs):
+    """The pairs of this process, if torchrun has started several.
+
+    The processes are not connected: each one trains models of its own. If they were connected,
+    Trainer would average the gradients of different models.
+    """
+    if not is_of_torchrun():
+        return pairs
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    return pairs[int(os.environ["RANK"]) :: int(os.environ["WORLD_SIZE"])]
+
+
+def is_imported(folder):
+    """Whether lab.huggingface made the run: it writes no log, and pretrain.py does."""
+    return not read_log(folder)
+
+
+def origin_of(folder, splits, is_toy):
+    """Digests of the files from which fine-tuning starts. splits: {split: Examples} of a task."""
+    return {"data": f"{'toy' if is_toy else 'GLUE'} {digest_of(splits)}", **files_of(folder)}
+
+
+def files_of(folder):
+    """Digests of the files of a run from which fine-tuning starts."""
+    return {
+        "model": sha256_of(folder / "model.pt")[:12],
+        "tokenizer": sha256_of(folder / "tokenizer.json")[:12],
+    }
+
+
+# --- What is made of results ----------------------------------------------------------------------
+
+
+def write_submission(folder, answers, is_toy, code):
+    """Write RUN/glue/submission.zip: of each task by the best seed.
+
+    answers: function of (task, split, settings, weights) that returns the answers to a test split.
+    """
+    out, _ = newest_results(folder)
+    predictions = {}
+    for file, (name, split, dev_split) in SUBMISSION.items():
+        records = read_results(out, name)
+        if not records:
+            raise UserError(f"{out} has no result of {name}: glue.py finetune makes it")
+        record = best_result(records, dev_split)
+        settings = record["settings"]
+        if is_toy != settings["data"].startswith("toy"):
+            raise UserError(f"{out} has results of other tasks than those of --data_dir")
+        say_once(code_changes(record["code"], code, f"{out} was made"))
+        weights = load_weights(out, name, settings["seed"])
+        predictions[file] = answers(name, split, settings, weights)
+    write_zip(out / "submission.zip", predictions)
+    print(f"wrote {out / 'submission.zip'}")
+
+
+def read_run(folder):
+    """A run and its results, for the table (support/tables.py)."""
+    run = {"settings": {"variant": load_config(folder).variant, "seed": None}, "code": {}}
+    log = read_log(folder)
+    if log:  # otherwise, another program made this run
+        run = log[0]
+    warn_about_run(folder, {})
+    _, records = newest_results(folder)
+    if not records:
+        raise UserError(f"{folder} has no results: python glue.py finetune {folder}")
+    return {"run": folder, "settings": run["settings"], "glue": records, "code": run["code"]}
+
+
+def table_command(args):
+    """Print the results of the runs: a row per variant, or two variants compared."""
+    runs = [read_run(folder) for folder in args.runs]
+    print_glue_table(runs, args.compare, args.published)

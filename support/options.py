@@ -1,0 +1,190 @@
+"""Options that several programs have. add: the add_argument of a parser."""
+
+import argparse
+from pathlib import Path
+
+from attention import VARIANTS
+from kernels import BEYOND
+from model import SIZES
+from support.commands import UserError, given_options, number, positive_int
+from support.tokenizer import VOCABULARY_SIZE
+
+# Options that only some variants use, and the attribute of a Variant that says whether it does. The
+# BertConfig of the others resets them.
+OF_SOME_VARIANTS = {
+    "kernel_size": "has_kernel",
+    "beyond": "uses_beyond",
+    "attention_layer": "hybrid",
+}
+
+
+def check_options(args):
+    """UserError if an option is given that none of the variants uses."""
+    for option in given_options(args, OF_SOME_VARIANTS):
+        uses = [getattr(VARIANTS[name], OF_SOME_VARIANTS[option]) for name in args.variant]
+        if not any(uses):
+            raise UserError(f"--{option} has no use: none of the variants can use it")
+
+
+def add_model(add):
+    # which model
+    names = ", ".join(VARIANTS)
+    add(
+        "--variant",
+        nargs="+",
+        default=["composite"],
+        choices=[*VARIANTS, "all"],
+        metavar="NAME",
+        help=f"one or more of: {names}; or all (default: composite)",
+    )
+    add("--size", choices=SIZES, default="tiny", help="size of the model (default: tiny)")
+
+    # what only some variants use
+    add("--kernel_size", type=positive_int, help="K, odd (default: the variant's own, mostly 17)")
+    add(
+        "--beyond",
+        choices=BEYOND,
+        help="what is added to the score of a token beyond the window: the first or last number of "
+        "the bias (clip) or 0 (zero); ignored by variants without a window (default: clip)",
+    )
+    add(
+        "--attention_layer",
+        type=positive_int,
+        help="which layer of a hybrid is self-attention, counted from 1 (default: the last layer)",
+    )
+    add(
+        "--causal",
+        action="store_true",
+        help="left to right: a token sees what is before it, and the model predicts the next one",
+    )
+
+
+def add_text(add):
+    add(
+        "--corpus",
+        nargs="+",
+        default=["toy"],
+        help="toy, wikitext-2, wikitext-103, or text files and folders in UTF-8 "
+        "(.txt .jsonl, also .gz .xz .bz2; default: toy)",
+    )
+    add("--cache_dir", type=Path, default="cache", help="downloads and token ids (default: cache)")
+    add(
+        "--vocab_size",
+        type=positive_int,
+        default=VOCABULARY_SIZE,
+        help="tokens, at most (default: %(default)s)",
+    )
+
+
+def add_training(add):
+    # the fields of a Recipe
+    by_size = "default: the recipe for such a run"
+    add("--steps", type=positive_int, help=f"updates of the weights; {by_size}")
+    add("--batch_size", type=positive_int, help=f"pairs per step, on average; {by_size}")
+    add("--seq_len", type=number(int, 8, 65_536), help=f"tokens of a sequence, at most; {by_size}")
+    add("--lr", type=number(float, 1e-12), help=f"peak learning rate; {by_size}")
+    add("--warmup_steps", type=positive_int, help=f"steps with a rising learning rate; {by_size}")
+    add("--dropout", type=number(float, 0, 1), help=f"probability; {by_size}")
+
+    # how many runs, and where
+    add(
+        "--seed",
+        nargs="+",
+        type=number(int, 0),
+        default=[0],
+        help="of weights, batches, masks and dropout: one run per seed (default: 0)",
+    )
+    add("--out_dir", type=Path, default="runs", help="folder of the runs (default: runs)")
+    add("--eval_every", type=positive_int, help="steps (default: a tenth of all)")
+
+
+def add_device(add):
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
+
+
+def add_dtype(add):
+    add(
+        "--dtype",
+        choices=("auto", "fp32", "bf16"),
+        default="auto",
+        help="of matrix products (default: auto, bf16 if the hardware has it)",
+    )
+
+
+def add_machine(add):
+    add_device(add)
+    add_dtype(add)
+    add(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        help="compile the layers (default: only in pretrain.py on a GPU, if steps are so many that "
+        "it pays)",
+    )
+    add_eager(add)
+
+
+def add_eager(add):
+    add("--eager", action="store_true", help="for debugging on a GPU: do not record the steps")
+
+
+def add_micro_batch(add):
+    add(
+        "--micro_batch",
+        type=positive_int,
+        help="pairs that are computed at once, at most: less memory, and the same result up to "
+        "rounding and dropout (default: all)",
+    )
+
+
+# --- Of glue.py -----------------------------------------------------------------------------------
+
+
+def add_runs(add):
+    add("runs", nargs="+", type=Path, metavar="RUN", help="folders that pretrain.py wrote")
+
+
+def add_data(add):
+    add(
+        "--data_dir",
+        type=Path,
+        default=Path("glue_data"),
+        help="folder of GLUE's files, or toy for the built-in tasks (default: glue_data)",
+    )
+    add("--cache_dir", type=Path, default=Path("cache"), help="for the toy tasks (default: cache)")
+
+
+def add_tasks(tasks, add):
+    add(
+        "--task",
+        nargs="+",
+        default=list(tasks),
+        choices=tasks,
+        metavar="TASK",
+        help=f"one or more of {', '.join(tasks)} (default: all)",
+    )
+
+
+def add_settings(seeds, add):
+    add(
+        "--seeds",
+        nargs="+",
+        type=number(int, 0),
+        default=seeds,
+        help="of classifier, batches and dropout: one result per seed (default: the ten published)",
+    )
+
+    # those of `defaults` in glue.settings_for; without a default: None means that it was not given
+    by_task = "default: the published value of the task"
+    add("--lr", type=number(float, 1e-12), help=f"peak learning rate; {by_task}")
+    add("--epochs", type=positive_int, help=by_task)
+    add("--batch_size", type=positive_int, help=f"examples per step; {by_task}")
+    add(
+        "--seq_len",
+        type=number(int, 8),
+        help="tokens per sequence, never more than in pre-training (default: at most 128)",
+    )
+
+
+def add_columns(add):
+    add("--published", action="store_true", help="also the paper's rows")
+    add("--compare", nargs=2, metavar=("A", "B"), help="A - B, with 95 %% intervals")

@@ -1,0 +1,539 @@
+"""The loop around a training step: how it is computed, logged, stopped, saved and continued.
+
+A program gives two functions (pretrain.py has train_step and update, glue.py its own):
+
+    train_step(trainer, ...)                    on the CPU: the batch and the learning rate; then
+        trainer.advance(update, *batch)         this, which calls
+    update(model, optimizer, *batch)            a function of tensors: loss, gradients, new weights
+
+`update` is written as for one CPU. What makes it fast, or lets it run elsewhere, is here:
+
+    the optimizer     of a GPU: its learning rate is in a tensor (set_learning_rate)
+    the model         Prepared: in bfloat16, in parts, or only the sequences of this process
+    the call          RecordedStep (support/devices.py): on an NVIDIA GPU it is replayed
+
+Everything random in a step is a function of (seed, step): step_seed. So a run can be stopped after
+any step: the weights, the state of AdamW and the number of the step are all that is needed.
+
+With one process, rank() is 0, process_count() is 1, and from_first_process(f) is f().
+"""
+
+import gc
+import math
+import signal
+import time
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from data import MASK_PROBABILITY
+from kernels import compile_model
+from model import parameter_count, save_run
+from support.commands import StopSignals, UserError
+from support.devices import (
+    SYNCHRONOUS,
+    RecordedStep,
+    autocast,
+    from_first_process,
+    process_count,
+    rank,
+    share_gradients,
+    sum_over_processes,
+)
+from support.files import load_checkpoint, lock, save_checkpoint
+from support.runs import LOG, made_by, place_for, read_log, write_records
+from support.tokenizer import IGNORED
+
+# The number of predicted tokens is rounded up to a multiple of this. Libraries prepare matrix
+# products for each shape separately, so a new shape in every step would be slow.
+PREDICTIONS_MULTIPLE_OF = 64
+
+# On a GPU, a run of at least this many steps is compiled. In BERT-small's size, compiling takes
+# about 5 minutes on an H100 and saves 4 to 6 ms a step, so it pays after some 50,000 steps
+# (docs/speed.md).
+COMPILE_FROM = 50_000
+
+# A line is printed if there are fewer held-out pairs, or if the text is seen more often.
+FEW_HELD_OUT = 1_000
+MANY_EPOCHS = 100
+
+CHECKPOINT = "train_state.pt"  # in the folder of an unfinished run: from here it is resumed
+SAVE_EVERY = 1_000  # steps, at most: so much work is lost if the machine fails
+
+
+def step_seed(seed, step, stream):
+    """The seed of one step's random numbers.
+
+    stream is "masks", "dropout", "weights", or a new name for what you add to a step: each has
+    independent random numbers. (A layer may simply call torch.rand, as dropout does.)
+    """
+    # SeedSequence takes only integers, so `stream` becomes the numbers of its letters.
+    sequence = np.random.SeedSequence([seed, step, *stream.encode()])
+    state = sequence.generate_state(1, np.uint64)[0]
+    return int(state) >> 1  # 63 bits, so that it is also a signed 64-bit integer
+
+
+# --- The model, as a step calls it ----------------------------------------------------------------
+
+
+class Prepared(nn.Module):
+    """A model whose call is computed in a precision, in parts, and by several processes.
+
+    `loss = model(ids, mask, labels=labels, count=count)` and `loss.backward()` are then right for
+    all of them. Without labels, the model is only called in this precision.
+
+    Args:
+        model: BertForMaskedLM, or any other.
+        device, dtype: where and in which precision it runs.
+        micro_batch: sequences that are computed at once, at most; None: all.
+    """
+
+    def __init__(self, model, device, dtype, micro_batch=None):
+        super().__init__()
+        self.model = model
+        # with several processes, DistributedDataParallel, which exchanges gradients in backward()
+        self.parallel = share_gradients(model)
+        self.device = device
+        self.dtype = dtype
+        self.micro_batch = micro_batch
+
+    def forward(self, *inputs, labels=None, count=None):
+        if labels is None:
+            with autocast(self.device, self.dtype):
+                return self.parallel(*inputs)
+
+        # The loss of a part is the sum over its masked tokens, divided by those of the WHOLE batch:
+        # so the parts add up to the mean. With P processes, torch divides the summed gradients by
+        # P. So there the count is divided by P, too, and P cancels.
+        count = count / process_count()
+        *parts, last = own_parts(inputs, labels, self.micro_batch)
+
+        # All parts but the last: their gradients are computed here, and add up in the parameters.
+        loss = 0.0
+        for part in parts:
+            part_loss = self.part_loss(*part, count, is_last=False)
+            part_loss.backward()
+            loss += part_loss.detach()
+
+        # The last one: its gradients are computed by the caller, in loss.backward().
+        return loss + self.part_loss(*last, count, is_last=True)
+
+    def part_loss(self, inputs, labels, count, is_last):
+        # Gradients are exchanged once, in the last part: torch's no_sync() sets this attribute.
+        if self.parallel is not self.model:
+            self.parallel.require_backward_grad_sync = is_last
+        M = prediction_count(labels, self.model.config.causal)
+        with autocast(self.device, self.dtype):
+            return self.parallel(*inputs, labels=labels, M=M, count=count)
+
+
+def own_parts(inputs, labels, micro_batch=None):
+    """The sequences that this process computes, a list of parts of at most micro_batch of them.
+
+    Example: 5 sequences, 2 processes, at most 2 sequences at a time.
+
+        process 0     sequences 0 2, then sequence 4
+        process 1     sequences 1 3
+
+    If there are more processes than sequences, the last ones have a part of 0 sequences.
+
+    Tensors with B sequences each -> pairs (list of inputs, labels) with b sequences each.
+    """
+    own = slice(rank(), None, process_count())
+    size = micro_batch or len(labels)
+    *inputs, labels = (x[own].split(size) for x in (*inputs, labels))
+    return list(zip(zip(*inputs, strict=True), labels, strict=True))
+
+
+def prediction_count(labels, causal=False):
+    """M, the number of tokens whose logits are computed: at least those that are masked.
+
+    M is only a shape. On a CPU the masked tokens are counted. On a GPU, counting them would make
+    the CPU wait, so there M is 15 % of all tokens and six standard deviations: fewer than one batch
+    in 50 million has more masked tokens. (Its last ones would then be missing in the loss.) A
+    causal model predicts at most all tokens.
+
+    labels: (b, N).
+    """
+    if labels.device.type in SYNCHRONOUS:
+        count = int((labels != IGNORED).sum())
+    elif causal:
+        count = labels.numel()
+    else:
+        mean = MASK_PROBABILITY * labels.numel()
+        count = mean + 6 * math.sqrt(mean * (1 - MASK_PROBABILITY))
+    return PREDICTIONS_MULTIPLE_OF * math.ceil(count / PREDICTIONS_MULTIPLE_OF)
+
+
+# --- A training run: what pre-training and fine-tuning share --------------------------------------
+
+
+class Trainer:
+    """A model, its optimizer and the state of a training run.
+
+    Args:
+        model: on its device.
+        optimizer: of its parameters (pretrain.make_optimizer).
+        settings: everything that the result depends on, as plain values: at least seed and steps.
+        device, dtype: where and in which precision it runs.
+        code: the digests of the code that the run depends on.
+        micro_batch: as in Prepared.
+        is_eager: True: no step is recorded (support/devices.py).
+        compiles: True: layers and head are compiled (kernels.compile_model); None: if it pays.
+    """
+
+    def __init__(
+        self,
+        model,
+        optimizer,
+        settings,
+        device,
+        dtype,
+        code=None,
+        micro_batch=None,
+        is_eager=False,
+        compiles=None,
+    ):
+        self.model = model.train()
+        if compiles is None:
+            compiles = device.type == "cuda" and settings["steps"] >= COMPILE_FROM
+        is_compiled = compiles and compile_model(model, device)
+        self.optimizer = optimizer
+        self.settings = settings
+        self.device = device
+        self.dtype = dtype
+        prepared = Prepared(model, device, dtype, micro_batch)
+        self.recorded = RecordedStep(prepared, optimizer, device, is_eager)
+
+        self.step = 0  # steps done, so the next step has this number
+        self.tokens = 0  # real tokens trained on so far
+        self.seconds = 0.0  # time of the steps so far, without evaluations and saving
+        self.lr = 0.0  # the learning rate of the last step
+        self.losses = []  # of the steps since the last line of the log: tensors on the device
+        self.norms = []  # those of their gradients
+        self.started = time.perf_counter()  # the steps from now on are timed, up to the next log()
+
+        # What makes the steps. How they are started is no setting: another way continues the run.
+        self.environment = {
+            **made_by(device),
+            "recorded": self.recorded.is_on,
+            "compiled": is_compiled,
+        }
+
+        # the lines of log.jsonl; the first one says what this run is and where it was started
+        self.records = [{"settings": settings, "code": code or {}, "made_by": self.environment}]
+
+    def set_learning_rate(self, lr):
+        """Use this rate from now on; a rate in a tensor stays in the same tensor."""
+        self.lr = lr
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+
+    def advance(self, update, *batch, tokens):
+        """Do update(model, optimizer, *batch), and count one step more.
+
+        Args:
+            update: a function of tensors. It returns the loss of this process, and the norm of all
+                gradients together. It must not read a number: no .item(), no float(), no `if` on a
+                tensor. The CPU would wait for the GPU there, and a recording cannot hold it.
+            batch: tensors on the device.
+            tokens: real tokens of the batch.
+        """
+        # dropout: different in each process, because each one computes other sequences
+        seed = step_seed(self.settings["seed"], self.step, "dropout") + rank()
+        loss, norm = self.recorded(update, *batch, seed=seed)
+
+        # For the log. They stay on the device: to read them would be to wait for the step to end.
+        self.losses.append(loss)
+        self.norms.append(norm)
+        self.tokens += tokens
+        self.step += 1
+
+    def run(self, one_step, save, add_evaluation=None, evaluate_every=1, name=None):
+        """The loop: repeat a training step to the last one, or until a signal to stop.
+
+        Args:
+            one_step: function that does one step, with self.advance at its end.
+            save: function that writes all that is needed to continue. It is called after each
+                evaluation, at a signal, and every SAVE_EVERY steps.
+            add_evaluation: function that evaluates the model and adds the result to the log. It is
+                called after every `evaluate_every` steps and after the last one; None: no
+                evaluations.
+            name: shown at the progress bar.
+        """
+        steps = self.settings["steps"]
+        log_every = max(1, steps // 100)  # about 100 lines in the log
+
+        # No step is left: the program was killed while it saved the last one.
+        if self.step == steps:
+            save()
+
+        # the bar is shown on a terminal only (None), and by the first process only
+        is_off = True if rank() > 0 else None
+        bar = tqdm(total=steps, initial=self.step, desc=name, unit="step", disable=is_off)
+
+        self.started = time.perf_counter()
+        with StopSignals() as signals, bar:
+            stopped = False
+            while self.step < steps and not stopped:
+                one_step()
+                bar.update()
+
+                # what is due after this step?
+                stopped = is_set_anywhere(signals)
+                is_last = self.step == steps
+                evaluation_due = add_evaluation is not None and (
+                    is_last or self.step % evaluate_every == 0
+                )
+                saving_due = evaluation_due or stopped or self.step % SAVE_EVERY == 0
+
+                # The log comes first: it ends a run whose loss is not finite, before it is saved.
+                if saving_due or is_last or self.step % log_every == 0:
+                    loss = self.log()
+                    bar.set_postfix_str(f"loss {loss:.3f}")
+                if evaluation_due:
+                    add_evaluation()
+                if saving_due:
+                    save()
+                    self.started = time.perf_counter()  # the time since log() was not training
+        self.recorded.forget()
+
+        # A signal ends the program, also one that came during the last evaluation.
+        if is_set_anywhere(signals):
+            if self.step < steps:
+                print(f"stopped at step {self.step:,}, saved; the same command continues")
+            # as shells do: 128 + number of the signal, which perhaps another process got
+            raise SystemExit(128 + (signals.number or signal.SIGTERM))
+
+    def log(self):
+        """Add a line about the steps since the last one, whose mean loss is returned.
+
+        A run is saved only after this: it ends here if a loss is not a finite number.
+        """
+        # Reading the losses waits until the device has finished the steps. The mean over the
+        # processes is the mean over the masked tokens of the batch (see Prepared).
+        losses = sum_over_processes([float(loss) / process_count() for loss in self.losses])
+        for step, loss in enumerate(losses, self.step - len(losses) + 1):
+            check_finite(loss, step, self.settings)
+        self.seconds += time.perf_counter() - self.started
+        self.started = time.perf_counter()
+
+        norms = [float(norm) for norm in self.norms]
+        record = {
+            "step": self.step,
+            "loss": sum(losses) / len(losses),
+            "gradient_norm": sum(norms) / len(norms),
+            "lr": self.lr,
+            "tokens": self.tokens,
+            "seconds": round(self.seconds, 3),
+        }
+        self.records.append(record)
+        self.losses = []
+        self.norms = []
+        return record["loss"]
+
+    def save(self, path):
+        """Write the checkpoint. Everything random is a function of (seed, step), so this is all."""
+        optimizer = self.optimizer.state_dict()
+        for group in optimizer["param_groups"]:
+            group["lr"] = self.lr  # a number, also where this device has it in a tensor
+        state = {
+            "step": self.step,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "records": self.records,
+            "model": self.model.state_dict(),
+            "optimizer": optimizer,
+        }
+        save_checkpoint(path, state)
+
+    def resume(self, path):
+        """Continue from the checkpoint of this run, if there is one."""
+        if not path.exists():
+            return
+        state = load_checkpoint(path)
+        self.model.load_state_dict(state["model"])
+
+        # AdamW, as it works on this device: the checkpoint may come from another one
+        saved = state["optimizer"]
+        groups = zip(saved["param_groups"], self.optimizer.param_groups, strict=True)
+        for saved_group, group in groups:
+            own = {name: group[name] for name in ("lr", "fused", "capturable") if name in group}
+            saved_group.update(own)
+        self.optimizer.load_state_dict(saved)
+
+        self.step = state["step"]
+        self.tokens = state["tokens"]
+        self.seconds = state["seconds"]
+        self.records = state["records"]
+
+        # what makes the steps that are left, if there are some
+        if self.step < self.settings["steps"]:
+            self.records.append({"step": self.step, "made_by": self.environment})
+
+
+def is_set_anywhere(signals):
+    """Whether one of the processes has got a signal to stop: then all of them stop."""
+    return sum_over_processes([signals.number])[0] > 0
+
+
+def check_finite(loss, step, settings):
+    """UserError if a loss is nan or infinite: the training has failed."""
+    if not math.isfinite(loss):
+        raise UserError(
+            f"the loss is {loss} at step {step}: a lower --lr may help, or there is a mistake in "
+            f"the code of {settings.get('variant', 'the model')}"
+        )
+
+
+# --- A run and its folder -------------------------------------------------------------------------
+
+
+def train(trainer, tokenizer, folder, one_step, held_out_scores, eval_every=None):
+    """Train to the last step, unless the run is finished.
+
+    Args:
+        trainer: a Trainer, with the weights of a new run.
+        tokenizer: that of the model, saved with it.
+        folder: the one wanted. If another run has it, this one gets folder-2, -3, ...
+            (support.runs.place_for).
+        one_step: function that does one step, with trainer.advance at its end.
+        held_out_scores: function that returns the held-out loss and accuracy.
+        eval_every: steps between evaluations; None: a tenth of all.
+    Returns:
+        (the run's folder, where the model and its log are saved; the last line of the log).
+    """
+    # one process chooses the folder
+    place = from_first_process(lambda: place_for(folder, trainer.records[0]))
+
+    settings = trainer.settings
+    steps = settings["steps"]
+    print(
+        f"  {parameter_count(trainer.model):,} parameters, {steps:,} steps of "
+        f"{settings['batch_size']} pairs, lr {settings['lr']:g}, seed {settings['seed']}, "
+        f"folder {place}"
+    )
+
+    # With the lock, no other command works on this folder.
+    with lock(place / f"process{rank()}.lock"):
+        last = from_first_process(lambda: read_log(place)[-1])
+        if last.get("step") == steps:
+            print(f"  finished before: held-out loss {last['held_out_loss']:.3f}")
+            return place, last
+        try:
+            trainer.resume(place / CHECKPOINT)
+            trainer.run(
+                one_step=one_step,
+                save=lambda: save_all(trainer, tokenizer, place),
+                add_evaluation=lambda: record_evaluation(trainer, *held_out_scores()),
+                evaluate_every=eval_every or max(1, steps // 10),
+            )
+        finally:
+            # nothing was saved: give the folder up, so that the next try gets the same name
+            if rank() == 0 and not list(place.glob("*.pt")):
+                (place / LOG).unlink()
+    return place, trainer.records[-1]
+
+
+def record_evaluation(trainer, loss, accuracy):
+    """Print an evaluation, and add it to the log. The last line of a finished log is its result."""
+    check_finite(loss, trainer.step, trainer.settings)
+    trainer.records.append(
+        {"step": trainer.step, "held_out_loss": loss, "held_out_accuracy": accuracy}
+    )
+
+    speed = trainer.tokens / trainer.seconds
+    tqdm.write(
+        f"step {trainer.step:,} of {trainer.settings['steps']:,}   held-out loss {loss:.3f}   "
+        f"accuracy {100 * accuracy:.1f} %   {speed:,.0f} tokens/s"
+    )
+
+
+def save_all(trainer, tokenizer, folder):
+    """Write the checkpoint, the model for use, and the log. Only the first process writes.
+
+    The order matters if the program is killed in between. A run is finished when the last line of
+    its log is that of the last step. Until then it continues from its checkpoint, which is
+    therefore written first, and deleted after the log is complete. To train longer than a finished
+    run, start another one with more --steps.
+    """
+
+    checkpoint = folder / CHECKPOINT
+
+    def write():
+        trainer.save(checkpoint)
+        save_run(folder, trainer.model, tokenizer)
+        write_records(folder / LOG, trainer.records)
+        if trainer.step == trainer.settings["steps"]:
+            checkpoint.unlink()
+
+    from_first_process(write)
+
+
+# --- The dry run ----------------------------------------------------------------------------------
+
+
+def dry_run(trainer, one_step):
+    """Time some steps on a trainer that is then thrown away; print their time.
+
+    On CUDA, the memory that is reserved is printed, too. A shape of a batch that comes later may
+    need more.
+    """
+    device = trainer.device
+    steps = min(20, trainer.settings["steps"])
+
+    # What the trainer before has reserved is given back. (Compiled layers refer to themselves.)
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+    # The first time, these steps allocate memory, are recorded and compiled; then they are timed.
+    for _ in range(2):
+        trainer.step = 0
+        trainer.seconds = 0.0
+        for _ in range(steps):
+            one_step()
+        trainer.log()  # waits until the device has done these steps
+    trainer.recorded.forget()
+    per_step = trainer.seconds / steps
+    print(
+        f"dry run: {1000 * per_step:.1f} ms per step; "
+        f"all steps would take {tqdm.format_interval(per_step * trainer.settings['steps'])}"
+    )
+    if device.type == "cuda":
+        print(
+            f"memory: {torch.cuda.max_memory_reserved(device) / 2**20:,.0f} MiB reserved, "
+            "for the shapes that these steps met"
+        )
+
+
+# --- What is said of a run ------------------------------------------------------------------------
+
+
+def say_amount(corpus, recipe):
+    """A line for each amount of text or of training that is too small, or too large, to trust."""
+    held_out = len(corpus.held_out)
+    if held_out < FEW_HELD_OUT:
+        print(f"only {held_out:,} held-out pairs: small differences of their loss may be chance")
+
+    epochs = recipe.steps * recipe.batch_size / len(corpus.train)
+    if epochs < 1:
+        print(f"less than one epoch: the steps see {100 * epochs:.1f} % of the text")
+    elif epochs > MANY_EPOCHS:
+        print(f"{epochs:,.0f} epochs: the model may learn so short a text by heart")
+
+
+def say_next(folder, args):
+    """Print the next command: the model fills in a blank, or continues what stands before it."""
+    text = "the cat that chased the dogs [MASK] tired"
+    if set(args.corpus) != {"toy"}:
+        text = "a sentence of your own with a [MASK]"
+    if args.causal:
+        text = text.partition(" [MASK]")[0]
+    print(f'\nnext: python model.py {folder} "{text}"')

@@ -144,7 +144,10 @@ def import_checkpoint(folder, run):
         if not has_own_head:
             save_checkpoint(temporary / "model.pt", model.bert.state_dict(prefix="bert."))
     note = "" if has_own_head else "; it has no masked-LM head: it cannot fill in blanks"
-    return [f"{run}: {variant}, from {kind}{note}", f"next: python glue.py finetune {run} --task cola"]
+    return [
+        f"{run}: {variant}, from {kind}{note}",
+        f"next: python glue.py finetune {run} --task cola",
+    ]
 
 
 @torch.inference_mode()

@@ -140,7 +140,9 @@ def read_folder(folder):
                 row = json.loads(line)
                 texts = [row[name] for name in FIELDS]
                 context = row.get("context", "")
-                "".join([*texts, context]).encode()  # an error if one is no text, or has half of a character
+                "".join(
+                    [*texts, context]
+                ).encode()  # an error if one is no text, or has half of a character
             except (ValueError, KeyError, TypeError):
                 texts = [""]
             if not all(text.strip() for text in texts):

@@ -1,11 +1,10 @@
 """GLUE's files: their formats, MRPC's split, and the numbers of a submission."""
 
 import zipfile
-from dataclasses import replace
 
 import pytest
 
-from conftest import rows_of, write
+from conftest import write
 from support import glue_files
 from support.commands import UserError
 from support.glue_files import (

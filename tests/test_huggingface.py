@@ -41,7 +41,9 @@ def write_checkpoint(folder, name="BertForMaskedLM", **changes):
 )
 def test_an_imported_model_computes_what_the_published_one_does(name, changes, tmp_path):
     """import_checkpoint itself compares the two, and refuses a model that differs."""
-    huggingface.import_checkpoint(write_checkpoint(tmp_path / "bert", name, **changes), tmp_path / "run")
+    huggingface.import_checkpoint(
+        write_checkpoint(tmp_path / "bert", name, **changes), tmp_path / "run"
+    )
     model, tokenizer = load_run(tmp_path / "run")
     assert tokenizer.encode("the dogs", add_special_tokens=False).tokens == ["the", "dog", "##s"]
     assert tokenizer.token_to_id("[MASK]") == 4
@@ -49,7 +51,12 @@ def test_an_imported_model_computes_what_the_published_one_does(name, changes, t
 
 @pytest.mark.parametrize(
     "changes",
-    [{"hidden_act": "relu"}, {"layer_norm_eps": 1e-3}, {"type_vocab_size": 3}, {"is_decoder": True}],
+    [
+        {"hidden_act": "relu"},
+        {"layer_norm_eps": 1e-3},
+        {"type_vocab_size": 3},
+        {"is_decoder": True},
+    ],
 )
 def test_a_model_that_computes_something_else_is_refused(changes, tmp_path, refused):
     folder = write_checkpoint(tmp_path / "bert", **changes)

@@ -1,20 +1,14 @@
 """lab/report.py: from runs to records and tables; the tables of the documents, from the records."""
 
-import itertools
 import json
 import re
-from functools import cache, partial
 
-import numpy as np
 import pytest
 
 from conftest import ROOT, write
 from lab import report
-from lab.bench import LIBRARY, MODES
-from support import tables
 from support.commands import UserError
 from support.files import sha256_of
-from lab.pairs import read_data
 
 README = (ROOT / "README.md").read_text("utf-8").replace("\n  ", " ").replace("\n", " ")
 MADE_BY = {"device": "cpu", "torch": "2.13.0", "threads": 1, "commit": "c0"}

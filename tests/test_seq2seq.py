@@ -19,7 +19,11 @@ TOY = "--device cpu --variant dynamicconv --steps"
 def few_pairs(monkeypatch):
     """The toy translation with 100 pairs to train on, and a small model."""
     sets = {name: pairs[:100] for name, pairs in translation.read_sets("toy", None).items()}
-    monkeypatch.setattr(seq2seq, "read_sets", lambda data, cache: sets if data == "toy" else translation.read_sets(data, cache))
+    monkeypatch.setattr(
+        seq2seq,
+        "read_sets",
+        lambda data, cache: sets if data == "toy" else translation.read_sets(data, cache),
+    )
     monkeypatch.setattr(translation, "HELD_OUT", 20)
     small = dict(layers=1, hidden_size=16, heads=2, embedding_size=16, ffn_size=16)
     monkeypatch.setattr(seq2seq, "TOY", (small, *seq2seq.TOY[1:]))

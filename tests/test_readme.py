@@ -20,7 +20,12 @@ from support.tables import PUBLISHED
 README = (ROOT / "README.md").read_text("utf-8")
 EXTEND = (ROOT / "docs/extend.md").read_text("utf-8")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES = [*DOCUMENTS, ROOT / "results/PLANS.md", *sorted((ROOT / "course").glob("*.md"))]
+PAGES = [
+    *DOCUMENTS,
+    ROOT / "toy/README.md",
+    ROOT / "results/PLANS.md",
+    *sorted((ROOT / "course").glob("*.md")),
+]
 
 
 # --- The first screen -----------------------------------------------------------------------------

@@ -38,10 +38,14 @@ sys.path.insert(0, str(ROOT))
 
 
 def pytest_configure(config):
-    """`python -m pytest -m compiled` runs the tests that compile every variant; others do not."""
+    """`python -m pytest -m compiled` runs the tests that compile every variant; others do not.
+
+    At the end, a line says why tests were skipped: which package is missing, or that CUDA is.
+    """
     config.addinivalue_line("markers", "compiled: compiles every variant (slow)")
     config.addinivalue_line("markers", "cuda: needs an NVIDIA GPU")
     config.option.markexpr = config.option.markexpr or "not compiled"
+    config.option.reportchars += "s"
 
 
 def pytest_collection_finish():

@@ -18,10 +18,9 @@ from attention import VARIANTS
 from model_helpers import small_config
 from recorded_programs import CPU, PROGRAMS, Reading, Sentences, train, trainer_of
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"),
-]
+pytestmark = pytest.mark.cuda
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA", allow_module_level=True)
 
 DEVICE = torch.device("cuda")
 STEPS = 50

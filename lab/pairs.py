@@ -253,6 +253,7 @@ def count_right(scores):
 def score_run(folder, paradigms, device):
     """Score a run on a list of Paradigm. Yields (name, [right pairs, pairs]) of each."""
     model, tokenizer = load_run(folder)
+    tokenizer.encode_special_tokens = True  # "[MASK]" in a pair is text, as in all texts (Encoder)
     model.to(device)
     tokens_per_batch = TOKENS_PER_BATCH.get(device.type, 2048)
     paradigms = pairs_that_differ(folder, tokenizer, paradigms)

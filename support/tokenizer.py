@@ -41,7 +41,12 @@ SAMPLE_SIZE = 32_000_000  # characters of text, at most, on which a tokenizer is
 LONGEST_WORD = 100  # characters; longer words do not train the tokenizer
 LONG_SHARE = 0.01  # if more of the sample is in such words, they are cut to this length
 REMEMBERED_WORDS = 1 << 20  # words for which the token ids are kept in memory
-ODD_SPACES = re.compile("[\x0b\x0c\x1c-\x1f\x85]")  # Python splits at these, others may not
+# Marks of typesetting that nobody sees, inside of words too: a soft hyphen, a space of no width, a
+# word joiner, a byte order mark. Joiners that change letters, as in Persian and Hindi, stay.
+INVISIBLE = "\u00ad\u200b\u2060\ufeff"
+# Spaces at which Python splits a text, and others may not.
+ODD_SPACES = "\x0b\x0c\x1c-\x1f\x85"
+NOT_BY_WORD = re.compile(f"[{ODD_SPACES}{INVISIBLE}]")
 PROBE = "the dog a b it isn't, he said 12 3 \u4e00 \u4e8c"  # see Encoder
 
 
@@ -78,11 +83,12 @@ def untrained_tokenizer():
     """A tokenizer with all its rules but without a vocabulary."""
     tokenizer = Tokenizer(models.Unigram())
 
-    # 1. Normalise: one form per character (NFKC: "ﬁ" becomes "fi"), lowercase, single spaces.
-    #    Spaces at the end are dropped. A text before a typed [MASK] then ends in a word:
-    #    "the [MASK]" and "the[MASK]" give the same ids.
+    # 1. Normalise: without INVISIBLE characters, one form per character (NFKC: "ﬁ" becomes "fi"),
+    #    lowercase, single spaces. Spaces at the end are dropped. A text before a typed [MASK] then
+    #    ends in a word: "the [MASK]" and "the[MASK]" give the same ids.
     tokenizer.normalizer = normalizers.Sequence(
         [
+            normalizers.Replace(Regex(f"[{INVISIBLE}]"), ""),
             normalizers.NFKC(),
             normalizers.Lowercase(),
             normalizers.Replace(Regex(r"\s+"), " "),
@@ -316,7 +322,8 @@ class Encoder:
 
     def encode(self, text):
         """The ids of a text, as bytes: less memory than a list, and easily joined."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        # after a mark that is left out, the library does not see that the text begins
+        ids = self.tokenizer.encode(text.lstrip(INVISIBLE), add_special_tokens=False).ids
         return np.array(ids, np.int32).tobytes()
 
     def encode_words(self, text):
@@ -325,7 +332,7 @@ class Encoder:
 
     def __call__(self, text):
         """The token ids of a text: an array of int32."""
-        if self.by_word and not ODD_SPACES.search(text):
+        if self.by_word and not NOT_BY_WORD.search(text):
             ids = self.encode_words(text)
         else:
             ids = self.encode(text)
@@ -340,7 +347,7 @@ def unknown_words(tokenizer, text, unseen=()):
 
     A word is unknown if a part of it is [UNK] or unseen, or if its only pieces are single letters;
     but in Chinese, Japanese and Korean a character is a word or a syllable. A mark (a comma, an
-    emoji) is unknown if it is [UNK] or unseen. An invisible mark is named by its number, "\\u200b";
+    emoji) is unknown if it is [UNK] or unseen. An invisible mark is named by its number, "\\u200d";
     a space that the model knows only before words, with its mark: " .".
 
     unseen: ids of pieces that do not occur in the text of training.

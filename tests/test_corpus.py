@@ -1,20 +1,31 @@
 """support/corpus.py: what was read is what was meant, or a line says what was left out."""
 
 import bz2
+import errno
 import gzip
 import json
 import lzma
+import os
 import textwrap
+from pathlib import Path
 
 import pytest
 
+import data
 from conftest import write
 from data import prepare_corpus
 from model import with_end_mark
-from support import corpus
-from support.commands import UserError
+from support import corpus, files
+from support.commands import UserError, say_once
 from support.corpus import find_text_files, read_lines, read_paragraphs, sentences_of
-from support.tokenizer import LONGEST_WORD, count_forms, sample_text, untrained_tokenizer
+from support.tokenizer import (
+    LONGEST_WORD,
+    Encoder,
+    count_forms,
+    sample_text,
+    train_tokenizer,
+    untrained_tokenizer,
+)
 
 
 def sentences(path):
@@ -261,11 +272,141 @@ def test_a_file_without_an_ending_is_read_in_a_folder_as_it_is_by_its_name(name,
     assert find_text_files(str(tmp_path / "t")) == find_text_files(str(path)) == [path]
 
 
-def test_json_lines_whose_name_does_not_say_so_are_refused_in_one_line(tmp_path):
-    path = text_file(tmp_path / "wiki", '{"id": "1", "text": "One."}\n', "wiki_00")
-    for name in (path, path.parent):
-        with pytest.raises(UserError, match="^[^\n]*wiki_00[^\n]*let its name end with .jsonl$"):
-            prepare_corpus([str(name)], tmp_path / "cache", 32)
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"text": "One."}',
+        '{ "text": "One."}',
+        '\n\n{"text": "One."}',
+        '\ufeff{"text": "One."}',
+        '[{"text": "One."},\n{"text": "Two."}]',
+        '{\n  "text": "One."\n}',
+        '[\n"One."\n]',
+        '["One.", "Two."]',
+        "{'text': 'One.'}",
+    ],
+)
+@pytest.mark.parametrize("name", ["wiki_00", "a.txt", "a.txt.gz"])
+def test_json_whose_name_does_not_say_so_is_refused_in_one_line(text, name, tmp_path):
+    content = gzip.compress(text.encode()) if name.endswith(".gz") else text
+    path = text_file(tmp_path / "wiki", content, name)
+    for given in (path, path.parent):
+        with pytest.raises(UserError, match=f"^[^\n]*{name} seems to be JSON[^\n]*jsonl file$"):
+            prepare_corpus([str(given)], tmp_path / "cache", 32)
+
+
+@pytest.mark.parametrize(
+    "text", ["[Illustration]", "[1] A note.", "{a} is a set.", "[... and so on"]
+)
+def test_a_text_that_begins_with_a_bracket_is_a_text(text, tmp_path):
+    assert sentences(text_file(tmp_path, text)) == [text]
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_that_names_it(tmp_path, monkeypatch):
+    write(tmp_path / "t/open/a.txt", "One.")
+    closed = write(tmp_path / "t/closed/b.txt", "Two.").parent
+    scandir = os.scandir
+
+    def refusing(folder):
+        if Path(folder) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(PermissionError, match="closed"):
+        find_text_files(str(tmp_path / "t"))
+
+
+@pytest.mark.parametrize("name", ["b.txt", "b", "b.txt.gz"])
+def test_a_link_that_leads_nowhere_is_an_error_that_names_it(name, tmp_path):
+    write(tmp_path / "t/a.txt", "One.")
+    (tmp_path / "t" / name).symlink_to(tmp_path / "gone.txt")
+    with pytest.raises(UserError, match=f"{name} is a link that leads nowhere"):
+        find_text_files(str(tmp_path / "t"))
+
+
+def other_names(kind, folder):
+    """Names that together name the file folder/a.txt twice."""
+    file = folder / "a.txt"
+    if kind == "folder and file":
+        return [folder, file]
+    if kind == "dots":
+        return [folder, folder / ".." / folder.name]
+    if kind == "link to the folder":
+        (folder.parent / "link").symlink_to(folder, target_is_directory=True)
+        return [folder, folder.parent / "link"]
+    if kind == "link in the folder":  # as in the cache of Hugging Face
+        (folder / "b.txt").symlink_to(file)
+        return [folder]
+    os.link(file, folder / "b.txt")  # a hard link
+    return [folder]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["folder and file", "dots", "link to the folder", "link in the folder", "hard link"],
+)
+def test_a_text_under_two_names_is_read_once_and_a_line_says_so(kind, tmp_path, capsys):
+    write(tmp_path / "t/a.txt", "One.\nTwo.\nThree.\nFour.\nFive.")
+    names = list(map(str, other_names(kind, tmp_path / "t")))
+    corpus = prepare_corpus(names, tmp_path / "cache", 32)
+    assert corpus.counts["sentences"] == 5
+    assert "a.txt is read once" in capsys.readouterr().out
+
+
+# --- The folder of a prepared corpus --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "sentences.bin", "tokenizer.json", "meta.json"])
+@pytest.mark.parametrize("damage", ["cut", "zeros", "gone"])
+def test_a_damaged_corpus_is_named_and_prepared_again(name, damage, tmp_path, capsys):
+    text = str(text_file(tmp_path, "The dog barks.\nA cat runs.\nYes.\nNo.\n" * 9))
+    prepare_corpus([text], tmp_path / "cache", 32)
+    (file,) = (tmp_path / "cache").glob(f"*/{name}")
+    whole = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        half = len(whole) // 16 * 8
+        file.write_bytes(whole[:half] + (b"" if damage == "cut" else bytes(len(whole) - half)))
+
+    say_once.cache_clear()
+    capsys.readouterr()
+    prepare_corpus([text], tmp_path / "cache", 32)
+    named = "meta.json" if damage == "gone" else name
+    assert f"{named} is damaged: the text is prepared again" in capsys.readouterr().out
+    assert file.read_bytes() == whole
+
+
+def test_a_prepared_corpus_is_opened_without_a_lock_or_a_write(tmp_path, monkeypatch):
+    text = str(text_file(tmp_path, "One.\nTwo.\nThree.\nFour.\n"))
+    first = prepare_corpus([text], tmp_path / "cache", 32)
+    monkeypatch.setattr(files, "lock", None)
+    assert prepare_corpus([text], tmp_path / "cache", 32).fingerprint == first.fingerprint
+
+
+def test_a_full_disk_is_named_and_leaves_no_corpus(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(data, "write_arrays", full)
+    text = str(text_file(tmp_path, "One.\nTwo.\nThree.\nFour.\n"))
+    with pytest.raises(OSError, match=r"No space left on device: '.*cache.*'"):
+        prepare_corpus([text], tmp_path / "cache", 32)
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.suffix == ""]
+
+
+def test_a_text_that_grows_while_it_is_read_is_said_in_a_line(tmp_path, monkeypatch, capsys):
+    path = text_file(tmp_path, "One.\nTwo.\nThree.\nFour.\n")
+
+    def growing(sample, vocab_size):
+        with open(path, "a") as text:
+            text.write("Five.\n")
+        return train_tokenizer(sample, vocab_size)
+
+    monkeypatch.setattr(data, "train_tokenizer", growing)
+    prepare_corpus([str(path)], tmp_path / "cache", 32)
+    assert f"{path} has changed while it was read" in capsys.readouterr().out
 
 
 # --- How much of it is used -----------------------------------------------------------------------
@@ -285,3 +426,13 @@ def test_words_beyond_the_limit_are_cut_where_they_are_the_text(tmp_path):
     assert sum(map(len, count_forms(tokenizer, [chinese]))) >= LONGEST_WORD
     address = "x" * (LONGEST_WORD + 1)
     assert "x" not in "".join(count_forms(tokenizer, ["the dog slept. " * 1000 + address]))
+
+
+@pytest.mark.parametrize("mark", ["\u00ad", "\u200b", "\u2060", "\ufeff"])
+def test_marks_that_nobody_sees_change_no_token(mark):
+    text = "the dog barks"
+    tokenizer = train_tokenizer([text] * 3, 1_000)
+    hidden = f"{mark}the {mark}do{mark}g {mark} barks{mark}"
+    encode = Encoder(tokenizer)
+    assert list(encode(hidden)) == list(encode(text)) == tokenizer.encode(hidden[1:]).ids
+    assert sorted(count_forms(tokenizer, [hidden])) == sorted(count_forms(tokenizer, [text]))

@@ -193,6 +193,12 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     assert [path.read_text() for path in files] == before
 
 
+def test_special_tokens_that_are_written_in_a_pair_are_text(runs, tmp_path, run_program):
+    write(tmp_path / "some/1.jsonl", line(good="the [MASK] was tired."))
+    result = run_program(pairs.main, runs[0], "--device cpu --data", tmp_path / "some")
+    assert "1 of 1 pairs have a word unknown to" in result.out
+
+
 def test_pairs_of_equal_tokens_are_left_out_and_said_and_so_are_unknown_words(
     runs, tmp_path, run_program, refused
 ):

@@ -11,6 +11,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 import data
 from conftest import Killed, start_process, write
@@ -168,6 +169,20 @@ def test_the_ids_of_a_text_are_those_of_its_words_and_give_the_text_back(tmp_pat
         assert ids.tolist() == tokenizer.encode(sentence).ids
         assert tokenizer.decode(ids.tolist()) == sentence
     assert tokenizer.encode("Na\u00efve  \ufb01x,\t(e.g. 3.5km) ").ids == ids.tolist()
+
+
+def test_other_tokenizers_encode_whole_texts_and_large_vocabularies_have_32_bits():
+    """Those of imported models. A byte-level one gives another piece to a word after a space."""
+    byte_level = Tokenizer(models.BPE())
+    byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet)
+    byte_level.train_from_iterator(["the dog and the cat and the dog"] * 9, trainer)
+    large = Tokenizer(models.WordLevel({f"w{i}": i for i in range(70_000)}, unk_token="w0"))
+    large.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    for tokenizer, text in ((byte_level, "the dog and the cat"), (large, "w69999 w1")):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        assert Encoder(tokenizer)(text).tolist() == ids
 
 
 def prepare_with_one_thread(path, cache):

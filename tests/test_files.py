@@ -1,12 +1,15 @@
 """support/files.py: files that a kill cannot damage, and checkpoints that execute nothing."""
 
+import math
 import pickle
 from pathlib import Path
 
 import pytest
 import torch
 
+import model
 from conftest import Killed
+from model_helpers import write_run
 from support.commands import UserError
 from support.files import load_checkpoint, replacing, save_checkpoint
 
@@ -70,3 +73,21 @@ def test_loading_never_executes_code(tmp_path):
     path.write_bytes(pickle.dumps(Hostile(str(trace)), protocol=2))
     assert_damaged(path)
     assert not trace.exists()
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_refused(number, tmp_path, refused):
+    write_run(tmp_path)
+    weights = load_checkpoint(tmp_path / "model.pt")
+    weights["norm.weight"][0] = number
+    save_checkpoint(tmp_path / "model.pt", weights)
+    line = refused(model.main, tmp_path, "the [MASK] was tired.")
+    assert "norm.weight" in line and "not finite" in line
+
+
+def test_an_encoder_without_a_head_fills_no_blanks(tmp_path, refused):
+    write_run(tmp_path)
+    weights = load_checkpoint(tmp_path / "model.pt")
+    encoder = {name: x for name, x in weights.items() if name.startswith("bert.")}
+    save_checkpoint(tmp_path / "model.pt", encoder)
+    assert "no masked-LM head" in refused(model.main, tmp_path, "the [MASK] was tired.")

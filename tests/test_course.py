@@ -156,7 +156,7 @@ def test_a_body_that_reaches_for_the_answers_has_no_points(tmp_path, body, reaso
     [
         ("attention.composite_attention", "return attention(q, k, v, None)"),
         ("attention.composite_attention", "return banded_softmax(q, 0, w) @ v"),
-        ("kernels.bias_matrix", "return add_bias_(torch.zeros(N, N), bias, beyond)"),
+        ("kernels.bias_matrix", "return add_bias(torch.zeros(N, N), bias, beyond)"),
         ("kernels.bias_matrix", "sums = sum_by_offset(torch.ones(N, N), 3)\nreturn sums"),
         ("kernels.sum_by_offset", "one = x\nreturn bias_matrix(one, 3)"),
         ("attention.attention", "return composite_attention(q, k, v, 0, 0)"),

@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad, jacrev, vmap
 
 from attention import TERMS, VARIANTS, DepthwiseConvolution, Term, make_mixer
 from helpers import (
@@ -268,6 +269,42 @@ def test_the_kernel_of_lightconv_starts_with_xaviers_range():
         weight = layer.mixer.weight  # (H, K)
         H, K = weight.shape
         assert_uniform(weight, math.sqrt(6 / (K + H * K)))
+
+
+# --- torch.func -----------------------------------------------------------------------------------
+
+
+@every_variant
+def test_vmap_grad_and_jacrev_of_torch_func_equal_autograd(variant):
+    """Outputs and gradients sequence by sequence, a Jacobian, and models that share all but one."""
+    mixer = random_mixer(variant)
+    weights = dict(mixer.named_parameters())
+    x = draw(3, 6, mixer.output.in_features)  # (B, N, C)
+
+    def one_sequence(weights, x):
+        return functional_call(mixer, weights, (x[None],))[0]  # (N, C)
+
+    def loss(weights, x):
+        return one_sequence(weights, x).square().sum()
+
+    # vmap over sequences is a batch, and the gradients of its sequences add up to that of the batch
+    assert_near(vmap(one_sequence, in_dims=(None, 0))(weights, x), mixer(x))
+    of_sequences = vmap(grad(loss), in_dims=(None, 0))(weights, x)
+    of_batch = torch.autograd.grad(
+        mixer(x).square().sum(), weights.values(), allow_unused=True, materialize_grads=True
+    )
+    for of_each, total in zip(of_sequences.values(), of_batch, strict=True):
+        assert_near(of_each.sum(dim=0), total, 1e-10)
+
+    # d output / d input
+    expected = torch.autograd.functional.jacobian(lambda x: mixer(x[None])[0], x[0])
+    assert_near(jacrev(one_sequence, argnums=1)(weights, x[0]), expected, 1e-10)
+
+    # two models that differ in one parameter, whichever it is
+    for name, parameter in weights.items():
+        two = torch.stack([parameter, 0 * parameter])
+        outputs = vmap(lambda one, name=name: one_sequence(weights | {name: one}, x[0]))(two)
+        assert_near(outputs[0], mixer(x[:1])[0])
 
 
 # --- A mixer in a model of one's own --------------------------------------------------------------

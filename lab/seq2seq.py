@@ -277,12 +277,11 @@ def train_step(trainer, batches):
     """One step: the batch and the learning rate, then update, as in pretrain.train_step."""
     settings = trainer.settings
     source, target = batches.batch(settings["seed"], trainer.step, settings["batch_size"])
-    tokens = int((target[:, 1:] != PAD).sum())  # all of the target are predicted, except [CLS]
     source, target = (to_device(x, trainer.device) for x in (source, target))
 
     lr = learning_rate(trainer.step, settings["steps"], settings["warmup_steps"], settings["lr"])
     trainer.set_learning_rate(lr)
-    trainer.advance(update_with(settings["smoothing"]), source, target, tokens=tokens)
+    trainer.advance(update_with(settings["smoothing"]), source, target)
 
 
 @cache  # always the same function: it is recorded once (support/devices.RecordedStep)
@@ -314,6 +313,7 @@ def evaluate(trainer, pairs):
     right, greedy search predicts them from the same beginnings, so it writes the same target (if
     that is within its limit, and has no [UNK], which is never written).
     """
+    was_training = trainer.model.training
     model = trainer.model.eval()
     sums = torch.zeros(4, dtype=torch.float64)  # loss, labels, right tokens, exact targets
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
@@ -329,7 +329,7 @@ def evaluate(trainer, pairs):
         is_right = logits.argmax(dim=-1) == labels  # (B, N), False without a label
         exact = (is_right == is_label).all(dim=1)  # (B,)
         sums += torch.tensor([loss, is_label.sum(), is_right.sum(), exact.sum()])
-    model.train()
+    model.train(was_training)
 
     # means over all labels, and over all targets
     loss, labels, right, exact = sums.tolist()

@@ -5,7 +5,6 @@ from functools import lru_cache
 import numpy as np
 from tqdm import tqdm
 
-from data import pad_pairs
 from support.tokenizer import Encoder
 
 
@@ -45,10 +44,6 @@ class LabelledPairs:
         """The indices (B,) of the examples in the batch of a training step."""
         epoch, index = divmod(step, batches_per_epoch(len(self.pairs), batch_size))
         return draw_epoch(len(self.pairs), seed, epoch, batch_size)[index]
-
-    def sequences(self, indices):
-        """The sequences with these indices, padded: (B, N) int64."""
-        return pad_pairs([self.pairs[index] for index in indices], self.seq_len)
 
 
 @lru_cache(maxsize=1)

@@ -44,7 +44,7 @@ from support.devices import (
 )
 from support.files import load_checkpoint, lock, save_checkpoint
 from support.runs import LOG, made_by, place_for, read_log, write_records
-from support.tokenizer import IGNORED
+from support.tokenizer import IGNORED, PAD
 
 # The number of predicted tokens is rounded up to a multiple of this. Libraries prepare matrix
 # products for each shape separately, so a new shape in every step would be slow.
@@ -208,7 +208,7 @@ class Trainer:
         self.recorded = RecordedStep(prepared, optimizer, device, is_eager)
 
         self.step = 0  # steps done, so the next step has this number
-        self.tokens = 0  # real tokens trained on so far
+        self.tokens = 0  # real tokens trained on so far; a tensor until the next log()
         self.seconds = 0.0  # time of the steps so far, without evaluations and saving
         self.lr = 0.0  # the learning rate of the last step
         self.losses = []  # of the steps since the last line of the log: tensors on the device
@@ -218,7 +218,7 @@ class Trainer:
         # What makes the steps. How they are started is no setting: another way continues the run.
         self.environment = {
             **made_by(device),
-            "recorded": self.recorded.is_on,
+            "recorded": False,  # until log() has seen recorded steps
             "compiled": is_compiled,
         }
 
@@ -234,15 +234,14 @@ class Trainer:
             else:
                 group["lr"] = lr
 
-    def advance(self, update, *batch, tokens):
+    def advance(self, update, *batch):
         """Do update(model, optimizer, *batch), and count one step more.
 
         Args:
             update: a function of tensors. It returns the loss of this process, and the norm of all
                 gradients together. It must not read a number: no .item(), no float(), no `if` on a
                 tensor. The CPU would wait for the GPU there, and a recording cannot hold it.
-            batch: tensors on the device.
-            tokens: real tokens of the batch.
+            batch: tensors on the device; the first one holds token ids.
         """
         # dropout: different in each process, because each one computes other sequences
         seed = step_seed(self.settings["seed"], self.step, "dropout") + rank()
@@ -251,7 +250,7 @@ class Trainer:
         # For the log. They stay on the device: to read them would be to wait for the step to end.
         self.losses.append(loss)
         self.norms.append(norm)
-        self.tokens += tokens
+        self.tokens = self.tokens + (batch[0] != PAD).sum()
         self.step += 1
 
     def run(self, one_step, save, add_evaluation=None, evaluate_every=1, name=None):
@@ -323,6 +322,8 @@ class Trainer:
         self.seconds += time.perf_counter() - self.started
         self.started = time.perf_counter()
 
+        self.tokens = int(self.tokens)
+        self.environment["recorded"] = self.recorded.is_on
         norms = [float(norm) for norm in self.norms]
         record = {
             "step": self.step,
@@ -366,6 +367,7 @@ class Trainer:
             own = {name: group[name] for name in ("lr", "fused", "capturable") if name in group}
             saved_group.update(own)
         self.optimizer.load_state_dict(saved)
+        self.recorded.forget()  # recordings hold the tensors of the state before
 
         self.step = state["step"]
         self.tokens = state["tokens"]

@@ -43,13 +43,13 @@ def pre_training_step(trainer):
 def fine_tuning_step(trainer):
     ids = Sentences().batch(0, trainer.step, 4).to(trainer.device)
     set_learning_rate(trainer)
-    trainer.advance(glue.update, ids, ids[:, 1] % 3, tokens=1)
+    trainer.advance(glue.update, ids, ids[:, 1] % 3)
 
 
 def translation_step(trainer):
     ids = Sentences().batch(0, trainer.step, 4).to(trainer.device)
     set_learning_rate(trainer)
-    trainer.advance(seq2seq.update_with(0.1), ids, ids.flip(0), tokens=1)
+    trainer.advance(seq2seq.update_with(0.1), ids, ids.flip(0))
 
 
 def set_learning_rate(trainer):

@@ -101,7 +101,7 @@ def test_dropout_differs_from_step_to_step_and_follows_from_the_seed():
         ids = Sentences().batch(0, 0, 4).to(DEVICE)
         for _ in range(6):
             trainer.set_learning_rate(0.0)
-            trainer.advance(glue.update, ids, ids[:, 1] % 3, tokens=1)
+            trainer.advance(glue.update, ids, ids[:, 1] % 3)
         return torch.stack(trainer.losses).cpu()
 
     expected = losses(seed=3, records=False)

@@ -16,7 +16,7 @@ import torch
 
 import glue
 from conftest import assert_same_weights, kill, rows_of, start_process, words_of
-from glue import LabelledPairs, classify, predict
+from glue import LabelledPairs, classify, predict, token_ids_of
 from model import BertConfig, BertForClassification, BertForMaskedLM, load_config, save_run
 from model_helpers import TINIER, randomise, toy_tokenizer
 from support import glue_files, glue_results, labelled, training
@@ -123,7 +123,7 @@ def random_pairs(tokenizer, count=40):
 def balance(model, data):
     """Give a classifier random weights with which its answers are of every kind."""
     randomise(model, 1.0)
-    rows = torch.from_numpy(data.sequences(range(20)))
+    rows = token_ids_of(data, range(20), CPU)
     model.classifier.bias -= classify(model, rows).mean(dim=0)  # the mean of the scores becomes 0
 
 
@@ -160,7 +160,7 @@ def test_random_batches_hold_every_sequence_once_except_a_remainder_that_changes
 def test_a_row_is_cls_a_sep_b_sep_with_the_type_1_for_b_and_the_longer_sentence_is_cut(tokenizer):
     anna, tom = (tokenizer.token_to_id(word) for word in ("▁anna", "▁tom"))
     pairs = Examples(["anna", "anna " * 9], ["tom"] * 2, [0, 1])
-    rows = torch.from_numpy(LabelledPairs(pairs, tokenizer, 8).sequences([0, 1]))
+    rows = token_ids_of(LabelledPairs(pairs, tokenizer, 8), [0, 1], CPU)
 
     # what the model gets
     ids, mask, types = classify(lambda *given: given, rows)
@@ -181,7 +181,7 @@ def test_predictions_are_those_of_each_row_alone(tokenizer, num_labels):
     predicted = predict(model, data, CPU, torch.float32, batch_size=4)
     expected = []
     for row in range(21):
-        alone = classify(model.eval(), torch.from_numpy(data.sequences([row])))[0]
+        alone = classify(model.eval(), token_ids_of(data, [row], CPU))[0]
         expected.append(alone.argmax().item() if num_labels > 1 else alone[0].item())
     assert len(set(expected)) > 1
     np.testing.assert_allclose(predicted, expected, atol=1e-5, rtol=0)

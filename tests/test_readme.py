@@ -177,7 +177,7 @@ def test_the_examples_train_with_the_changes_of_extend_md_that_are_no_mixer(
     """
     copy = copy_with_examples
     changes = re.findall(r"```diff\n(.*?)```", EXTEND, flags=re.DOTALL)
-    assert len(changes) == 4
+    assert len(changes) == 3
     for change in changes:
         lines = change.splitlines(keepends=True)
         before = "".join(line[1:] for line in lines if line[0] != "+")

@@ -261,9 +261,8 @@ def step_rows(args, device, dtype):
 
         for (variant, mode, _), row in measure(calls, turns, device).items():
             row["ms"] = round(row["ms"] / size, 2)
-            tokens = int(trainers[variant, mode].tokens) / (
-                2 * args.rounds * size
-            )  # all steps, twice
+            steps = 2 * args.rounds * size  # each one is done twice
+            tokens = int(trainers[variant, mode].tokens) / steps
             row["tokens_per_s"] = round(1000 * tokens / row["ms"])
             rows.append({"variant": variant, "mode": mode, "batches": batches, **row})
         yield rows

@@ -345,7 +345,7 @@ class Trainer:
             group["lr"] = self.lr  # a number, also where this device has it in a tensor
         state = {
             "step": self.step,
-            "tokens": self.tokens,
+            "tokens": int(self.tokens),
             "seconds": self.seconds,
             "records": self.records,
             "model": self.model.state_dict(),

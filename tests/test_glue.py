@@ -187,6 +187,13 @@ def test_predictions_are_those_of_each_row_alone(tokenizer, num_labels):
     np.testing.assert_allclose(predicted, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+def test_answers_leave_a_model_in_the_mode_in_which_it_was(tokenizer, is_training):
+    model = BertForClassification(small_config(tokenizer), 2).train(is_training)
+    predict(model, random_pairs(tokenizer, 3), CPU, torch.float32)
+    assert all(module.training == is_training for module in model.modules())
+
+
 def test_answers_that_are_not_finite_give_no_result(tokenizer):
     model = BertForClassification(small_config(tokenizer), 2)
     model.classifier.bias.data[0] = math.nan

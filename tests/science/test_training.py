@@ -346,6 +346,13 @@ def test_evaluation_is_the_mean_over_all_predictions_without_dropout():
     assert accuracy == pytest.approx(np.mean(correct), abs=1e-12)
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+def test_an_evaluation_leaves_a_model_in_the_mode_in_which_it_was(is_training):
+    model = trainer_of().model.train(is_training)
+    evaluate(model)
+    assert all(module.training == is_training for module in model.modules())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_composite_is_trained_and_evaluated_in_the_dtype_of_the_trainer(dtype):
     """The weights and the loss are float32 all the same."""

@@ -11,8 +11,6 @@
 Layers count from 1. Letters as in attention.py.
 """
 
-from copy import deepcopy
-
 import numpy as np
 import torch
 
@@ -23,7 +21,6 @@ from attention import (
     DynamicConv,
     LightConv,
     SelfAttention,
-    Term,
     attention,
     split_heads,
     sum_of_biases,
@@ -73,29 +70,7 @@ def queries_and_keys(mixer, x, attention_mask):
     return split_heads(query, mixer.heads), split_heads(key, mixer.heads)
 
 
-# --- Terms switched off, and the answers of the model ---------------------------------------------
-
-
-class NoContent(Term):
-    """The content is switched off: 0 . k_j = 0. The biases are made before, from the plain q."""
-
-    def queries_and_keys(self, q, k):
-        return torch.zeros_like(q), k
-
-
-def without_terms(model, names):
-    """A copy of the model whose self-attention has no terms of these names.
-
-    A name is "content" or one in attention.TERMS. Deberta has other terms, which stay.
-    """
-    model = deepcopy(model)
-    for mixer in model.modules():
-        if isinstance(mixer, SelfAttention):
-            for name in {*names} & {*mixer.terms}:
-                del mixer.terms[name]
-            if "content" in names:
-                mixer.terms["content"] = NoContent()
-    return model
+# --- The answers of the model ---------------------------------------------------------------------
 
 
 @torch.no_grad()

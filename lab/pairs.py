@@ -225,8 +225,8 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
         ]
         for batch_ids, batch_labels, sentences in zip(ids, labels, numbers, strict=True):
             # log p of the M pieces to predict
-            logits, targets = model(
-                batch_ids.to(device), labels=batch_labels.to(device)
+            logits, targets = model.masked_logits(
+                batch_ids.to(device), None, batch_labels.to(device)
             )  # (M, V), (M,)
             loss = F.cross_entropy(logits, targets, reduction="none")  # (M,)
 

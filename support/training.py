@@ -78,11 +78,26 @@ def step_seed(seed, step, stream):
 # --- The model, as a step calls it ----------------------------------------------------------------
 
 
-class Prepared(nn.Module):
-    """A model whose call is computed in a precision, in parts, and by several processes.
+class Loss(nn.Module):
+    """model.loss as a module, because DistributedDataParallel takes a module.
 
-    `loss = model(ids, mask, labels=labels, count=count)` and `loss.backward()` are then right for
-    all of them. Without labels, the model is only called in this precision.
+    It prepares its exchange of gradients when it is called, so all that has parameters must be in
+    this call.
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *arguments):
+        return self.model.loss(*arguments)
+
+
+class Prepared(nn.Module):
+    """A model that is computed in a precision, in parts, and by several processes.
+
+    A call is that of the model, in this precision. `loss = model.loss(ids, mask, labels, count)`
+    and `loss.backward()` are also right in parts, and with several processes.
 
     Args:
         model: BertForMaskedLM, or any other.
@@ -94,21 +109,21 @@ class Prepared(nn.Module):
         super().__init__()
         self.model = model
         # with several processes, DistributedDataParallel, which exchanges gradients in backward()
-        self.parallel = share_gradients(model)
+        self.shared_loss = share_gradients(Loss(model))
         self.device = device
         self.dtype = dtype
         self.micro_batch = micro_batch
 
-    def forward(self, *inputs, labels=None, count=None):
-        if labels is None:
-            with autocast(self.device, self.dtype):
-                return self.parallel(*inputs)
+    def forward(self, *inputs):
+        with autocast(self.device, self.dtype):
+            return self.model(*inputs)
 
+    def loss(self, input_ids, attention_mask, labels, count):
         # The loss of a part is the sum over its masked tokens, divided by those of the WHOLE batch:
         # so the parts add up to the mean. With P processes, torch divides the summed gradients by
         # P. So there the count is divided by P, too, and P cancels.
         count = count / process_count()
-        *parts, last = own_parts(inputs, labels, self.micro_batch)
+        *parts, last = own_parts((input_ids, attention_mask, labels), self.micro_batch)
 
         # All parts but the last: their gradients are computed here, and add up in the parameters.
         loss = 0.0
@@ -120,16 +135,15 @@ class Prepared(nn.Module):
         # The last one: its gradients are computed by the caller, in loss.backward().
         return loss + self.part_loss(*last, count, is_last=True)
 
-    def part_loss(self, inputs, labels, count, is_last):
+    def part_loss(self, input_ids, attention_mask, labels, count, is_last):
         # Gradients are exchanged once, in the last part: torch's no_sync() sets this attribute.
-        if self.parallel is not self.model:
-            self.parallel.require_backward_grad_sync = is_last
+        self.shared_loss.require_backward_grad_sync = is_last
         M = prediction_count(labels, self.model.config.causal)
         with autocast(self.device, self.dtype):
-            return self.parallel(*inputs, labels=labels, M=M, count=count)
+            return self.shared_loss(input_ids, attention_mask, labels, count, M)
 
 
-def own_parts(inputs, labels, micro_batch=None):
+def own_parts(batch, micro_batch=None):
     """The sequences that this process computes, a list of parts of at most micro_batch of them.
 
     Example: 5 sequences, 2 processes, at most 2 sequences at a time.
@@ -139,12 +153,11 @@ def own_parts(inputs, labels, micro_batch=None):
 
     If there are more processes than sequences, the last ones have a part of 0 sequences.
 
-    Tensors with B sequences each -> pairs (list of inputs, labels) with b sequences each.
+    batch: tensors of B sequences each. A part: as many tensors, of b sequences each.
     """
     own = slice(rank(), None, process_count())
-    size = micro_batch or len(labels)
-    *inputs, labels = (x[own].split(size) for x in (*inputs, labels))
-    return list(zip(zip(*inputs, strict=True), labels, strict=True))
+    size = micro_batch or len(batch[0])
+    return list(zip(*(x[own].split(size) for x in batch), strict=True))
 
 
 def prediction_count(labels, causal=False):

@@ -183,14 +183,14 @@ def test_a_signal_during_the_last_evaluation_finishes_the_run_and_ends_the_comma
 def test_a_loss_that_is_no_number_stops_the_run_and_the_last_good_state_stays(
     start, tmp_path, monkeypatch
 ):
-    true_loss = BertForMaskedLM.loss
+    true_loss = BertForMaskedLM.head_loss
     losses = []
 
     def loss(*arguments):
         losses.append(true_loss(*arguments))
         return losses[-1] * (math.nan if len(losses) == 17 else 1.0)
 
-    monkeypatch.setattr(BertForMaskedLM, "loss", loss)
+    monkeypatch.setattr(BertForMaskedLM, "head_loss", loss)
     assert "nan at step 17" in start("--steps 20 --eval_every 5", code=1)
     state = load_checkpoint(tmp_path / "corpus-composite/train_state.pt")
     assert state["step"] == 15

@@ -27,7 +27,7 @@ def loss_and_gradients(model, ids, mask):
     model.zero_grad()
     is_predicted = mask & (torch.arange(ids.shape[1]) % 2 == 0)  # (B, N)
     labels = ids.masked_fill(~is_predicted, IGNORED)
-    loss = model(ids, mask, labels=labels, M=ids.numel(), count=is_predicted.sum())
+    loss = model.loss(ids, mask, labels, count=is_predicted.sum(), M=ids.numel())
     loss.backward()
     found = {"loss": loss.detach()}
     found |= {name: p.grad for name, p in model.named_parameters() if p.grad is not None}

@@ -47,8 +47,7 @@ def exact_gelu(x):
 
 def loss_of(model, input_ids, labels, size=None):
     """The loss of a batch, as a training step computes it."""
-    logits, targets = model(input_ids, labels=labels, M=size)
-    return masked_lm_loss(logits, targets, (labels != -100).sum())
+    return model.loss(input_ids, None, labels, count=(labels != -100).sum(), M=size)
 
 
 # --- Embeddings and layer -------------------------------------------------------------------------
@@ -201,10 +200,7 @@ def test_logits_are_float32_under_bf16():
 
 @pytest.mark.parametrize("size", [None, 5, 64])
 def test_loss_is_the_mean_negative_log_probability_of_the_masked_tokens(size):
-    """On a GPU the number of hidden states is fixed: it is larger than the number of masked tokens.
-
-    The first token, with which the rest is filled up, is one to predict.
-    """
+    """On a GPU the number of hidden states is fixed, and larger than that of the masked tokens."""
     model = randomise(small_model().double(), 0.3)
     input_ids = torch.tensor([[2, 5, 6, 7], [2, 8, 9, 10]])
     labels = torch.tensor([[8, -100, -100, -100], [-100, -100, 5, 11]])

@@ -97,14 +97,15 @@ class Simple(nn.Module):
         self.bert = SimpleEncoder()
         self.output = nn.Linear(C, V)
 
-    def forward(self, input_ids, attention_mask, labels=None, M=None, count=None):
-        logits = self.output(self.bert(input_ids, attention_mask))  # (B, N, V)
-        if labels is None:
-            return logits
+    def forward(self, input_ids, attention_mask):
+        return self.output(self.bert(input_ids, attention_mask))  # (B, N, V)
+
+    def masked_logits(self, input_ids, attention_mask, labels):
         chosen = labels != -100
-        if count is None:
-            return logits[chosen], labels[chosen]  # (M, V), (M,)
-        return masked_lm_loss(logits[chosen], labels[chosen], count)
+        return self(input_ids, attention_mask)[chosen], labels[chosen]  # (M, V), (M,)
+
+    def loss(self, input_ids, attention_mask, labels, count, M=None):
+        return masked_lm_loss(*self.masked_logits(input_ids, attention_mask, labels), count)
 
 
 def composite(variant="composite", dropout=0.3):

@@ -292,7 +292,8 @@ def test_fill_in_ranks_the_words_for_each_blank_by_the_model_s_own_probabilities
         ("The dot saw the [MASK], dot.", ["dot", ","]),  # every letter is known, the word is not
         ("zebra? [MASK] zebra", ["zebra", "?"]),
         ("the cat.\u201d saw", ["\u201d"]),  # of two marks, the full stop is known
-        ("the cat\u200b saw \U0001f642 the dogs", ["\\u200b", "\U0001f642"]),
+        ("the cat\u200b saw", []),  # a space of no width is no mark
+        ("the cat\u200e saw \U0001f642 the dogs", ["\\u200e", "\U0001f642"]),
         ("the cafe\u0301", []),
     ],
 )

@@ -1,12 +1,10 @@
-"""What a training step costs, and what attention alone costs in long sequences.
+"""What a training step costs.
 
     python -m lab.bench --size small                                 on this machine, in each mode
     python -m lab.bench --size small --variant all --mode eager      what each variant costs
-    python -m lab.bench --size small --lengths 1024 4096 8192        attention alone
 
-The command prints a table for each kind of batches, or for each length, as soon as it is measured.
-With --out FILE.json it also writes the rows so far to a file, together with the options and the
-machine.
+The command prints a table for each kind of batches, as soon as it is measured. With --out FILE.json
+it also writes the rows so far to a file, together with the options and the machine.
 
 A row is a variant in a mode: "eager"; "recorded", on CUDA, as training is by default (RecordedStep
 in support/devices.py); or "compiled", as with --compile, and on CUDA recorded, too. The variant
@@ -45,14 +43,12 @@ import numpy as np
 import torch
 from torch import nn
 
-import attention
-from attention import VARIANTS, Dynamic
+from attention import VARIANTS
 from data import prepare_corpus
-from kernels import Positions
 from model import SIZES, BertConfig, BertForMaskedLM
 from pretrain import RECIPES, make_trainer, train_step
 from support.commands import UserError, positive_int, run_command
-from support.devices import autocast, choose_device
+from support.devices import choose_device
 from support.files import write_text
 from support.options import add_device, add_dtype, add_text
 from support.runs import made_by
@@ -65,8 +61,6 @@ LIBRARY = "transformers"  # in place of a variant
 # A GPU works behind the CPU, which meanwhile prepares the next batches. To see only the GPU's time,
 # or only what the CPU is too slow for, a row does so many steps in its turn before one waits.
 STEPS_PER_TURN = 10
-
-TOKENS = 16_384  # of attention alone, in sequences of N
 
 
 # --- Measuring ------------------------------------------------------------------------------------
@@ -268,35 +262,6 @@ def step_rows(args, device, dtype):
         yield rows
 
 
-# --- Attention alone ------------------------------------------------------------------------------
-
-
-def attention_step(term, q, k, v, mask, _turn):
-    """Attention with the bias of a term, and its gradients."""
-    with autocast(q.device, q.dtype):
-        z = attention.attention(q, k, v, mask, Positions(term.query_bias(q)))
-    torch.autograd.grad(z, [q, k, v, *term.parameters()], torch.ones_like(z))
-
-
-def length_rows(args, device, dtype):
-    """The rows of the tables of attention, for each length a list.
-
-    A row is forward and backward, with the bias of `dynamic`.
-    """
-    config = BertConfig.from_size(args.size, "dynamic")
-    term = Dynamic(config).to(device)
-    d = config.hidden_size // config.heads
-    for N in sorted(args.lengths):
-        # random queries, keys and values, without padding
-        B = max(1, TOKENS // N)
-        options = {"device": device, "dtype": dtype, "requires_grad": True}
-        q, k, v = (torch.randn(B, config.heads, N, d, **options) for _ in range(3))
-        mask = torch.ones(B, N, dtype=torch.bool, device=device)
-        calls = {("attention", N): partial(attention_step, term, q, k, v, mask)}
-        measured = measure(calls, range(args.rounds), device)
-        yield [{"attention": "plain", "N": N, "B": B, **row} for row in measured.values()]
-
-
 # --- The command line -----------------------------------------------------------------------------
 
 
@@ -324,7 +289,6 @@ def parse_arguments(arguments):
     )
     add("--mode", nargs="+", choices=MODES, help="(default: all that this machine has)")
     add("--batch_size", type=positive_int, help="(default: as in training; on a CPU 16)")
-    add("--lengths", nargs="+", type=positive_int, metavar="N", help="attention alone, N tokens")
 
     # on which text and machine, how often, and where the numbers go
     add_text(add)
@@ -362,8 +326,7 @@ def main(arguments=None):
     fill_in(args, device)
     settings = {**vars(args), "dtype": str(dtype)}
     record = {**made_by(device), "driver": driver(), "settings": settings, "rows": []}
-    of_table = length_rows if args.lengths else step_rows
-    for rows in of_table(args, device, dtype):
+    for rows in step_rows(args, device, dtype):
         print_table([list(rows[0]), *[list(map(str, row.values())) for row in rows]])
         record["rows"] += rows
         if args.out is not None:

@@ -5,16 +5,13 @@
     python -m lab.figures depthwise RUN --layer 4                             Chang figure 3
     python -m lab.figures dynamic RUN "the dog barks." --layer 1 --head 2     kernel of each token
     python -m lab.figures loss RUN RUN ...                                    loss curves
-    python -m lab.figures results                                             of the records
 
 RUN is a folder that pretrain.py wrote. Layers and heads count from 1. A figure becomes the file
-RUN/figures/NAME.png (of the first RUN), or the file that --out names. `results` draws the figures
-of the records in results/ into docs/. The drawings there that explain (docs/*.svg) are written by
-hand. Drawing needs matplotlib (pip install matplotlib). Letters as in attention.py.
+RUN/figures/NAME.png (of the first RUN), or the file that --out names. Drawing needs matplotlib (pip
+install matplotlib). Letters as in attention.py.
 """
 
 import argparse
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +24,9 @@ from lab.look import (
     fixed_kernels,
     is_clipped,
 )
-from lab.report import BLIMP, TOY_PAIRS, glue_measure
 from model import load_run
 from support.commands import UserError, import_optional, positive_int, run_command
-from support.runs import ROOT, read_log, read_records
-from support.tables import LOSS, of_variants, values_of
-
-DOCS = ROOT / "docs"
+from support.runs import read_log
 
 # Colours that colour-blind readers can tell apart: these, and those of the lines (load_pyplot).
 BLUE = "#0072B2"
@@ -185,109 +178,16 @@ def draw_dynamic(model, tokenizer, args):
 
 def draw_loss(folders):
     """Held-out loss against steps, one line per run."""
-    lines = []
+    figure, axis = load_pyplot().subplots(figsize=(6.3, 3.6))
+    axis.set(xlabel="optimizer steps", ylabel="held-out loss (nats)")
     for folder in folders:
         log = read_log(folder)
         points = [(line["step"], line["held_out_loss"]) for line in log if "held_out_loss" in line]
         if not points:
             raise UserError(f"{folder} has no held-out loss yet")
-        lines.append((str(folder), points))
-    return draw_lines(lines, "optimizer steps")
-
-
-def draw_lines(lines, x_label):
-    """Loss against something. Lines with the same name have one colour.
-
-    lines: list of (name, points); a point begins with x and the loss.
-    """
-    figure, axis = load_pyplot().subplots(figsize=(6.3, 3.6))
-    axis.set(xlabel=x_label, ylabel="held-out loss (nats)")
-    drawn = {}  # {name: the last line with this name}
-    for name, points in lines:
-        x, loss, *_ = np.transpose(points)  # (points,) each
-        colour = drawn[name].get_color() if name in drawn else None  # None: a new one
-        drawn[name] = axis.plot(x, loss, ".-", linewidth=0.8, color=colour)[0]  # a list of one
-    axis.legend(drawn.values(), drawn)
-    return figure
-
-
-# --- The figures of docs/results.md and docs/family.md, from the records in results/ --------------
-
-
-def records_of(file):
-    """The records of a file in results/."""
-    return read_records(ROOT / "results" / f"{file}.jsonl")
-
-
-def draw_runs():
-    """Every run: a panel per measure, a line per variant, a dot per run."""
-    # three runs of each variant, and on the toy language five more of some
-    toy = records_of("toy") + records_of("plan-toy")
-    english = records_of("english")
-
-    # (language, its records, measure)
-    panels = [
-        ("toy language", toy, LOSS),
-        ("toy language", toy, TOY_PAIRS),
-        ("toy language", toy, glue_measure("toy score")),
-        ("English", english, LOSS),
-        ("English", english, BLIMP),
-        ("English", english, glue_measure("CoLA", "cola")),
-        ("English", english, glue_measure("SST-2", "sst-2")),
-    ]
-
-    # the name of a variant is its place on the y axis
-    figure, axes = load_pyplot().subplots(1, len(panels), sharey=True, figsize=(10, 4.2))
-    for axis, (language, records, measure) in zip(axes, panels, strict=True):
-        axis.set_title(f"{language}:\n{measure.title}")
-        axis.grid(axis="y", linewidth=0.3)
-        for variant in dict.fromkeys(record["settings"]["variant"] for record in records):
-            values = values_of(records, variant, measure)
-            axis.plot(values, [variant] * len(values), ".", color=BLUE, alpha=0.7)
-    axes[0].invert_yaxis()  # in the order of the tables, from top to bottom
-    return figure
-
-
-def draw_curves(file, key, variants, x_label):
-    """The losses of some variants in a file of results/, of every run."""
-    records = of_variants(records_of(file), variants)
-    return draw_lines([(record["settings"]["variant"], record[key]) for record in records], x_label)
-
-
-def draw_loss_by_length():
-    """English: the loss in longer sequences."""
-    variants = ("none", "fixed", "dynamic", "alibi", "xl", "rotary")
-    label = "tokens in a sequence (in training, at most 128)"
-    figure = draw_curves("english-lengths", "losses", variants, label)
-    lengths = [64, 128, 256, 512, 1024, 2048]
-    figure.axes[0].set(xscale="log", xticks=lengths, xticklabels=lengths)
-    return figure
-
-
-def draw_family():
-    """What eight variants add to the scores: the matrix of head 1, for one sentence.
-
-    The runs are those of one command:
-
-        python pretrain.py --variant fixed t5 alibi fire dynamic xl rotary deberta --seed 3
-
-    A record has the layer, the tokens, and the scores: (H, N, N), what the position terms add to
-    a_ij, minus the mean over j, which the softmax ignores. The layers are chosen so that most
-    scores of head 1 are between -5 and 5, where the colours end.
-
-    rotary has no term: it rotates queries and keys. But the keys of a head have a mean k_mean,
-    which adds to the scores what a bias of the keys adds: q_i . R_r k_mean / sqrt(d), a dynamic
-    term with w_r = R_r k_mean (docs/family.md). These are its scores: every key is replaced by
-    k_mean.
-    """
-    figure, axes = load_pyplot().subplots(2, 4, figsize=(10, 5.6))
-    for axis, record in zip(axes.T.flat, records_of("family-rows"), strict=True):
-        of_head_1 = record["scores"][0]  # (N, N)
-        image = axis.imshow(of_head_1, cmap="PuOr_r", vmin=-5, vmax=5)
-        axis.set_title(f"{record['settings']['variant']}, layer {record['layer']}")
-        label_matrix(axis, record["tokens"])
-    label = "added to the score a_ij, minus the mean over j, which the softmax ignores"
-    figure.colorbar(image, ax=axes, label=label, location="bottom", extend="both", aspect=50)
+        steps, losses = np.transpose(points)  # (points,) each
+        axis.plot(steps, losses, ".-", linewidth=0.8, label=str(folder))
+    axis.legend()
     return figure
 
 
@@ -300,25 +200,11 @@ FIGURES = {
     "dynamic": draw_dynamic,
 }
 
-# those of the documents, from the records
-OF_RECORDS = {
-    "runs": draw_runs,
-    "loss-by-step": partial(
-        draw_curves, "english", "curve", ("none", "absolute", "dynamic"), "optimizer steps"
-    ),
-    "loss-by-length": draw_loss_by_length,
-    "toy-loss-by-step": partial(
-        draw_curves, "toy", "curve", ("none", "composite"), "optimizer steps"
-    ),
-    "family": draw_family,
-}
-
 
 def parse_arguments(arguments):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="Draw a figure of the paper from a run.")
     commands = parser.add_subparsers(dest="figure", required=True)
-    commands.add_parser("results", help="figures of docs/, from the records in results/")
     for name in (*FIGURES, "loss"):
         add = commands.add_parser(name).add_argument
         add("--out", type=Path, metavar="FILE.png", help="default: RUN/figures/NAME.png")
@@ -335,10 +221,6 @@ def parse_arguments(arguments):
 def main(arguments=None):
     """Draw the figures that the command line names, and print the paths of their files."""
     args = parse_arguments(arguments)
-    if args.figure == "results":
-        for name, draw in OF_RECORDS.items():
-            save(draw(), DOCS / f"{name}.png")
-        return
     if args.figure == "loss":
         figure = draw_loss(args.runs)
     else:

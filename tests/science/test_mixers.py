@@ -13,6 +13,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 
 from attention import TERMS, VARIANTS, DepthwiseConvolution, Term, make_mixer
 from helpers import (
+    C,
     H,
     assert_equals_loops,
     assert_near,
@@ -279,7 +280,7 @@ def test_vmap_grad_and_jacrev_of_torch_func_equal_autograd(variant):
     """Outputs and gradients sequence by sequence, a Jacobian, and models that share all but one."""
     mixer = random_mixer(variant)
     weights = dict(mixer.named_parameters())
-    x = draw(3, 6, mixer.output.in_features)  # (B, N, C)
+    x = draw(3, 6, C)  # (B, N, C)
 
     def one_sequence(weights, x):
         return functional_call(mixer, weights, (x[None],))[0]  # (N, C)

@@ -29,7 +29,7 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -49,6 +49,7 @@ from model import (
     Layer,
     initialise,
     load_run,
+    save_run,
 )
 from pretrain import CODE, MAX_GRADIENT_NORM, Recipe, learning_rate, make_trainer, with_options
 from support.commands import UserError, positive_int, run_command
@@ -351,10 +352,10 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
     batches = PairBatches(pairs[: settings["examples"]], settings["seq_len"])
     place, result = train(
         trainer,
-        tokenizer,
         folder,
         one_step=lambda: train_step(trainer, batches),
         held_out_scores=lambda: itemgetter("loss", "accuracy")(evaluate(trainer, held_out)),
+        save_model=partial(save_run, model=model, tokenizer=tokenizer),
         eval_every=args.eval_every,
     )
     guessing = math.log(model.config.vocab_size)

@@ -3,11 +3,19 @@
 import argparse
 from pathlib import Path
 
-from attention import VARIANTS
-from kernels import BEYOND
-from model import SIZES
 from support.commands import UserError, given_options, number, positive_int
 from support.tokenizer import VOCABULARY_SIZE
+
+
+class Different(argparse.Action):
+    """For several values of one option: the same one twice would be the same run twice."""
+
+    def __call__(self, parser, args, values, option=None):
+        for value in values:
+            if values.count(value) > 1:
+                parser.error(f"argument {option}: {value} is given twice")
+        setattr(args, self.dest, values)
+
 
 # Options that only some variants use, and the attribute of a Variant that says whether it does. The
 # BertConfig of the others resets them.
@@ -18,32 +26,33 @@ OF_SOME_VARIANTS = {
 }
 
 
-def check_options(args):
-    """UserError if an option is given that none of the variants uses."""
+def check_options(args, variants):
+    """UserError if an option is given that none of the variants uses. variants: the VARIANTS."""
     for option in given_options(args, OF_SOME_VARIANTS):
-        uses = [getattr(VARIANTS[name], OF_SOME_VARIANTS[option]) for name in args.variant]
+        uses = [getattr(variants[name], OF_SOME_VARIANTS[option]) for name in args.variant]
         if not any(uses):
             raise UserError(f"--{option} has no use: none of the variants can use it")
 
 
-def add_model(add):
+def add_model(variants, sizes, add):
     # which model
-    names = ", ".join(VARIANTS)
+    names = ", ".join(variants)
     add(
         "--variant",
         nargs="+",
+        action=Different,
         default=["composite"],
-        choices=[*VARIANTS, "all"],
+        choices=[*variants, "all"],
         metavar="NAME",
         help=f"one or more of: {names}; or all (default: composite)",
     )
-    add("--size", choices=SIZES, default="tiny", help="size of the model (default: tiny)")
+    add("--size", choices=sizes, default="tiny", help="size of the model (default: tiny)")
 
     # what only some variants use
     add("--kernel_size", type=positive_int, help="K, odd (default: the variant's own, mostly 17)")
     add(
         "--beyond",
-        choices=BEYOND,
+        choices=("clip", "zero"),
         help="what is added to the score of a token beyond the window: the first or last number of "
         "the bias (clip) or 0 (zero); ignored by variants without a window (default: clip)",
     )
@@ -90,6 +99,7 @@ def add_training(add):
     add(
         "--seed",
         nargs="+",
+        action=Different,
         type=number(int, 0),
         default=[0],
         help="of weights, batches, masks and dropout: one run per seed (default: 0)",
@@ -157,6 +167,7 @@ def add_tasks(tasks, add):
     add(
         "--task",
         nargs="+",
+        action=Different,
         default=list(tasks),
         choices=tasks,
         metavar="TASK",
@@ -168,6 +179,7 @@ def add_settings(seeds, add):
     add(
         "--seeds",
         nargs="+",
+        action=Different,
         type=number(int, 0),
         default=seeds,
         help="of classifier, batches and dropout: one result per seed (default: the ten published)",

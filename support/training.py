@@ -20,6 +20,7 @@ With one process, rank() is 0, process_count() is 1, and from_first_process(f) i
 
 import gc
 import math
+import shlex
 import signal
 import time
 
@@ -28,9 +29,6 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from data import MASK_PROBABILITY
-from kernels import compile_model
-from model import parameter_count, save_run
 from support.commands import StopSignals, UserError
 from support.devices import (
     SYNCHRONOUS,
@@ -50,11 +48,6 @@ from support.tokenizer import IGNORED, PAD
 # products for each shape separately, so a new shape in every step would be slow.
 PREDICTIONS_MULTIPLE_OF = 64
 
-# On a GPU, a run of at least this many steps is compiled. In BERT-small's size, compiling takes
-# about 5 minutes on an H100 and saves 4 to 6 ms a step, so it pays after some 50,000 steps
-# (docs/speed.md).
-COMPILE_FROM = 50_000
-
 # A line is printed if there are fewer held-out pairs, or if the text is seen more often.
 FEW_HELD_OUT = 1_000
 MANY_EPOCHS = 100
@@ -69,10 +62,19 @@ def step_seed(seed, step, stream):
     stream is "masks", "dropout", "weights", or a new name for what you add to a step: each has
     independent random numbers. (A layer may simply call torch.rand, as dropout does.)
     """
-    # SeedSequence takes only integers, so `stream` becomes the numbers of its letters.
+    # SeedSequence mixes integers, and every letter is one: "masks" is 109, 97, 115, 107, 115.
     sequence = np.random.SeedSequence([seed, step, *stream.encode()])
     state = sequence.generate_state(1, np.uint64)[0]
     return int(state) >> 1  # 63 bits, so that it is also a signed 64-bit integer
+
+
+def is_worth_compiling(device, steps):
+    """Whether a run gains from kernels.compile_model: on a GPU, from 50,000 steps on.
+
+    In BERT-small's size, compiling takes about 5 minutes on an H100 and saves 4 to 6 ms a step
+    (docs/speed.md).
+    """
+    return device.type == "cuda" and steps >= 50_000
 
 
 # --- The model, as a step calls it ----------------------------------------------------------------
@@ -103,9 +105,10 @@ class Prepared(nn.Module):
         model: BertForMaskedLM, or any other.
         device, dtype: where and in which precision it runs.
         micro_batch: sequences that are computed at once, at most; None: all.
+        label_share: the share of the tokens that have a label (prediction_count).
     """
 
-    def __init__(self, model, device, dtype, micro_batch=None):
+    def __init__(self, model, device, dtype, micro_batch=None, label_share=1.0):
         super().__init__()
         self.model = model
         # with several processes, DistributedDataParallel, which exchanges gradients in backward()
@@ -113,15 +116,16 @@ class Prepared(nn.Module):
         self.device = device
         self.dtype = dtype
         self.micro_batch = micro_batch
+        self.label_share = label_share
 
     def forward(self, *inputs):
         with autocast(self.device, self.dtype):
             return self.model(*inputs)
 
     def loss(self, input_ids, attention_mask, labels, count):
-        # The loss of a part is the sum over its masked tokens, divided by those of the WHOLE batch:
-        # so the parts add up to the mean. With P processes, torch divides the summed gradients by
-        # P. So there the count is divided by P, too, and P cancels.
+        # The loss of a part is a sum over its masked tokens, divided by the count of the WHOLE batch:
+        # so the parts add up to the mean. But of several processes torch takes the mean of the
+        # gradients, not the sum. A count that is smaller by their number makes up for this.
         count = count / process_count()
         *parts, last = own_parts((input_ids, attention_mask, labels), self.micro_batch)
 
@@ -138,7 +142,7 @@ class Prepared(nn.Module):
     def part_loss(self, input_ids, attention_mask, labels, count, is_last):
         # Gradients are exchanged once, in the last part: torch's no_sync() sets this attribute.
         self.shared_loss.require_backward_grad_sync = is_last
-        M = prediction_count(labels, self.model.config.causal)
+        M = prediction_count(labels, self.label_share)
         with autocast(self.device, self.dtype):
             return self.shared_loss(input_ids, attention_mask, labels, count, M)
 
@@ -160,23 +164,22 @@ def own_parts(batch, micro_batch=None):
     return list(zip(*(x[own].split(size) for x in batch), strict=True))
 
 
-def prediction_count(labels, causal=False):
-    """M, the number of tokens whose logits are computed: at least those that are masked.
+def prediction_count(labels, label_share):
+    """M, the number of tokens whose logits are computed: at least those that have a label.
 
-    M is only a shape. On a CPU the masked tokens are counted. On a GPU, counting them would make
-    the CPU wait, so there M is 15 % of all tokens and six standard deviations: fewer than one batch
-    in 50 million has more masked tokens. (Its last ones would then be missing in the loss.) A
-    causal model predicts at most all tokens.
+    M is only a shape. On a CPU the labels are counted. On a GPU, counting would make the CPU wait,
+    so there M is an upper limit. For example, of 8,192 tokens each is masked with probability 0.15:
+    1,229 in the mean, and M is 1,472. (Of 50 million batches, one has more masked tokens than M:
+    its last ones are missing in its loss.)
 
-    labels: (b, N).
+    labels: (b, N). label_share: the share of the tokens that have a label, in the mean.
     """
     if labels.device.type in SYNCHRONOUS:
         count = int((labels != IGNORED).sum())
-    elif causal:
-        count = labels.numel()
     else:
-        mean = MASK_PROBABILITY * labels.numel()
-        count = mean + 6 * math.sqrt(mean * (1 - MASK_PROBABILITY))
+        mean = label_share * labels.numel()
+        deviation = math.sqrt(mean * (1 - label_share))
+        count = mean + 6 * deviation
     return PREDICTIONS_MULTIPLE_OF * math.ceil(count / PREDICTIONS_MULTIPLE_OF)
 
 
@@ -192,9 +195,9 @@ class Trainer:
         settings: everything that the result depends on, as plain values: at least seed and steps.
         device, dtype: where and in which precision it runs.
         code: the digests of the code that the run depends on.
-        micro_batch: as in Prepared.
+        micro_batch, label_share: as in Prepared.
         is_eager: True: no step is recorded (support/devices.py).
-        compiles: True: layers and head are compiled (kernels.compile_model); None: if it pays.
+        is_compiled: for the log only: whether kernels.compile_model was called.
     """
 
     def __init__(
@@ -206,18 +209,16 @@ class Trainer:
         dtype,
         code=None,
         micro_batch=None,
+        label_share=1.0,
         is_eager=False,
-        compiles=None,
+        is_compiled=False,
     ):
         self.model = model.train()
-        if compiles is None:
-            compiles = device.type == "cuda" and settings["steps"] >= COMPILE_FROM
-        is_compiled = compiles and compile_model(model, device)
         self.optimizer = optimizer
         self.settings = settings
         self.device = device
         self.dtype = dtype
-        prepared = Prepared(model, device, dtype, micro_batch)
+        prepared = Prepared(model, device, dtype, micro_batch, label_share)
         self.recorded = RecordedStep(prepared, optimizer, device, is_eager)
 
         self.step = 0  # steps done, so the next step has this number
@@ -409,16 +410,16 @@ def check_finite(loss, step, settings):
 # --- A run and its folder -------------------------------------------------------------------------
 
 
-def train(trainer, tokenizer, folder, one_step, held_out_scores, eval_every=None):
+def train(trainer, folder, one_step, held_out_scores, save_model, eval_every=None):
     """Train to the last step, unless the run is finished.
 
     Args:
         trainer: a Trainer, with the weights of a new run.
-        tokenizer: that of the model, saved with it.
         folder: the one wanted. If another run has it, this one gets folder-2, -3, ...
             (support.runs.place_for).
         one_step: function that does one step, with trainer.advance at its end.
         held_out_scores: function that returns the held-out loss and accuracy.
+        save_model: function that writes the model, for use, into a folder.
         eval_every: steps between evaluations; None: a tenth of all.
     Returns:
         (the run's folder, where the model and its log are saved; the last line of the log).
@@ -429,7 +430,7 @@ def train(trainer, tokenizer, folder, one_step, held_out_scores, eval_every=None
     settings = trainer.settings
     steps = settings["steps"]
     print(
-        f"  {parameter_count(trainer.model):,} parameters, {steps:,} steps of "
+        f"  {sum(x.numel() for x in trainer.model.parameters()):,} parameters, {steps:,} steps of "
         f"{settings['batch_size']} pairs, lr {settings['lr']:g}, seed {settings['seed']}, "
         f"folder {place}"
     )
@@ -444,7 +445,7 @@ def train(trainer, tokenizer, folder, one_step, held_out_scores, eval_every=None
             trainer.resume(place / CHECKPOINT)
             trainer.run(
                 one_step=one_step,
-                save=lambda: save_all(trainer, tokenizer, place),
+                save=lambda: save_all(trainer, save_model, place),
                 add_evaluation=lambda: record_evaluation(trainer, *held_out_scores()),
                 evaluate_every=eval_every or max(1, steps // 10),
             )
@@ -469,7 +470,7 @@ def record_evaluation(trainer, loss, accuracy):
     )
 
 
-def save_all(trainer, tokenizer, folder):
+def save_all(trainer, save_model, folder):
     """Write the checkpoint, the model for use, and the log. Only the first process writes.
 
     The order matters if the program is killed in between. A run is finished when the last line of
@@ -482,7 +483,7 @@ def save_all(trainer, tokenizer, folder):
 
     def write():
         trainer.save(checkpoint)
-        save_run(folder, trainer.model, tokenizer)
+        save_model(folder)
         write_records(folder / LOG, trainer.records)
         if trainer.step == trainer.settings["steps"]:
             checkpoint.unlink()
@@ -551,4 +552,4 @@ def say_next(folder, args):
         text = "a sentence of your own with a [MASK]"
     if args.causal:
         text = text.partition(" [MASK]")[0]
-    print(f'\nnext: python model.py {folder} "{text}"')
+    print(f'\nnext: python model.py {shlex.quote(str(folder))} "{text}"')

@@ -150,14 +150,14 @@ def assert_same_run(out_dir, expected, tolerance=0.0):
 def killed_before_its_log(monkeypatch):
     """In this block a run of pretrain.py ends between its last checkpoint and its log."""
     # imported here, as in run_program
-    from support import training
+    import pretrain
     from support.commands import UserError
 
-    def killed(*arguments):
+    def killed(*arguments, **named):
         raise UserError("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "save_run", killed)
+        patch.setattr(pretrain, "save_run", killed)
         yield
 
 

@@ -475,6 +475,11 @@ def test_results_of_other_settings_code_or_models_are_in_a_folder_of_their_own(
     assert ("glue.py has changed since" in outcome.out) is (change == "other code")
 
 
+@pytest.mark.parametrize("words", ["--task cola rte cola", "--seeds 42 42"])
+def test_a_value_that_is_given_twice_is_refused_while_parsing(refused, words):
+    assert refused(glue.main, "finetune", "run", words).endswith("is given twice")
+
+
 def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
     published, on_cpu, tmp_path, refused, monkeypatch
 ):

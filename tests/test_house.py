@@ -24,9 +24,6 @@ MAY_IMPORT = {
 # The upper half of support/ is used by the programs alone, and may import what is below them.
 UPPER = {
     "runs.py": "attention",
-    "options.py": "attention kernels model",
-    "labelled.py": "data",
-    "training.py": "data kernels model",
     "glue_results.py": "model",
 }
 

@@ -6,7 +6,9 @@ Which folder a run gets: test_changed_code.py. The training step: science/test_t
 import itertools
 import math
 import os
+import shlex
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -83,10 +85,22 @@ def test_a_recipe_is_that_of_size_and_corpus_with_the_given_values():
 def test_on_a_gpu_more_logits_are_computed_than_any_number_of_masked_tokens(monkeypatch):
     monkeypatch.setattr(training, "SYNCHRONOUS", ())
     for tokens in (8, 512, 8192):
-        count = training.prediction_count(torch.full((1, tokens), -100))
+        count = training.prediction_count(torch.full((1, tokens), -100), label_share=0.15)
         masked = np.random.default_rng(0).binomial(tokens, 0.15, 10_000)
         assert count % 64 == 0 and count >= masked.max()
     assert count == 1472  # 1228.8 + 6 * 32.3, rounded up
+
+
+@pytest.mark.parametrize("words", ["--seed 1 1", "--variant none fixed none"])
+def test_a_value_that_is_given_twice_is_refused_before_anything_is_read(refused, words):
+    assert refused(pretrain.main, words).endswith("is given twice")
+
+
+def test_the_next_command_can_be_pasted_if_a_name_has_spaces(capsys):
+    args = SimpleNamespace(corpus=["toy"], causal=False)
+    training.say_next(Path("my runs/it's one"), args)
+    command = shlex.split(capsys.readouterr().out.partition("next: ")[2])
+    assert command[:3] == ["python", "model.py", "my runs/it's one"]
 
 
 # --- Whole runs -----------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def test_the_loss_is_the_cross_entropy_of_all_next_tokens(monkeypatch, on_a_gpu)
     ids = F.pad(random_tokens(2, 50), (0, 6), value=PAD)
     ids[0, 40:] = PAD
     labels = data.next_tokens(ids)
-    M = training.prediction_count(labels, causal=True)
+    M = training.prediction_count(labels, label_share=1.0)
     loss = model.loss(ids, ids != PAD, labels, count=(labels != IGNORED).sum(), M=M)
     expected = F.cross_entropy(model(ids, ids != PAD).flatten(0, 1), labels.flatten())
     assert_near(loss, expected)

@@ -14,7 +14,7 @@ import glue
 import pretrain
 from data import prepare_corpus
 from helpers import every_variant
-from model import BertForClassification, BertForMaskedLM
+from model import BertForClassification, BertForMaskedLM, save_run
 from model_helpers import WORDS, small_config, word_tokenizer
 from pretended_device import CPU, DEVICE, pretended_device, waiting_allowed
 from support.glue_files import Examples
@@ -110,10 +110,10 @@ def resumed_run(device, corpus, folder):
     resumed = trainer_on(device, make(BertForMaskedLM, config), micro_batch=3)
     pretrain.train(
         resumed,
-        corpus.tokenizer,
         folder,
         one_step=partial(pretrain.train_step, resumed, corpus),
         held_out_scores=partial(pretrain.evaluate, resumed.model, corpus, 8, device, torch.float32),
+        save_model=partial(save_run, model=resumed.model, tokenizer=corpus.tokenizer),
         eval_every=1,
     )
     return resumed.records[-1]

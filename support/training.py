@@ -123,7 +123,7 @@ class Prepared(nn.Module):
             return self.model(*inputs)
 
     def loss(self, input_ids, attention_mask, labels, count):
-        # The loss of a part is a sum over its masked tokens, divided by the count of the WHOLE batch:
+        # The loss of a part is a sum over its masked tokens, divided by those of the WHOLE batch:
         # so the parts add up to the mean. But of several processes torch takes the mean of the
         # gradients, not the sum. A count that is smaller by their number makes up for this.
         count = count / process_count()

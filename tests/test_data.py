@@ -335,10 +335,17 @@ def test_the_choice_of_held_out_pairs_has_not_changed():
     assert held_out.reshape(-1, 2).tolist() == np.stack([starts, starts + 1], axis=1).tolist()
 
 
-def test_the_masks_of_the_held_out_pairs_have_not_changed(tmp_path):
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+def test_the_masks_of_the_held_out_pairs_are_these_whatever_torch_s_default_dtype_is(
+    tmp_path, default
+):
     """For the same reason. The pairs of 18, 14, 14 and 16 tokens are sorted before the masks."""
     corpus = corpus_of(tmp_path, numbered_text(400))
-    masked_ids, labels = corpus.held_out_masked  # (4, N) each
+    torch.set_default_dtype(default)
+    try:
+        masked_ids, labels = corpus.held_out_masked  # (4, N) each
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert (masked_ids != PAD).sum(dim=1).tolist() == [14, 14, 16, 18]
     masked = (labels != -100).nonzero().tolist()  # [pair, token]
     assert masked == [[0, 2], [0, 3], [0, 12], [1, 3], [1, 11], [2, 9], [3, 5], [3, 11]]

@@ -345,13 +345,6 @@ def test_a_run_gives_back_the_same_model_and_tokenizer(variant, tmp_path):
     assert tokenizer.encode("the cat [MASK] tired").ids == [5, 6, 4, 10]
 
 
-def test_the_tokenizer_of_another_model_is_refused(run):
-    tokenizer = train_tokenizer(["the cat saw the dogs"], 60)
-    (run / "tokenizer.json").write_text(tokenizer.to_str(), "utf-8")
-    with pytest.raises(UserError, match="is not the tokenizer of this model"):
-        load_run(run)
-
-
 def test_the_command_line_answers_each_blank_and_says_if_the_run_is_unfinished(run, run_program):
     settings = '{"variant": "composite", "steps": 5}'
     begin = f'{{"settings": {settings}, "code": {{}}, "unseen": [10]}}'  # tired

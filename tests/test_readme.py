@@ -168,7 +168,7 @@ def test_the_examples_pass_the_tests_of_the_science(copy_with_examples):
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 75
 
 
-def test_the_examples_train_with_the_changes_of_extend_md_that_are_no_mixer(
+def test_the_examples_train_with_all_changes_of_extend_md_to_the_step_and_the_model(
     copy_with_examples, on_small_text, tmp_path
 ):
     """Each line with a minus is replaced by the lines with a plus, in the file that has them.
@@ -177,12 +177,12 @@ def test_the_examples_train_with_the_changes_of_extend_md_that_are_no_mixer(
     """
     copy = copy_with_examples
     changes = re.findall(r"```diff\n(.*?)```", EXTEND, flags=re.DOTALL)
-    assert len(changes) == 3
+    assert len(changes) == 11
     for change in changes:
         lines = change.splitlines(keepends=True)
         before = "".join(line[1:] for line in lines if line[0] != "+")
         after = "".join(line[1:] for line in lines if line[0] != "-")
-        names = ("model.py", "pretrain.py", "support/training.py")
+        names = ("model.py", "data.py", "pretrain.py", "support/training.py")
         texts = {name: (copy / name).read_text("utf-8") for name in names}
         [name] = [name for name, text in texts.items() if text.count(before) == 1]
         write(copy / name, texts[name].replace(before, after))

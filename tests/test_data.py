@@ -6,6 +6,7 @@ import os
 import random
 import re
 import zipfile
+from collections import Counter
 from itertools import islice
 
 import numpy as np
@@ -435,9 +436,14 @@ def batches_of(lengths, seq_len=128):
 
 def epoch_of(batches, batch_size, epoch=0, seed=0):
     """The batches of an epoch: a list of (indices, width)."""
-    count = sum(shape.batches for shape in batches.shapes(batch_size))
+    count = len(batches.epoch(batch_size, seed, epoch))
     steps = range(epoch * count, (epoch + 1) * count)
     return [batches.batch(seed, step, batch_size) for step in steps]
+
+
+def shapes_of(found):
+    """How many batches there are of each (N, B): a Counter."""
+    return Counter((width, len(indices)) for indices, width in found)
 
 
 def test_a_width_is_the_next_number_with_three_binary_digits_and_never_above_seq_len():
@@ -450,9 +456,9 @@ def test_a_width_is_the_next_number_with_three_binary_digits_and_never_above_seq
 
 
 def test_the_batches_of_the_drawing():
-    """The example of BatchesByWidth."""
+    """The example of BatchesByWidth: B and N of each."""
     batches = batches_of([7] * 11 + [13] * 7 + [23] * 4, seq_len=24)
-    assert batches.shapes(batch_size=4) == [(8, 9, 1), (16, 4, 2), (24, 2, 3)]
+    assert shapes_of(epoch_of(batches, batch_size=4)) == {(8, 9): 1, (16, 4): 2, (24, 2): 3}
 
 
 @pytest.mark.parametrize("batch_size", [32, 128])
@@ -483,18 +489,16 @@ EPOCHS = {  # lengths, batch_size, seq_len
 def test_every_sequence_is_in_every_epoch_and_at_most_one_batch_repeats_some(
     lengths, batch_size, seq_len
 ):
-    """The numbers of batches of each shape are the same, too."""
+    """The numbers of batches of each shape are the same in all epochs and for all seeds, too."""
     lengths = np.array(lengths)
     batches = batches_of(lengths, seq_len)
-    planned = {shape[:2]: shape.batches for shape in batches.shapes(batch_size)}  # {(N, B): count}
+    shapes = shapes_of(epoch_of(batches, batch_size, seed=1))
     epochs = []
     for epoch in range(3):
         found = epoch_of(batches, batch_size, epoch)
-        counts = dict.fromkeys(planned, 0)
+        assert shapes_of(found) == shapes
         for indices, width in found:
             assert lengths[indices].max() <= width <= seq_len
-            counts[width, len(indices)] += 1
-        assert counts == planned
 
         # how often each sequence occurs, in all batches and without one of them
         times = [np.bincount(indices, minlength=len(lengths)) for indices, _ in found]
@@ -573,7 +577,7 @@ def test_a_batch_has_the_width_of_its_class_also_if_its_long_pairs_are_in_anothe
     short = "".join(f"one d{number} two\nthree d{number}\n" for number in range(300))
     long = "here" + " ends" * 9
     corpus = corpus_of(tmp_path, f"{short}{long}\n{long}\n")
-    assert corpus.batches_by_width.shapes(5) == [(16, 5, 58), (24, 4, 2)]
+    assert shapes_of(epoch_of(corpus.batches_by_width, 5)) == {(16, 5): 58, (24, 4): 2}
     batches = [corpus.batch(0, step, 5) for step in range(60)]
     wide = [batch for batch in batches if batch.shape == (4, 24)]
     assert sorted(int((batch != PAD).sum(dim=1).max()) for batch in wide) == [10, 23]

@@ -89,16 +89,15 @@ def test_source_and_target_of_a_batch_have_the_width_of_the_longer_one_in_few_sh
         pair = [10 + number] + [5] * words, [10 + number] + [5] * (words // 2)
         pairs.append(pair if longer == "source" else pair[::-1])
     batches = seq2seq.PairBatches(pairs, seq_len=30)  # a few texts are longer, and cut
-    shapes = batches.batches.shapes(16)
+    epoch = batches.batches.epoch(16, 0, 0)
 
-    # one epoch: all pairs, each with its own target, in batches of the planned shapes
+    # one epoch: all pairs, each with its own target, in batches of few shapes
     seen = set()
     widths = set()
     tokens = []
-    for step in range(sum(shape.batches for shape in shapes)):
+    for step, (indices, width) in enumerate(epoch):
         source, target = batches.batch(0, step, 16)
-        assert source.shape == target.shape
-        assert (source.shape[1], source.shape[0]) in {shape[:2] for shape in shapes}
+        assert source.shape == target.shape == (len(indices), width)
         assert torch.equal(source[:, 1], target[:, 1])
         seen.update(source[:, 1].tolist())
         widths.add(source.shape[1])

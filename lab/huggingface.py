@@ -19,6 +19,8 @@ convolutions treat padding in another way there.
 import argparse
 import json
 import re
+import textwrap
+import zipfile
 from pathlib import Path
 
 import torch
@@ -26,8 +28,15 @@ from tokenizers import Tokenizer, processors
 
 from model import BertConfig, BertForMaskedLM, has_head, load_run, save_run
 from support.commands import UserError, import_optional, run_command
-from support.files import load_checkpoint, new_folder, save_checkpoint, write_text
-from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS
+from support.files import (
+    check_archive,
+    finite,
+    load_checkpoint,
+    new_folder,
+    save_checkpoint,
+    write_text,
+)
+from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS, Encoder
 
 # --- Names ----------------------------------------------------------------------------------------
 
@@ -100,22 +109,96 @@ SIZES = {
 
 def import_checkpoint(folder, run):
     """Write the run of a published checkpoint. Returns lines for the user."""
+    theirs, their_tokenizer, found = read_published(folder)
+    has_own_head, left_out = check_complete(found, theirs.config.model_type)
+
+    # the tokenizer, which has to give the same tokens
+    tokenizer, old_ids = renumbered(read_tokenizer(folder, their_tokenizer))
+    check_same_tokens(their_tokenizer, tokenizer, old_ids)
+
+    # the model, which has to compute the same
+    model = copy_of(theirs, old_ids)
+    difference = check_same_outputs(theirs, model, old_ids, has_own_head)
+
+    with new_folder(run) as temporary:
+        save_run(temporary, model, tokenizer)
+        if not has_own_head:
+            save_checkpoint(temporary / "model.pt", model.bert.state_dict(prefix="bert."))
+    lines = [
+        f"{run}: {model.config.variant}, from {theirs.config.model_type}; "
+        f"its outputs are those of transformers (largest difference {difference:.1g})"
+    ]
+    if not has_own_head:
+        lines.append("it has no masked-LM head: fine-tuning works, filling in blanks does not")
+    if left_out:
+        lines.append(f"left out: {', '.join(left_out)}")
+    return [*lines, f"next: python glue.py finetune {run} --task cola"]
+
+
+def read_published(folder):
+    """A checkpoint as transformers reads it: (model, tokenizer, which weights were found).
+
+    It is read from the disk alone, and nothing in it is executed.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder")
+    for path in folder.glob("*.bin"):
+        if zipfile.is_zipfile(path):
+            check_archive(path)
+
     transformers = import_optional("transformers")
+    if int(transformers.__version__.partition(".")[0]) < 5:
+        raise UserError("this needs a newer transformers: pip install 'transformers>=5'")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    try:
-        theirs, found = transformers.AutoModelForMaskedLM.from_pretrained(
-            folder, dtype=torch.float32, output_loading_info=True, local_files_only=True
-        )
-        published = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # transformers has no class of its own for it
-        raise UserError(f"{folder} is no checkpoint of transformers: {error}") from None
-    kind = theirs.config.model_type
+
+    def read(name, **options):
+        """Call from_pretrained of a class."""
+        safely = {"local_files_only": True, "trust_remote_code": False}
+        try:
+            return getattr(transformers, name).from_pretrained(folder, **safely, **options)
+        except Exception as error:  # transformers has no class of its own for it
+            reason = textwrap.shorten(str(error), 200)
+            raise UserError(f"{folder} is no checkpoint of transformers: {reason}") from None
+
+    kind = read("AutoConfig").model_type
     if kind not in HEADS:
         raise UserError(f"model_type is {kind}; it must be one of {', '.join(HEADS)}")
-    tokenizer, old_ids = renumbered(published)
+    options = {"dtype": torch.float32, "weights_only": True, "output_loading_info": True}
+    theirs, found = read("AutoModelForMaskedLM", **options)
+    finite(theirs.state_dict(), folder)
+    return theirs.eval(), read("AutoTokenizer"), found
 
-    # a model of the same sizes, and its weights
+
+def check_complete(found, kind):
+    """Whether a checkpoint has a masked-LM head, and the names of its weights that are not used.
+
+    transformers gives random numbers to weights that are not in the file, and skips those for which
+    it has no place. UserError if either happened in the encoder.
+    """
+    missing = sorted(found["missing_keys"])
+    has_own_head = published_name("transform.weight", kind) not in missing
+    needed = [name for name in missing if has_own_head or name.startswith(f"{kind}.")]
+    if needed:
+        raise UserError(f"the checkpoint lacks {', '.join(needed[:3])}")
+
+    # in the file of an encoder, names do not begin with the kind
+    left_out = sorted(found["unexpected_keys"])
+    of_encoder = re.compile(rf"({kind}\.)?(embeddings|encoder)\.")
+    unknown = [name for name in left_out if of_encoder.match(name)]
+    if unknown:
+        raise UserError(f"the encoder has parts without a place here: {', '.join(unknown[:3])}")
+    return has_own_head, left_out
+
+
+def copy_of(theirs, old_ids):
+    """A model of ours with the weights of theirs. old_ids: the published id of each token."""
+    kind = theirs.config.model_type
+    vectors = theirs.get_input_embeddings().weight  # (V, E)
+    if max(old_ids) >= len(vectors):
+        raise UserError(f"the tokenizer has more tokens than the {len(vectors)} vectors of tokens")
+
+    # a model of the same sizes
     tensors = theirs.state_dict()
     variant = "absolute"
     if kind == "convbert":
@@ -123,12 +206,14 @@ def import_checkpoint(folder, run):
     config = BertConfig(
         variant=variant,
         vocab_size=len(old_ids),
-        embedding_size=theirs.get_input_embeddings().embedding_dim,
+        embedding_size=vectors.shape[1],
         kernel_size=getattr(theirs.config, "conv_kernel_size", None),
         dropout=theirs.config.hidden_dropout_prob,
         **{own: getattr(theirs.config, name) for name, own in SIZES.items()},
     )
     model = BertForMaskedLM(config).eval()
+
+    # its weights
     for name, own in model.state_dict().items():
         tensor = tensors.get(published_name(name, kind))
         if name in (TOKEN, "bias"):
@@ -136,31 +221,118 @@ def import_checkpoint(folder, run):
         if tensor is None or tensor.shape != own.shape:
             raise UserError(f"{published_name(name, kind)} does not fit {name} {list(own.shape)}")
         own.copy_(tensor)
-    check_same(theirs.eval(), model, old_ids)
+    return model
 
-    has_own_head = published_name("transform.weight", kind) not in found["missing_keys"]
-    with new_folder(run) as temporary:
-        save_run(temporary, model, tokenizer)
-        if not has_own_head:
-            save_checkpoint(temporary / "model.pt", model.bert.state_dict(prefix="bert."))
-    note = "" if has_own_head else "; it has no masked-LM head: it cannot fill in blanks"
-    return [
-        f"{run}: {variant}, from {kind}{note}",
-        f"next: python glue.py finetune {run} --task cola",
-    ]
+
+# --- Is it the same? ------------------------------------------------------------------------------
+#
+# A checkpoint may hold what this program does not know: another activation, another kind of
+# position, a token that was added to the vocabulary. Instead of a list of such cases, what comes
+# out is compared. What differs is refused, whatever the reason.
 
 
 @torch.inference_mode()
-def check_same(theirs, ours, old_ids):
-    """UserError if the two models do not compute the same: then ours lacks something of theirs."""
+def check_same_outputs(theirs, ours, old_ids, has_own_head):
+    """The largest difference between the outputs of two models. UserError if it is not 0.
+
+    In float64 only rounding is left, some 1e-14. The outputs are logits or, without a head, hidden
+    states. The probes: two sequences of 3, 40 and the most tokens that the model takes, of two
+    sentences each, the second sequence padded.
+    """
+    theirs.double()
+    ours.double()
     numbers = torch.Generator().manual_seed(0)
-    ids = torch.randint(len(old_ids), (2, min(16, ours.config.max_length)), generator=numbers)
-    types = torch.arange(ids.shape[1]).expand_as(ids) // 8 % 2
-    expected = theirs.double()(torch.tensor(old_ids)[ids], token_type_ids=types).logits
-    difference = (ours.double()(ids, token_type_ids=types) - expected[..., old_ids]).abs().max()
+    largest = 0.0
+    for length in (3, 40, ours.config.max_length):
+        N = min(length, ours.config.max_length)
+        ids = torch.randint(len(old_ids), (2, N), generator=numbers)  # (2, N)
+        types = (torch.arange(N) >= N // 2).long().expand(2, N)  # (2, N)
+        mask = torch.ones(2, N, dtype=torch.bool)
+        # their convolutions see the vectors of padding, and ours see 0: docs/text.md says so
+        if ours.config.variant != "convbert":
+            mask[1, N - N // 3 :] = False
+
+        old = {"input_ids": torch.tensor(old_ids)[ids], "attention_mask": mask.long()}
+        if has_own_head:
+            expected = theirs(**old, token_type_ids=types).logits[..., old_ids]  # (2, N, V)
+            found = ours(ids, mask, types)
+        else:
+            expected = theirs.base_model(**old, token_type_ids=types)[0]  # (2, N, C)
+            found = ours.bert(ids, mask, types)
+        largest = max(largest, float((found - expected)[mask].abs().max()))
     ours.float()
-    if not difference < 1e-6:
-        raise UserError(f"here this model would compute something else (by {difference:.2g})")
+    if not largest <= 1e-9:
+        raise UserError(
+            f"here this model would compute something else (by {largest:.2g}): has it another "
+            "activation, LayerNorm eps, attention, or an output matrix of its own?"
+        )
+    return largest
+
+
+# What tokenizer_config.json may claim, a character, and what becomes of it if the claim is true.
+CLAIMS = (
+    ("do_lower_case", "A", "a"),
+    ("strip_accents", "\u00e9", "e"),
+    ("tokenize_chinese_chars", "\u6f22", " \u6f22 "),
+)
+PROBES = ("The DOG's caf\u00e9, it isn't 12.5 \u6f22\u5b57 ", "the cats were tired.")
+
+
+def read_tokenizer(folder, theirs):
+    """The tokenizer of tokenizer.json. UserError if tokenizer_config.json contradicts it.
+
+    transformers reads both files, and which of the two wins depends on its version. So it is not
+    known with which of the two readings the model was trained.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise UserError(f"{path} is not there: AutoTokenizer of transformers writes it")
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+
+    claims = {"strip_accents": theirs.init_kwargs.get("do_lower_case")}
+    claims |= {name: value for name, value in theirs.init_kwargs.items() if value is not None}
+    normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
+    for name, text, changed in CLAIMS:
+        claim = claims.get(name)
+        if claim is not None and claim != (normalize(text) == changed):
+            raise UserError(
+                f"{name} is {claim} for transformers (tokenizer_config.json), but not in "
+                "tokenizer.json: correct one of them"
+            )
+    return tokenizer
+
+
+def check_same_tokens(theirs, ours, old_ids):
+    """UserError if a text has other tokens here than in transformers.
+
+    Compared are texts with capitals, accents, numbers and Chinese, and each token that was added to
+    the vocabulary: alone, in other letters, inside a word; and how two sentences become a sequence.
+    """
+    texts = list(PROBES)
+    for token in theirs.get_added_vocab():
+        if token not in SPECIAL_TOKENS:
+            texts += [f"the {token} dog, {token.upper()} {token.title()}", f"the{token}dogs"]
+
+    # In the texts of glue.py, "[MASK]" is ordinary text; model.py takes it for the special token.
+    encode = Encoder(ours)
+    readings = [(text, encode(text)) for text in texts]
+    for text in (*texts, "the [MASK] dog[MASK]"):
+        readings.append((text, ours.encode(text, add_special_tokens=False).ids))
+    for text, ids in readings:
+        if theirs(text, add_special_tokens=False)["input_ids"] != [old_ids[i] for i in ids]:
+            raise UserError(f"the tokenizer of transformers gives other tokens for {text!r}")
+
+    first, second = [list(encode(text)) for text in PROBES]
+    ids = [CLS, *first, SEP, *second, SEP]
+    types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    pair = theirs(*PROBES, return_token_type_ids=True)
+    if (pair["input_ids"], pair["token_type_ids"]) != ([old_ids[i] for i in ids], types):
+        raise UserError("its tokenizer does not write a pair as [CLS] first [SEP] second [SEP]")
+
+
+# --- Other names and other ids --------------------------------------------------------------------
 
 
 def join_convbert(tensors):
@@ -230,6 +402,10 @@ def renumbered(tokenizer):
         for entry in state["added_tokens"]:
             entry["id"] = new_ids[entry["content"]]
         state["added_tokens"].sort(key=lambda entry: entry["id"])
+
+    # Other special tokens, such as a mark of names, stand in texts: Encoder must not split them.
+    for entry in state["added_tokens"]:
+        entry["special"] = entry["content"] in SPECIAL_TOKENS
     return Tokenizer.from_str(json.dumps(state)), old_ids
 
 

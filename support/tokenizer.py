@@ -307,8 +307,9 @@ class Encoder:
 
         "the dog barks"  ->  ids of "the", ids of "dog", ids of "barks"
 
-    Other tokenizers, such as byte-level ones, may give other pieces to a word after a space: with
-    them, whole texts are encoded.
+    Other tokenizers, such as byte-level ones, may give other pieces to a word after a space, and a
+    token that was added to a published tokenizer may hold a space, as "new york" does: with them,
+    whole texts are encoded.
     """
 
     def __init__(self, tokenizer):
@@ -318,7 +319,8 @@ class Encoder:
         self.tokenizer.encode_special_tokens = True
         self.remembered = lru_cache(maxsize=REMEMBERED_WORDS)(self.encode)
         # are the ids of a text those of its words? A short text shows it
-        self.by_word = self.encode_words(PROBE) == self.encode(PROBE)
+        has_added = len(tokenizer.get_added_tokens_decoder()) > len(SPECIAL_TOKENS)
+        self.by_word = not has_added and self.encode_words(PROBE) == self.encode(PROBE)
 
     def encode(self, text):
         """The ids of a text, as bytes: less memory than a list, and easily joined."""

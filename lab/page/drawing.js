@@ -207,6 +207,7 @@ function openHead(r, place) {
   state.opened[r] = place;
   state.used = r;
   render();
+  scrollToQuery(r);
 }
 
 // The next head, or the one before: from the last one of a layer to the first one of the next.
@@ -239,6 +240,7 @@ async function measureEffects() {
     if (run.effects) state.opened[r] ??= largest(placesOf(run), (place) => changeOf(run, place));
   });
   render();
+  runs.forEach((_, r) => scrollToQuery(r));
   document.body.dataset.measured = "yes";
 }
 
@@ -249,10 +251,12 @@ function showEffects(box, run, { layer, h }) {
   box.replaceChildren();
   if (!run.effects) return;
   const [[word, p]] = bestWords(run.probabilities, run);
-  make("b", `Only in this head switched off, instead of ${word} ${percent(p)}:`, box);
+  make("span", `With a term switched off in this head alone, ${quoted(word)} ${percent(p)} ` +
+    "becomes:", box);
   for (const { name, words } of run.effects[layer][h]) {
     const [[first, share], [second, rest]] = words;
-    make("span", `${name}: ${first} ${percent(share)}, ${second} ${percent(rest)}`, box);
+    const text = `without ${name}: ${first} ${percent(share)}, ${second} ${percent(rest)}`;
+    make("span", text, box, "effect");
   }
 }
 
@@ -339,6 +343,7 @@ function showTerms(figure, r, head, i, j) {
   let caption = `Query i = ${i}, ${quoted(run.tokens[i])}: `;
   if (head.kind === "attention") {
     caption += "what each term adds to the score of each key j below.";
+    if (isLive) caption += " The ticks switch a term off in all heads.";
   } else {
     const outside = 1 - head.weights[i].reduce((sum, weight) => sum + weight, 0);
     caption += `the weights of the convolution. ${fourDigits(outside)} of the kernel falls ` +
@@ -633,7 +638,8 @@ function render() {
 function makePanel(run, r) {
   const panel = document.getElementById("run").content.cloneNode(true).firstElementChild;
   panel.querySelector("h2").textContent = run.name;
-  make("small", pretty(`${run.variant}:  ${run.equation}`), panel.querySelector("h2"));
+  const variant = run.name === run.variant ? "" : `${run.variant}:  `;
+  make("small", variant + pretty(run.equation), panel.querySelector("h2"));
   panel.querySelector(".previous").addEventListener("click", () => step(r, -1));
   panel.querySelector(".next").addEventListener("click", () => step(r, 1));
   for (const canvas of panel.querySelectorAll("canvas")) {
@@ -660,12 +666,22 @@ function show(numbers) {
   document.body.style.setProperty("--matrix", `${longest * SMALLEST_SQUARE + 100}px`);
   render();
   if (focused) document.getElementById(focused)?.focus();
+  runs.forEach((_, r) => scrollToQuery(r));
+}
 
-  // where not all tokens have space, the query is in the middle
-  for (const box of document.querySelectorAll(".terms .scroll")) {
-    const query = box.querySelector(".words input:checked").closest("td");
-    box.scrollLeft = query.offsetLeft - box.clientWidth / 2;
-  }
+// Where not all tokens have space: the query and the key of its largest weight are in view.
+function scrollToQuery(r) {
+  const box = panels[r].querySelector(".terms .scroll");
+  const { layer, h } = openedHead(r) ?? {};
+  if (layer === undefined || box.scrollWidth <= box.clientWidth) return;
+  const i = chosenToken(r);
+  const weights = runs[r].layers[layer].heads[h].weights[i];
+  const key = largest([...weights.keys()], (j) => weights[j]);
+
+  // the middle between them, in what the names of the terms leave free
+  const name = box.querySelector("th").offsetWidth;
+  const cell = box.querySelector("td").offsetWidth;
+  box.scrollLeft = ((i + key + 1) * cell - (box.clientWidth - name)) / 2;
 }
 
 // ---- The sentence that is typed

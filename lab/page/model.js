@@ -174,7 +174,7 @@ function splitHeads(x, H) {
 
 // H matrices (N, d) -> (N, C)
 function mergeHeads(z) {
-  return z[0].map((_, i) => z.flatMap((head) => [...head[i]]));
+  return z[0].map((_, i) => Float32Array.from(z.flatMap((head) => [...head[i]])));
 }
 
 // The mixer of a layer: {y (N, C), heads: what attentionWeights returns of each}.

@@ -312,10 +312,11 @@ const HALF = Float32Array.from({ length: 1 << 16 }, (_, bits) => {
 // matrices, as `shape` says
 function unpack(packed) {
   const text = atob(packed["<f4"] ?? packed["<f2"]);
-  const bytes = Uint8Array.from(text, (letter) => letter.charCodeAt(0));
-  const numbers = packed["<f4"] ? new Float32Array(bytes.buffer)
-    : Float32Array.from(new Uint16Array(bytes.buffer), (bits) => HALF[bits]);
-  return inShape(numbers, packed.shape);
+  const bytes = new Uint8Array(text.length);
+  for (let n = 0; n < bytes.length; n++) bytes[n] = text.charCodeAt(n);
+  if (packed["<f4"]) return inShape(new Float32Array(bytes.buffer), packed.shape);
+  const halves = new Float32Array(new Uint16Array(bytes.buffer)); // their bits, as whole numbers
+  return inShape(halves.map((bits) => HALF[bits]), packed.shape);
 }
 
 // (n,) -> shape

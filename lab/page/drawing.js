@@ -697,7 +697,8 @@ function update() {
   try {
     show(models.map((model) => {
       const run = compute(model, sentence.value, state.off);
-      if (state.off.size) run.before = compute(model, sentence.value).answers;
+      const isChanged = ["content", ...model.term_names].some((name) => state.off.has(name));
+      if (isChanged) run.before = compute(model, sentence.value).answers;
       return run;
     }));
     measureEffects();

@@ -2,7 +2,7 @@
 
 RUN is a folder that pretrain.py wrote. The docstring of each file explains its options.
 
-    python -m lab.explore RUN          how a score is a sum of terms, live in the browser
+    python -m lab.explore RUN          how a score is a sum of terms, a page that computes
     python -m lab.figures fixed RUN    the paper's figures from your run
     python -m lab.pairs RUN            minimal pairs: which of two sentences does a model prefer?
     python -m lab.lengths RUN          the loss in sequences longer than those of the training

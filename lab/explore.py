@@ -33,7 +33,7 @@ from pathlib import Path
 
 import torch
 
-from attention import TERMS, VARIANTS, ConvBert, Deberta, SelfAttention, Term
+from attention import VARIANTS, ConvBert, Deberta, SelfAttention, Term
 from lab.look import (
     best_words,
     depthwise_convolutions,
@@ -65,8 +65,6 @@ SENTENCES = (
 )
 BEGINNINGS = ("the cat that chased the dogs", "the dogs that chased the cat")  # left to right
 
-CONTENT = "q_i.k_j/sqrt(d)"
-
 
 # --- The numbers ----------------------------------------------------------------------------------
 
@@ -83,12 +81,10 @@ def about_run(folder):
     model, _, can_answer = open_run(folder)
     config = model.config
     variant = VARIANTS[config.variant]
-    contents = [TERMS[name].content for name in variant.terms if TERMS[name].content]
     return {
         "name": Path(folder).resolve().name,
         "variant": config.variant,
         "equation": variant.equation,
-        "content": [*contents, CONTENT][0],
         "beyond": config.beyond,
         "causal": config.causal,
         "term_names": variant.terms,
@@ -165,8 +161,8 @@ def biases_of_terms(mixer, q, k):
     # DeBERTa makes its biases itself
     if isinstance(mixer, Deberta):
         _, _, positions = mixer.apply_terms(q, k)
-        yield about_term("content_to_position", "query", mixer), positions.query_bias
-        yield about_term("position_to_content", "key", mixer), positions.key_bias
+        yield about_term("content_to_position", "query", Term), positions.query_bias
+        yield about_term("position_to_content", "key", Term), positions.key_bias
     for name, term in mixer.terms.items():
         yield about_term(name, "query", term), term.query_bias(q)
         yield about_term(name, "key", term), term.key_bias(k)
@@ -176,9 +172,9 @@ def about_term(name, belongs_to, term):
     """What the page says of a term whose bias is made by each "query" or by each "key"."""
     return {
         "name": name,
-        "equation": getattr(term, "equation", None) or "",
+        "equation": term.equation,
         "belongs_to": belongs_to,
-        "has_window": getattr(term, "has_window", True),
+        "has_window": term.has_window,
     }
 
 
@@ -202,7 +198,7 @@ def convolution_heads(mixer, x, attention_mask):
     # A kernel with dilation D has its weights D tokens apart.
     dilation = getattr(mixer, "dilation", 1)
     for bias in bias_of_heads:
-        term = {"name": name, "equation": "", "bias": pack(bias)}  # (N, K) or (1, K)
+        term = {"name": name, "bias": pack(bias)}  # (N, K) or (1, K)
         yield {"kind": "convolution", "dilation": dilation, "terms": [term]}
 
 

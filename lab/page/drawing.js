@@ -12,6 +12,7 @@ const LARGEST_SQUARE = 32;
 const SCORES = 110; // pixels between the lowest and the highest score
 const WEIGHTS = 70; // pixels of a weight of 1
 const LABEL = 18; // pixels of the number at the end of a bar
+const CONTENT = "q_i.k_j/sqrt(d)"; // in the equation of a variant that does not change it
 const MOST_WORDS = 1000; // of a larger vocabulary, the words are not listed
 
 // Everything that a reader can choose. For each run, `opened` is {layer, h}, counted from 0, of the
@@ -66,9 +67,9 @@ function signed(r) {
   return r > 0 ? `+${r}` : `${r}`.replace("-", "−");
 }
 
-// "q_i.w_r/sqrt(d) + beta_r" -> "q_i·w_r/√d + β_r"
+// "q_i.w_r/sqrt(d) + beta_r" -> "q_i·w_r/√d + β_r"; a term may have no equation
 function pretty(equation) {
-  return equation.replace(/sqrt\((\w)\)/g, "√$1").replaceAll("sqrt", "√")
+  return (equation ?? "").replace(/sqrt\((\w)\)/g, "√$1").replaceAll("sqrt", "√")
     .replaceAll("beta", "β").replace(/(?<=[\w)])\.(?=[\w(])/g, "·");
 }
 
@@ -111,6 +112,11 @@ function showAnswers() {
   box.replaceChildren();
   if (runs.some((run) => run.can_answer && !run.causal && !Object.keys(run.answers).length)) {
     make("p", "Write [MASK] for a word, and the models fill it in.", box, "soft");
+  }
+  for (const word of new Set(runs.flatMap((run) => run.unknown))) {
+    const names = runs.filter((run) => run.unknown.includes(word)).map((run) => run.name);
+    const text = `${quoted(word)} is unknown to ${names.join(" and ")}: the answer may mean little.`;
+    make("p", text, box, "soft");
   }
   const table = make("table", "", box);
   runs.forEach((run, r) => {
@@ -276,7 +282,7 @@ function stripsOf(run, head, i) {
     strips.push({ sign: strips.length ? "+" : "", name, isTerm: true,
       symbol: off ? "switched off" : pretty(symbol), values: off ? [] : values });
   };
-  addTerm("content", run.content, seen(head.content[i]));
+  addTerm("content", run.equation.includes(CONTENT) ? CONTENT : "", seen(head.content[i]));
   for (const name of new Set([...run.term_names, ...head.terms.map((term) => term.name)])) {
     const numbers = [...head.terms.keys()].filter((n) => head.terms[n].name === name);
     for (const n of numbers) addTerm(name, head.terms[n].equation, seen(head.positions[n][i]));
@@ -607,9 +613,6 @@ function renderRun(r, head, top) {
 
   // what they do not show
   const notes = [...run.layers[place.layer].notes];
-  for (const word of run.unknown) {
-    notes.unshift(`${quoted(word)} is unknown to this model, so its answer may mean little.`);
-  }
   if (isAttention && !head.kernel) {
     notes.unshift("No position term is added to the content term, so there is no kernel to show.");
   }

@@ -5,7 +5,9 @@
 
 FOLDER holds config.json, tokenizer.json, and model.safetensors or pytorch_model.bin. RUN is a run
 as pretrain.py writes it: model.py, glue.py and lab work with it. The second folder must be new.
-`import` needs transformers, which reads its own files. Its classes, and our variants:
+`import` needs transformers, which reads its own files; then the two models are compared, and their
+tokenizers. What differs is refused.
+The classes of transformers, and our variants:
 
     BertForMaskedLM        absolute     embeddings of the hidden size (E = C)
     ElectraForMaskedLM     absolute     embeddings of another size (E != C); imported with any size

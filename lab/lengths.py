@@ -7,10 +7,11 @@ RUN is a folder that pretrain.py wrote, and --corpus (default: toy) names the te
 trained on: its tokenizer and its held-out pairs are used. If the run was trained with --vocab_size,
 give the same value here. A run that was trained on another corpus is refused.
 
-The losses are printed as a table: for each variant, the mean over its runs and the standard error.
+The losses are printed as a table: for each label, the mean over its runs and the standard error.
 --out also writes them to a new file, one line per run:
 
     run, settings    the name of its folder, and everything that its training depends on
+    code             digests of the code that trained it
     made_by          the machine, the version of torch and the commit of the code
     measured         how: {"lengths", "scored"}
     losses           [[N, loss in nats], ...]; lengths that the model cannot read are left out
@@ -61,8 +62,8 @@ from pretrain import evaluate
 from support.commands import UserError, number, run_command
 from support.devices import choose_device
 from support.options import add_device, add_text
-from support.runs import made_by, newest_of, run_settings, write_records
-from support.tables import check_comparable, print_table, table_rows
+from support.runs import made_by, read_log, run_settings, write_records
+from support.tables import differences_note, groups_of, print_table, table_rows
 from support.tokenizer import CLS, IGNORED, SEP
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
@@ -229,8 +230,11 @@ def main(arguments=None):
     check_new(args.out)
     seq_len = max(load_config(folder).max_length for folder in args.runs)
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
-    runs = [{"run": folder, "settings": run_settings(folder)} for folder in newest_of(args.runs)]
-    check_comparable(runs)
+    runs = []
+    for folder in args.runs:
+        settings = run_settings(folder)  # UserError without a log
+        runs.append({"run": folder, "settings": settings, "code": read_log(folder)[0]["code"]})
+    groups_of(runs)
     for run in runs:
         if run["settings"]["corpus"] != corpus.fingerprint:
             raise UserError(f"{run['run']} was not trained on this --corpus with this --vocab_size")
@@ -249,13 +253,14 @@ def main(arguments=None):
             {
                 "run": folder.resolve().name,
                 "settings": run["settings"],
+                "code": run["code"],
                 "made_by": made_by(device),
                 "measured": measured,
                 "losses": losses,
             }
         )
     rows = table_rows(records, [length_measure(N) for N in lengths])
-    print_table(rows, origin(records))
+    print_table(rows, differences_note(records), origin(records))
     if args.out is not None:
         write_records(args.out, records)
 

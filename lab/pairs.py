@@ -6,7 +6,7 @@
     python -m lab.pairs RUN ... --compare composite fixed     composite - fixed, by phenomenon
 
 RUN is a folder that pretrain.py wrote. The command scores the runs that were not scored before, and
-prints the accuracy of each variant by phenomenon.
+prints the accuracy of each label by phenomenon.
 
 A pair is right if the good sentence has the higher score. A tie counts one half. The score is the
 pseudo-log-likelihood (pll, Salazar et al. 2020): the sum of log p(piece) over all pieces of the
@@ -33,7 +33,6 @@ A paradigm is a set of pairs of one kind; several paradigms test one phenomenon.
 """
 
 import argparse
-import hashlib
 import json
 import sys
 import zipfile
@@ -47,26 +46,24 @@ from tqdm import tqdm
 
 from data import next_tokens
 from lab.report import pairs_measure, rows_of
-from model import load_config, load_run
+from model import load_config, load_run, model_without_weights
+from support.code import ROOT, digest_of
 from support.commands import UserError, run_command
 from support.corpus import read_lines
 from support.devices import choose_device
 from support.files import download, sha256_of, write_text
 from support.options import add_device
 from support.runs import (
-    MODEL_CODE,
-    ROOT,
     code_of,
+    label_of,
     made_by,
-    newest_of,
     place_for,
     read_log,
     read_records,
-    run_settings,
     unseen_pieces,
     warn_about_run,
 )
-from support.tables import INTERVAL_NOTE, print_table, transposed
+from support.tables import INTERVAL_NOTE, differences_note, print_table, transposed
 from support.tokenizer import CLS, IGNORED, MASK, SEP, unknown_words
 
 # Two scores that differ by less than this, in nats, count as equal. Scores that should be equal
@@ -97,24 +94,25 @@ class Paradigm(NamedTuple):
 def read_data(data, cache_dir):
     """What --data names: (the name under which results are kept, a digest, a list of Paradigm).
 
-    data: "toy", "blimp" or a folder. Built-in pairs do not change: their digest is None.
+    data: "toy", "blimp" or a folder. A folder with the name of built-in pairs gets its digest.
     """
+    name = data
     if data == "toy":
-        return data, None, read_folder(ROOT / "toy" / "pairs")
-
-    # In the archive of BLiMP, the files are in a folder.
-    if data == "blimp":
+        paradigms = read_folder(ROOT / "toy" / "pairs")
+    elif data == "blimp":  # in the archive, the files are in a folder
         path = download(BLIMP_URL, Path(cache_dir, "downloads", "BLiMP.zip"), BLIMP_SHA256)
-        return data, None, read_folder(zipfile.Path(path, "data/"))
+        paradigms = read_folder(zipfile.Path(path, "data/"))
+    else:
+        folder = Path(data).resolve()
+        if not folder.is_dir():
+            raise UserError(f"--data {data} is not toy, not blimp, and not a folder")
+        name = folder.name
+        paradigms = read_folder(folder)
 
-    folder = Path(data).resolve()
-    if not folder.is_dir():
-        raise UserError(f"--data {data} is not toy, not blimp, and not a folder")
-    if folder.name in ("toy", "blimp"):
-        raise UserError(f"{data} has the name of built-in pairs: give the folder another name")
-    digests = [sha256_of(path) for path in sorted(folder.glob("*.jsonl"))]
-    digest = hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
-    return folder.name, digest, read_folder(folder)
+    digest = digest_of(paradigms)
+    if name in ("toy", "blimp") and name != data:
+        name = f"{name}-{digest}"
+    return name, digest, paradigms
 
 
 FIELDS = ("linguistics_term", "UID", "sentence_good", "sentence_bad")
@@ -304,10 +302,9 @@ def result_of(folder, name, digest, paradigms, device):
     A run that was not scored before is scored; other code scores it in RUN/pairs-2 (place_for).
     name, digest, paradigms: what read_data returns.
     """
-    variant = load_config(folder).variant
+    warn_about_run(folder)
     settings = {"model": sha256_of(folder / "model.pt")[:12], f"pairs {name}": digest}
-    made = {"settings": settings, "code": code_of(MODEL_CODE, variant)}
-    warn_about_run(folder, made["code"])
+    made = {"settings": settings, "code": code_of(model_without_weights(folder))}
     path = place_for(folder / "pairs", made) / f"{name}.json"
     if not path.exists():
         result = {
@@ -322,16 +319,25 @@ def result_of(folder, name, digest, paradigms, device):
         print(f"{total - scored:,} of {total:,} pairs are left out: equal tokens in {folder}")
 
     # an imported run has no log, and no seed: its folder tells it from others
-    settings = {"variant": variant, "seed": str(folder)}
+    trained = {
+        "settings": {"variant": load_config(folder).variant, "seed": str(folder)},
+        "code": {},
+    }
     if read_log(folder):
-        settings = run_settings(folder)
-    return {"run": folder, "settings": settings, "pairs": {name: result["paradigms"]}}
+        trained = read_log(folder)[0]
+    return {
+        "run": folder,
+        "settings": trained["settings"],
+        "code": trained["code"],
+        "pairs": {name: result["paradigms"]},
+        "scored": {name: {"pairs": digest, **made["code"]}},
+    }
 
 
 def print_tables(records, data, paradigms, compared):
-    """Accuracy in per cent by phenomenon: of each variant, or of two variants and their difference.
+    """Accuracy in per cent by phenomenon: of each label, or of two labels and their difference.
 
-    paradigms: a list of Paradigm. compared: the names of two variants, or None.
+    paradigms: a list of Paradigm. compared: two labels, or None.
     """
     # those of which all runs have pairs
     results = [record["pairs"][data] for record in records]
@@ -345,10 +351,10 @@ def print_tables(records, data, paradigms, compared):
     all_names = [paradigm.name for paradigm in paradigms]
     measures.append(pairs_measure(f"mean of {len(all_names)} paradigms", data, all_names))
 
-    # a row per phenomenon, a column per variant
+    # a row per phenomenon, a column per label
     rows = transposed(rows_of(records, measures, compared))
-    note = "accuracy in per cent, mean and standard error over the runs of a variant"
-    print_table(rows, INTERVAL_NOTE if compared else note)
+    note = "accuracy in per cent, mean and standard error over the runs of a label"
+    print_table(rows, INTERVAL_NOTE if compared else note, differences_note(records, compared))
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -363,20 +369,19 @@ def parse_arguments(arguments):
     add("--data", default="toy", help="toy, blimp, or a folder (%(default)s)")
     add("--cache_dir", type=Path, default="cache", help="for the download (%(default)s)")
     add_device(add)
-    add("--compare", nargs=2, metavar=("A", "B"), help="two variants, and their difference A - B")
+    add("--compare", nargs=2, metavar=("A", "B"), help="two labels, and their difference A - B")
     return parser.parse_args(arguments)
 
 
 def main(arguments=None):
     """Score the runs that were not scored before, and print the table of all."""
     args = parse_arguments(arguments)
-    args.runs = newest_of(args.runs)
     device, _ = choose_device(args.device, "fp32")
 
-    # a wrong folder, or variant, is found before the first run is scored
-    variants = [load_config(folder).variant for folder in args.runs]
-    if not set(args.compare or ()) <= set(variants):
-        raise UserError(f"--compare: the variants of the runs are {', '.join(variants)}")
+    # a wrong folder, or label, is found before the first run is scored
+    labels = [label_of(folder) for folder in args.runs if load_config(folder)]
+    if not set(args.compare or ()) <= set(labels):
+        raise UserError(f"--compare: the labels of the runs are {', '.join(labels)}")
     name, digest, paradigms = read_data(args.data, args.cache_dir)
 
     records = [result_of(folder, name, digest, paradigms, device) for folder in args.runs]

@@ -1,6 +1,6 @@
 """Records of runs, and their tables: means, standard errors and differences.
 
-    python -m lab.report RUN ...                            a row per variant
+    python -m lab.report RUN ...                            a row per label
     python -m lab.report RUN ... --compare composite none   composite - none, with 95 % intervals
     python -m lab.report RUN ... --out mine.jsonl           their records, in a new file
 
@@ -10,16 +10,19 @@ object:
 
     run         the name of its folder
     settings    everything that the run depends on: variant, seed, steps, ...
+    code        digests of the code that trained it; records before they were kept have none
     made_by     the machine, the versions and the commit of the code that began it
     continued   a list: the same for each continuation
     curve       [[step, held-out loss, held-out accuracy], ...]
     result      {"loss", "accuracy", "parameters", "tokens_per_second", "seconds"}, of the last step
     glue        the results of fine-tuning
     pairs       minimal pairs: {name of the data: {paradigm: [right pairs, pairs]}}
+    scored      {name of the data: digests of the pairs and of the code that scored them}
 
-A cell "a +- b" is mean and standard error over the runs of a variant, which differ in their seed. A
-cell "a (b to c)" is a difference and its 95 % interval. An empty cell was not measured. Only runs
-with the same settings may be in one table.
+A label is the name of a folder without its seed: composite-2 of runs/composite-2-seed0. The runs of
+a label differ in their seed alone. A cell "a +- b" is their mean and its standard error. A cell
+"a (b to c)" is a difference and its 95 % interval. An empty cell was not measured. A line below the
+table says in which settings, and in which code, its rows differ.
 
 The files in results/ hold such records, behind the tables of docs/.
 """
@@ -28,14 +31,12 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from model import BertForMaskedLM, load_config, parameter_count
+from model import model_without_weights, parameter_count
 from support.commands import UserError, run_command
 from support.glue_results import newest_results, places_of_model
 from support.runs import (
     code_changes,
-    newest_of,
     read_log,
     read_records,
     run_settings,
@@ -47,7 +48,9 @@ from support.tables import (
     LOSS,
     PARAMETERS,
     Measure,
-    of_variants,
+    differences_note,
+    groups_of,
+    meanings_of_marks,
     print_table,
     table_rows,
     without_empty_columns,
@@ -58,7 +61,6 @@ from support.tables import (
 
 def record_of_run(folder):
     """The record of a finished run."""
-    config = load_config(folder)
     settings = run_settings(folder)
     first, *lines = read_log(folder)
     if not lines or lines[-1]["step"] < settings["steps"]:
@@ -70,21 +72,24 @@ def record_of_run(folder):
     for result in glue:
         del result["log"]  # the curve of its loss
     pairs = {}
+    scored = {}
     for place in places_of_model(folder, "pairs"):
-        different = code_changes(first["code"], read_log(place)[0]["code"], "the training")
+        made = read_log(place)[0]
+        different = code_changes(of_model(first["code"]), of_model(made["code"]), "the training")
         if different:
             print(f"{place} is left out: {different}")
             continue
         for path in sorted(place.glob("*.json")):
             pairs[path.stem] = read_records(path)["paradigms"]
-
-    # On the device "meta", a model has shapes but no numbers: enough to count its parameters.
-    with torch.device("meta"):
-        parameters = parameter_count(BertForMaskedLM(config))
+            scored[path.stem] = {
+                "pairs": made["settings"].get(f"pairs {path.stem}"),
+                **made["code"],
+            }
 
     return {
         "run": folder.resolve().name,
         "settings": settings,
+        "code": first["code"],
         "made_by": first["made_by"],
         "continued": [line["made_by"] for line in lines if "made_by" in line],
         "curve": [
@@ -95,13 +100,20 @@ def record_of_run(folder):
         "result": {
             "loss": last["held_out_loss"],
             "accuracy": last["held_out_accuracy"],
-            "parameters": parameters,
+            "parameters": parameter_count(model_without_weights(folder)),
             "tokens_per_second": steps["tokens"] / steps["seconds"],
             "seconds": steps["seconds"],
         },
         "glue": glue,
         "pairs": pairs,
+        "scored": scored,
     }
+
+
+def of_model(code):
+    """Of {name: digest}, the code that a model computes with: its pairs must be of the same."""
+    files = ("attention.py", "kernels.py", "model.py")
+    return {name: digest for name, digest in code.items() if name.split()[-1] in files}
 
 
 # --- What is measured of a run --------------------------------------------------------------------
@@ -169,8 +181,7 @@ MEASURES = (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS, BLIMP, TOY_SCORE)
 
 def rows_of(records, measures, compared=None):
     """The rows of `table_rows`. UserError if two runs were not scored on the same data."""
-    if compared:
-        records = of_variants(records, compared)
+    records = sum(groups_of(records, compared).values(), [])
 
     # the mean of other paradigms or tasks would be another number
     first = {}
@@ -210,7 +221,7 @@ def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description="A table of runs, or their records.")
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="finished runs, or files of records")
-    add("--compare", nargs=2, metavar=("A", "B"), help="two variants, and their difference A - B")
+    add("--compare", nargs=2, metavar=("A", "B"), help="two labels, and their difference A - B")
     add("--out", metavar="FILE.jsonl", type=Path, help="write the records to this new file")
     return parser.parse_args(arguments)
 
@@ -226,7 +237,7 @@ def main(arguments=None):
     args = parse_arguments(arguments)
     check_new(args.out)
     records = []
-    for path in newest_of(args.runs):
+    for path in args.runs:
         records += [record_of_run(path)] if path.is_dir() else read_records(path)
 
     if args.out is not None:
@@ -234,7 +245,8 @@ def main(arguments=None):
         return
 
     rows = without_empty_columns(rows_of(records, MEASURES, args.compare))
-    print_table(rows, INTERVAL_NOTE if args.compare else origin(records))
+    note = INTERVAL_NOTE if args.compare else origin(records)
+    print_table(rows, *meanings_of_marks(rows), differences_note(records, args.compare), note)
 
 
 if __name__ == "__main__":

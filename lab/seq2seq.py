@@ -51,12 +51,12 @@ from model import (
     load_run,
     save_run,
 )
-from pretrain import CODE, MAX_GRADIENT_NORM, Recipe, learning_rate, make_trainer, with_options
+from pretrain import MAX_GRADIENT_NORM, Recipe, learning_rate, make_trainer, with_options
 from support.commands import UserError, positive_int, run_command
 from support.devices import autocast, choose_device, to_device
 from support.files import load_checkpoint, write_text
 from support.options import add_device, add_dtype, add_eager, add_training
-from support.runs import MODEL_CODE, code_of, read_code, read_records, say_unknown_words
+from support.runs import read_records, say_unknown_words
 from support.tokenizer import (
     CLS,
     IGNORED,
@@ -128,7 +128,6 @@ class Seq2Seq(BertForMaskedLM):
     """
 
     config_file = "seq2seq.json"
-    code = {**MODEL_CODE, **read_code("lab/seq2seq.py", "lab/translation.py")}
 
     def __init__(self, config):
         super().__init__(config)
@@ -343,8 +342,7 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
     sets: pairs of token ids; the first set is trained on, and the second one is evaluated.
     """
     # the trainer of pre-training, with the Adam of Vaswani et al. 2017
-    code = code_of({**CODE, **Seq2Seq.code}, model.config.variant)
-    trainer = make_trainer(model, settings, device, dtype, code=code, is_eager=args.eager)
+    trainer = make_trainer(model, settings, device, dtype, is_eager=args.eager)
     for group in trainer.optimizer.param_groups:
         group.update(betas=(0.9, 0.98), eps=1e-8)
 
@@ -535,9 +533,9 @@ def print_test(folder, results, sets):
 
 
 def run_folder(args, seed):
-    """runs/seq2seq-multi30k-shaw-seed1, without what is the default."""
-    name = f"seq2seq-{Path(args.data).stem}-{args.variant}"
-    if args.pretrain:
+    """runs/seq2seq-multi30k-shaw-seed1 or runs/NAME-seed1, without what is the default."""
+    name = args.name or f"seq2seq-{Path(args.data).stem}-{args.variant}"
+    if args.pretrain and not args.name:
         name += f"-spans{args.pretrain}"
     if args.seed != [0]:
         name += f"-seed{seed}"

@@ -20,11 +20,11 @@ from random import Random
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from data import MASK_PROBABILITY
+from support.code import ROOT
 from support.commands import UserError, import_optional
 from support.corpus import read_lines
 from support.files import download
 from support.labelled import token_ids
-from support.runs import ROOT
 from support.tokenizer import MASK, SPECIAL_TOKENS
 
 HELD_OUT = 200  # sources of a set that is held out (not of Multi30k)

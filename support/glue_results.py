@@ -21,9 +21,8 @@ A task and seed is done if its .json exists. So the same command, started again,
 missing. All results in a folder are of the same model and code, those of a task also of the same
 settings. Others are in RUN/glue-2 and so on (support.runs.place_for).
 
-Results with other settings, or by other code, are in a folder of their own, such as RUN/glue-2.
-Code means the code that the variant uses; a comment, a docstring, or the class of another variant
-does not count (support.runs.code_digests).
+Results with other settings, or by other code (support/code.py), are in a folder of their own, such
+as RUN/glue-2.
 """
 
 import json
@@ -36,11 +35,22 @@ from typing import NamedTuple
 import torch
 
 from model import load_config
+from support.code import digest_of
 from support.commands import UserError, say_once
 from support.devices import is_of_torchrun
 from support.files import load_checkpoint, lock, save_checkpoint, sha256_of, write_text
 from support.glue_files import SUBMISSION, write_zip
-from support.runs import code_changes, digest_of, place_for, places, read_log, warn_about_run
+from support.runs import (
+    LOG,
+    code_changes,
+    code_now,
+    find_place,
+    label_of,
+    place_for,
+    places,
+    read_log,
+    warn_about_run,
+)
 from support.tables import print_glue_table
 from support.training import CHECKPOINT
 
@@ -124,10 +134,10 @@ def remove_worse_weights(out, name):
 # --- The folder of results ------------------------------------------------------------------------
 
 
-def results_folder(folder, tasks, code):
-    """Where a run's results with these settings, {task: settings}, and today's code belong.
+def made_from(folder, tasks, code):
+    """What makes the results of a run with these settings, {task: settings}, and this code.
 
-    It is found by the one line of the log.jsonl there:
+    It is the one line of the log.jsonl beside them:
 
         {"settings": {"model": "d3c6", "tokenizer": "4e68", "mnli lr": 0.0003, "mnli epochs": 4, ...
                       "cola lr": 0.0003, "cola epochs": 1, ...}, "code": {...}}
@@ -135,7 +145,12 @@ def results_folder(folder, tasks, code):
     settings = files_of(folder)
     for name, of_task in tasks.items():
         settings |= {f"{name} {key}": value for key, value in of_task.items()}
-    return place_for(folder / RESULTS, {"settings": settings, "code": code})
+    return {"settings": settings, "code": code}
+
+
+def claim_folder(folder, made):
+    """The folder of results that are made now: RUN/glue, or RUN/glue-2 if others are there."""
+    return place_for(folder / RESULTS, made)
 
 
 def newest_results(folder):
@@ -167,11 +182,14 @@ def places_of_model(folder, name):
 
 
 def missing_results(folder, seeds, tasks, code):
-    """What a run lacks: for each task (run, folder of its results, settings, the missing seeds).
+    """What a run lacks: for each task (run, what makes its results, settings, the missing seeds).
+
+    No folder is claimed yet: the command may still be refused.
 
     tasks: {name: settings}. code: the digests of the code.
     """
-    out = results_folder(folder, tasks, code)
+    made = made_from(folder, tasks, code)
+    out, _ = find_place(folder / RESULTS, made)
     found = []
     for name, settings in tasks.items():
         start = settings["start"]
@@ -180,7 +198,7 @@ def missing_results(folder, seeds, tasks, code):
             if start and start not in tasks and not path_of(out, start, seed).exists():
                 raise UserError(f"{name} starts from {start}: add {start} to --task")
         if missing:
-            found.append((folder, out, settings, missing))
+            found.append((folder, made, settings, missing))
     return found
 
 
@@ -218,7 +236,7 @@ def files_of(folder):
 # --- What is made of results ----------------------------------------------------------------------
 
 
-def write_submission(folder, answers, is_toy, code):
+def write_submission(folder, answers, is_toy):
     """Write RUN/glue/submission.zip: of each task by the best seed.
 
     answers: function of (task, split, settings, weights) that returns the answers to a test split.
@@ -233,6 +251,7 @@ def write_submission(folder, answers, is_toy, code):
         settings = record["settings"]
         if is_toy != settings["data"].startswith("toy"):
             raise UserError(f"{out} has results of other tasks than those of --data_dir")
+        code = code_now(load_config(folder).variant)
         say_once(code_changes(record["code"], code, f"{out} was made"))
         weights = load_weights(out, name, settings["seed"])
         predictions[file] = answers(name, split, settings, weights)
@@ -240,20 +259,28 @@ def write_submission(folder, answers, is_toy, code):
     print(f"wrote {out / 'submission.zip'}")
 
 
-def read_run(folder):
-    """A run and its results, for the table (support/tables.py)."""
-    run = {"settings": {"variant": load_config(folder).variant, "seed": None}, "code": {}}
+def read_run(path):
+    """A run and its results, for the table (support/tables.py).
+
+    path: a run, or one of its folders of results, such as RUN/glue-2, with a row of its own.
+    """
+    is_results = (path / LOG).exists() and path.name.startswith(RESULTS)
+    folder = path.resolve().parent if is_results else path
+    label = f"{label_of(folder)}/{path.name}" if is_results else label_of(folder)
+
+    made = {"settings": {"variant": load_config(folder).variant, "seed": str(folder)}, "code": {}}
     log = read_log(folder)
     if log:  # otherwise, another program made this run
-        run = log[0]
-    warn_about_run(folder, {})
-    _, records = newest_results(folder)
+        made = log[0]
+    warn_about_run(folder)
+    records = read_results(path) if is_results else newest_results(folder)[1]
     if not records:
         raise UserError(f"{folder} has no results: python glue.py finetune {folder}")
-    return {"run": folder, "settings": run["settings"], "glue": records, "code": run["code"]}
+    run = {"run": folder, "label": label, "glue": records}
+    return {**run, "settings": made["settings"], "code": made["code"]}
 
 
 def table_command(args):
-    """Print the results of the runs: a row per variant, or two variants compared."""
+    """Print the results of the runs: a row per label, or two labels compared."""
     runs = [read_run(folder) for folder in args.runs]
     print_glue_table(runs, args.compare, args.published)

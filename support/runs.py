@@ -10,17 +10,16 @@ The folder of a run holds
     process0.lock      empty; locked while a program works on the run
 
 The first line of the log holds what the run depends on and what made it: "settings", "code"
-(digests of the files) and "made_by" (machine, versions, commit; of a training also whether its
-steps were to be recorded and compiled). Each further line holds the number of the step ("step"),
-and a loss, an evaluation, or what made the steps after it.
+(support/code.py) and "made_by" (machine, versions, commit; of a training also whether its steps
+were to be recorded and compiled). Each further line holds the number of the step ("step"), and a
+loss, an evaluation, or what made the steps after it.
 
 place_for returns the folder whose log has the settings and the code of a command, or a new one. So
 results of fine-tuning and of minimal pairs are found, too, in RUN/glue and RUN/pairs.
 """
 
-import ast
+import argparse
 import datetime
-import hashlib
 import json
 import platform
 import re
@@ -29,13 +28,14 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from attention import TERMS, VARIANTS
+import attention
+from support.code import READ, ROOT, digest_of, read_code
 from support.commands import UserError, say_once
 from support.files import lock, write_text
 from support.tokenizer import unknown_words
 
-ROOT = Path(__file__).parent.parent
 LOG = "log.jsonl"
 LONGEST_NAME = 80  # characters in the name of a run that stand for its texts
 
@@ -101,7 +101,7 @@ def device_name(device):
 def commit():
     """The git commit of the code, with "-dirty" if files were changed since; None without git.
 
-    It is read once, as the code itself is (read_code). A copy of the project inside another
+    It is read once, as the code itself is (support/code.py). A copy of the project inside another
     repository has no .git of its own: None, too.
     """
     try:
@@ -112,152 +112,49 @@ def commit():
     return done.stdout.strip() or None
 
 
-def read_code(*names):
-    """{file: {name: code}}: what each file defines, without comments, docstrings and layout.
-
-    A program reads its code when it starts: a file may be changed while a long command is running.
-    """
-    code = {}
-    for file in names:
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            if has_docstring and ast.get_docstring(node) is not None:
-                del node.body[0]
-        code[file] = parts_of(tree)
-    return code
-
-
-def parts_of(tree):
-    """{name: code}: what the top level of a file imports, defines and assigns, by its name.
-
-    "" is all other statements; but those that fill TERMS and VARIANTS are left out (code_digests).
-    """
-    parts = {"": ""}
-    for statement in tree.body:
-        for name, code in named_code(statement):
-            if name in ("", "TERMS", "VARIANTS") and re.search("'(TERMS|VARIANTS)'", code):
-                continue
-            parts[name] = parts.get(name, "") + code
-    return parts
-
-
-def named_code(statement):
-    """[(name, code)] of a statement; an import of several names is a part for each."""
-    if isinstance(statement, ast.Import | ast.ImportFrom):
-        module = getattr(statement, "module", "")  # `import x` has none
-        return [(each.asname or each.name, f"{module} {dump(each)}") for each in statement.names]
-
-    name = ""
-    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-        name = statement.name
-    elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-        name = statement.targets[0].id
-    return [(name, f" {dump(statement)}")]
-
-
-def code_digests(code, variant, entry):
-    """{what: digest}: the code that a result depends on. Of attention.py, what its variant uses.
-
-    So a new variant makes no run old. What is used names what else is used:
-
-        model.py imports          initialise, which names initialise_linear, and so on
-        the entry of `dynamic`    Variant(terms=('dynamic',), ...), <class 'attention.Dynamic'>
-        class Dynamic             Term, relative_table
-
-    Canon, Rotary and rotate are not reached: to edit them changes nothing for dynamic. The digests:
-
-        "attention.py"                     what every variant uses
-        "dynamic in attention.py"          the entry
-        "Dynamic in attention.py"          and so on: two variants are compared by what both use
-        "kernels.py", "model.py", ...      all of these files
-
-    Args:
-        code: from read_code.
-        variant: the name of the variant.
-        entry: as text, what VARIANTS and TERMS hold for it, whichever statements put it there
-            (code_of).
-    """
-    digests = {file: digest_of(parts) for file, parts in code.items()}
-    entry = re.sub(" at 0x[0-9a-f]+", "", entry)  # where in memory a function is
-    by_all = used_parts(code, ["Variant"])
-    own = used_parts(code, ["Variant", *re.findall(r"\w+", entry)])
-    digests["attention.py"] = digest_of(by_all)
-    digests[f"{variant} in attention.py"] = digest_of(entry)
-    for name in own:
-        if name not in by_all:
-            digests[f"{name} in attention.py"] = digest_of(own[name])
-    return digests
-
-
-def used_parts(code, names):
-    """{name: code} of what attention.py has under these names and those that other files import.
-
-    And of what these parts name, and so on.
-    """
-    texts = []
-    for parts in code.values():
-        texts += [part for part in parts.values() if part.startswith("attention ")]
-
-    parts = code["attention.py"]
-    used = {}
-    while True:
-        named = {"", *names, *re.findall(r"'(\w+)'", " ".join([*texts, *used.values()]))}
-        found = {name: parts[name] for name in sorted(named & {*parts})}
-        if found == used:
-            return used
-        used = found
-
-
-def digest_of(value):
-    """12 hexadecimal digits for a text or a dictionary."""
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
-
-
-def dump(node):
-    """A syntax tree as text, without its empty lists.
-
-    A new version of Python may give nodes a new field, such as type_params of functions. In code
-    for older versions it is an empty list: so every version makes the same text of the same code.
-    """
-    return re.sub(r"\w+=\[\], |(, )?\w+=\[\]", "", ast.dump(node))
-
-
 def changed(there, here):
     """The names of what two dictionaries both have, and that differs."""
     return [name for name in there if name in here and there[name] != here[name]]
 
 
 def code_changes(there, here, since):
-    """What changed between two results of code_digests, as text; "" if nothing did.
+    """What changed between the code of two results, as text; "" if nothing did.
 
-    "Dynamic in attention.py has changed since runs/composite"
+    "model.py, Dynamic in attention.py have changed since runs/composite"
     """
     names = changed(there, here)
     have = "has" if len(names) == 1 else "have"
     return f"{', '.join(names)} {have} changed since {since}" if names else ""
 
 
-# The code of a model. A file may be edited while a run is going on: so it is read at import.
-MODEL_CODE = read_code("attention.py", "kernels.py", "model.py")
+def code_now(variant):
+    """{name: digest} of all code that is loaded, and of the entry of a variant."""
+    read_code()
+    digests = {}
+    for of_file in READ.values():
+        digests |= of_file
+
+    # what the tables hold for the variant; hybrids also use `none`, which has no terms
+    entries = [attention.VARIANTS.get(name) for name in ("none", variant)]
+    terms = [attention.TERMS[name] for name in getattr(entries[1], "terms", ())]
+    return digests | {f"{variant} in attention.py": digest_of([*entries, *terms])}
 
 
-def code_of(code, variant):
-    """Short hashes of the code that a variant uses: {what: hash}, from code_digests.
+def code_of(model):
+    """{name: digest} of the code that a result of this model depends on.
 
-    A run keeps them in its log. If one of them changes, the same command starts a new run in a
-    folder of its own. code: from read_code.
+    Of the terms, mixers and other layers in attention.py, those count of which the model holds an
+    object, and the classes that they extend. So to edit Rotary changes nothing for dynamic.
     """
-    # What VARIANTS and TERMS hold for the variant, as text. For fixed:
-    #     Variant() Variant(terms=('fixed',), ...) [('fixed', <class 'attention.Fixed'>)]
-    entry = f"{VARIANTS['none']} {VARIANTS[variant]}"  # hybrids use both, and `none` has no terms
-    terms = [(name, TERMS[name]) for name in TERMS if name in VARIANTS[variant].terms]
-    return code_digests(code, variant, f"{entry} {terms}")
+    used = set()
+    for module in model.modules():
+        used.update(type(module).__mro__)
 
-
-def code_of_model(model):
-    """code_of a model that a run has. Its class may name other files as its `code` (seq2seq)."""
-    return code_of(getattr(model, "code", MODEL_CODE), model.config.variant)
+    digests = code_now(model.config.variant)
+    for name, value in vars(attention).items():
+        if isinstance(value, type) and issubclass(value, nn.Module) and value not in used:
+            digests.pop(f"{name} in attention.py", None)
+    return digests
 
 
 # --- The folder of a run is found by what made it -------------------------------------------------
@@ -268,14 +165,22 @@ def code_of_model(model):
 #     python pretrain.py                runs/composite-3     Dynamic in attention.py has changed
 #     (and edited back)
 #     python pretrain.py                runs/composite       finished before
+#
+# A label is a folder's name without its seed: composite-3 of composite-3-seed0 and -seed1. All runs
+# of a label have the same settings, but for the seed, and the same code: tables take their means.
+
+
+def label_of(folder):
+    """What the runs of all seeds share: the name of the folder without "-seed1"."""
+    return re.sub(r"-seed\d+$", "", Path(folder).name)
 
 
 def place_for(base, made):
     """The folder of a run: base, base-2, ... If it is not base, a line says why.
 
-    It is the first one that these settings and this code have made; if there is none, the first one
-    that is free. A new run claims its folder: before any work begins, what makes it is written as
-    the first line of the log. From then on, other commands take the next number.
+    It is the one that these settings and this code have made; if there is none, the first one that
+    is free and whose label has no other runs. A new run claims its folder: before any work begins,
+    what makes it is written as the first line of the log.
 
     A log may grow: fine-tuning adds the settings of each new task. Only what both have must be
     equal.
@@ -298,41 +203,53 @@ def place_for(base, made):
 
 def find_place(base, made):
     """(folder, why it is not another one)."""
+    runs = {}  # {label: its runs}
+    for log in sorted(base.parent.glob(f"*/{LOG}")):
+        runs.setdefault(label_of(log.parent), []).append(log.parent)
+
+    free = None
     reasons = []
-    for folder in places(base):
-        differing = differences(read_log(folder)[0], made, folder)
-        if not differing:
+    for folder in numbered(base):
+        others = {run: differences(run, made, folder) for run in runs.get(label_of(folder), [])}
+        if others.get(folder) == []:
+            free = folder  # it is there already
             break
-        reasons.append(differing)
-    else:
-        folder = next(each for each in numbered(base) if is_free(each))
+        differing = [texts for texts in others.values() if texts]
+        if free is None and not differing and is_free(folder):
+            free = folder
+        reasons += differing
     # of several runs the most similar one is named: the fewest things differ from it
     fewest = min(reasons, key=len, default=[f"{base} is not free"])
-    return folder, "; ".join(fewest[:2])
+    return free, "; ".join(fewest[:2])
 
 
-def differences(there, here, folder):
-    """How what made a folder differs from what is here: texts, of the code and of each setting."""
-    code = code_changes(there["code"], here["code"], folder)
+def differences(run, made, folder):
+    """How what made a run differs from what shall make a folder: texts, of code and settings.
+
+    Of a run in another folder, the seed does not count.
+    """
+    there = read_log(run)[0]
+    code = code_changes(there["code"], made["code"], run)
     texts = [code] if code else []
-    old, new = there["settings"], here["settings"]
+    old, new = there["settings"], made["settings"]
     for name in changed(old, new):
-        texts.append(f"{name} is {new[name]}, not {old[name]} as in {folder}")
+        if name != "seed" or run == folder:
+            texts.append(f"{name} is {new[name]}, not {old[name]} as in {run}")
     return texts
 
 
 def numbered(base):
     """Yield base, base-2, ... and composite-seed0, composite-2-seed0, which runs/*-seed? finds."""
-    name, seed = re.fullmatch(r"(.*?)(-seed\d+)?", base.name).groups("")
+    label = label_of(base)
+    seed = base.name.removeprefix(label)
     yield base
     for number in range(2, 1_000):
-        yield base.parent / f"{name}-{number}{seed}"
+        yield base.parent / f"{label}-{number}{seed}"
 
 
 def places(base):
     """Those of the folders base, base-2, ... that have a log."""
-    with_log = {path.parent for path in base.parent.glob(f"*/{LOG}")}
-    return [folder for folder in numbered(base) if folder in with_log]
+    return [folder for folder in numbered(base) if (folder / LOG).exists()]
 
 
 def is_free(folder):
@@ -340,20 +257,31 @@ def is_free(folder):
     return not any(path.suffix in (".json", ".jsonl", ".pt") for path in folder.glob("*"))
 
 
-def run_folder(args, variant, seed):
-    """The folder of a run: runs/small-books-composite-seed1, without what is the default.
+def folder_name(text):
+    """An argparse type: the name of one folder, without a seed."""
+    if text in ("", ".", "..") or Path(text).name != text or label_of(text) != text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name without / and without -seed0")
+    return text
 
-    Further runs that differ in anything else, such as --lr, get a number: place_for.
+
+def run_folder(args, variant, seed):
+    """The folder of a run, without what is the default: runs/small-books-composite-seed1.
+
+    With --name runs/NAME-seed1, and with several variants runs/NAME-composite-seed1. Further runs
+    that differ in anything else, such as --lr, get a number: place_for.
     """
-    parts = []
-    if args.size != "tiny":
-        parts.append(args.size)
-    texts = "-".join(Path(name).resolve().stem for name in args.corpus if name != "toy")
-    if texts:
-        parts.append(texts[:LONGEST_NAME])
-    parts.append(variant)
-    if args.causal:
-        parts.append("causal")
+    if args.name:
+        parts = [args.name]
+        if len(args.variant) > 1:
+            parts.append(variant)
+    else:
+        parts = [args.size] if args.size != "tiny" else []
+        texts = "-".join(Path(name).resolve().stem for name in args.corpus if name != "toy")
+        if texts:
+            parts.append(texts[:LONGEST_NAME])
+        parts.append(variant)
+        if args.causal:
+            parts.append("causal")
     if args.seed != [0]:
         parts.append(f"seed{seed}")
     return args.out_dir / "-".join(parts)
@@ -362,45 +290,20 @@ def run_folder(args, variant, seed):
 # --- A run that a program opens -------------------------------------------------------------------
 
 
-def newer_runs(folder):
-    """The runs of the same name, variant and seed that have a higher number."""
-    base = folder.parent / re.sub(r"-\d+(-seed\d+)?$", r"\1", folder.name)
-    found = [each for each in places(base) if (each / "model.pt").exists()]
-    if folder not in found:
-        return []
-    # the name of a variant may end with a number, too
-    variant = run_settings(folder)["variant"]
-    newer = found[found.index(folder) + 1 :]
-    return [each for each in newer if run_settings(each)["variant"] == variant]
+def warn_about_run(folder):
+    """Warn if other code has trained a run, or if it is not finished.
 
-
-def newest_of(folders):
-    """The runs without those of which a newer one is among them, as `runs/*` may find."""
-    newest = []
-    for folder in folders:
-        newer = [each for each in newer_runs(folder) if each in folders]
-        if newer:
-            print(f"{folder} is left out: {newer[-1]} is newer")
-        else:
-            newest.append(folder)
-    return newest
-
-
-def warn_about_run(folder, code):
-    """Warn if other code has trained a run, if it is not finished, or if there is a newer one.
-
-    code: the digests of the code that computes with it now.
+    It needs no model, so a program can call it first: what an edit breaks, it breaks afterwards.
     """
     log = read_log(folder)
     if not log:  # another program made it
         return
+    settings = log[0]["settings"]
+    code = code_now(settings["variant"])
     say_once(code_changes(log[0]["code"], code, f"{folder} was trained"))
-    steps = log[0]["settings"]["steps"]
     step = log[-1].get("step", 0)
-    if step < steps:
-        say_once(f"{folder} is not finished: step {step:,} of {steps:,}")
-    for newer in newer_runs(folder)[-1:]:
-        say_once(f"{newer} is newer than {folder}")
+    if step < settings["steps"]:
+        say_once(f"{folder} is not finished: step {step:,} of {settings['steps']:,}")
 
 
 def unseen_pieces(folder):

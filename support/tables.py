@@ -1,17 +1,20 @@
-"""Tables of runs: a row per variant, means with their errors, differences with intervals.
+"""Tables of runs: a row per label, means with their errors, differences with intervals.
 
-A run is a dictionary. Tables read these entries of it, the last two only where they are needed:
+A run is a dictionary. Tables read these entries of it, the last ones only where they are needed:
 
     run         its folder
     settings    what its pre-training depends on: {"variant": "none", "seed": 0, "steps": 2000, ...}
     result      of pre-training: {"loss": 2.392, "accuracy": 0.423, "parameters": 849584}
     glue        the results of fine-tuning, records of glue.py
-    code        {file: digest} of the code that pre-trained it
+    code        {file: digest} of the code that pre-trained it; old records have none
+    scored      {data: settings and code} of minimal pairs
+    label       of its row, if that is not the name of the folder without the seed
 
-A Measure says what a table shows of a run. The runs of a variant differ in their seed, and share a
-row. table_rows(runs, [PARAMETERS, LOSS]) of three runs of none and three of fixed:
+A Measure says what a table shows of a run. The runs of a label share a row: they differ in their
+seed alone. Rows may differ in anything, and a line below the table says in what.
+table_rows(runs, [PARAMETERS, LOSS]) of three runs of none and three of fixed:
 
-    variant        runs   parameters   held-out loss
+    run            runs   parameters   held-out loss
     none           3      849,584      2.321 +- 0.039            mean and standard error
     fixed          3      849,856      0.843 +- 0.019
 
@@ -34,11 +37,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from support.commands import UserError
+from support.commands import UserError, say_once
+from support.runs import changed, label_of
 
-# settings that may differ between the runs of one table
-OF_VARIANT = ("variant", "seed", "kernel_size", "attention_layer", "beyond")  # of pre-training
-OF_SEED = ("seed", "model", "tokenizer")  # of fine-tuning; the last two are digests of files
+# settings of fine-tuning that differ between the runs of a row; the last two are digests of files
+OF_SEED = ("seed", "model", "tokenizer")
 
 # what a reader must know of several differences that were not planned, as a line below a table
 INTERVAL_NOTE = (
@@ -58,7 +61,7 @@ class Measure(NamedTuple):
 
     Attributes:
         title: in the head of the table.
-        digits: after the point; None for a number that all runs of a variant share.
+        digits: after the point; None for a number that all runs of a row share.
         values: function from a run to a list of numbers: none if it was not measured, several if
             the run was fine-tuned with several seeds.
         tasks: of GLUE, from whose results it is computed: the cell has their marks (NOTES).
@@ -83,65 +86,101 @@ def of_variants(runs, variants):
     return found
 
 
-def values_of(runs, variant, measure):
-    """A list with one value for each run of a variant that has the measure: its mean."""
-    values = [measure.values(run) for run in of_variants(runs, [variant])]
+def values_of(group, measure):
+    """A list with one value for each run of a group that has the measure: its mean."""
+    values = [measure.values(run) for run in group]
     return [float(np.mean(of_run)) for of_run in values if of_run]
+
+
+# --- The runs of a row ----------------------------------------------------------------------------
+
+
+def groups_of(runs, labels=None):
+    """{label: its runs}, of all labels or of some. UserError if they do not belong together."""
+    groups = {}
+    for run in runs:
+        groups.setdefault(run.get("label") or label_of(run["run"]), []).append(run)
+    for label in labels or ():
+        if label not in groups:
+            raise UserError(f"there is no run of {label}: the labels are {', '.join(groups)}")
+    return {label: runs_of_row(label, groups[label]) for label in labels or groups}
+
+
+def runs_of_row(label, group):
+    """The runs of a label, one for each seed. UserError if their settings or code differ."""
+    of_seed = {}
+    for run in group:
+        names = differing(group[0], run)
+        if names:
+            raise UserError(
+                f"{run['run']} would be averaged with {group[0]['run']} as {label}, but "
+                f"{', '.join(names)} differ: rename a folder, or use --name, to keep them apart"
+            )
+        first = of_seed.setdefault(run["settings"]["seed"], run)
+        if first is not run:
+            say_once(f"{run['run']} is left out: {first['run']} has the same seed")
+    return list(of_seed.values())
+
+
+def differing(one, other):
+    """The names of the settings and files of code in which two runs differ, but for the seed.
+
+    What only one of them has does not count.
+    """
+    return changed(made_from(one), made_from(other))
+
+
+def made_from(run):
+    """{name: value}: the settings and the code of a run, and of what was measured with it."""
+    made = {**run["settings"], **run.get("code", {})}
+    for result in run.get("glue", []):
+        settings = result["settings"]
+        for name, value in settings.items():
+            if name not in OF_SEED:
+                made[f"{name} of {settings['task']}"] = value
+        for file, digest in result.get("code", {}).items():
+            made[f"{file} in fine-tuning"] = digest
+    for data, scored in run.get("scored", {}).items():
+        for name, value in scored.items():
+            made[f"{name} in pairs of {data}"] = value
+    return {name: value for name, value in made.items() if name != "seed" and value is not None}
+
+
+def differences_note(runs, labels=None):
+    """A line below a table: in what its rows differ from the first one; "" if in nothing."""
+    (first, *_), *others = groups_of(runs, labels).values()
+    parts = []
+    for run, *_ in others:
+        label = run.get("label") or label_of(run["run"])
+        names = differing(first, run)
+        # where the label says it already
+        if run["settings"]["variant"] in label:
+            names = [name for name in names if name != "variant"]
+        if names:
+            parts.append(f"{label}: {', '.join(names)}")
+    labels_of_first = first.get("label") or label_of(first["run"])
+    return f"What differs from {labels_of_first}: {'; '.join(parts)}." if parts else ""
 
 
 # --- Rows -----------------------------------------------------------------------------------------
 
 
-def check_comparable(runs):
-    """UserError if the runs were not trained in the same way: they cannot be in one table."""
-    first = {}  # {what is compared: its settings in the first run that has it}
-    seeds = set()
-    for run in runs:
-        settings = run["settings"]
-        name = (settings["variant"], settings["seed"])
-        check_settings(first, "pre-training", run, settings, OF_VARIANT)
-        check_settings(first, f"pre-training of {name[0]}", run, settings, ("seed",))
-
-        # fine-tuning: the settings of a task are the same everywhere
-        for result in run.get("glue", []):
-            check_settings(first, result["settings"]["task"], run, result["settings"], OF_SEED)
-
-        if name in seeds:
-            raise UserError(f"two of the runs of {name[0]} have the same seed: {name[1]}")
-        seeds.add(name)
-
-
-def check_settings(first, what, run, settings, except_for):
-    """UserError if settings differ from those of the first run, other than in `except_for`."""
-    there = first.setdefault(what, settings)
-    for name in {**there, **settings}:
-        values = settings.get(name), there.get(name)
-        if name not in except_for and values[0] != values[1]:
-            raise UserError(
-                f"{run['run']} cannot be in one table with the other runs: {name} of {what} is "
-                f"{values[0]}, not {values[1]}"
-            )
-
-
 def table_rows(runs, measures, compared=None):
-    """The header of a table and its rows, lists of texts: a row per variant, a column per measure.
+    """The header of a table and its rows, lists of texts: a row per label, a column per measure.
 
-    compared: two variants. Then the table has only these, and their difference.
+    compared: two labels. Then the table has only these, and their difference.
     """
-    # the header, and a row for each variant
-    check_comparable(runs)
-    rows = [["variant", "runs", *[measure.title for measure in measures]]]
-    variants = list(dict.fromkeys(run["settings"]["variant"] for run in runs))
-    for variant in compared or variants:
-        if variant not in variants:
-            raise UserError(f"there is no run of {variant} among these runs of {variants}")
-        group = of_variants(runs, [variant])
-        rows.append([variant, run_count(group, measures)])
-        rows[-1] += [cell(group, variant, measure) for measure in measures]
+    # the header, and a row for each label
+    groups = groups_of(runs, compared)
+    rows = [["run", "runs", *[measure.title for measure in measures]]]
+    for label, group in groups.items():
+        rows.append([label, run_count(group, measures)])
+        rows[-1] += [cell(group, measure) for measure in measures]
 
     # the difference of the two
     if compared:
-        cells = [difference_cell(runs, compared, measure) for measure in measures]
+        first, second = [groups[label] for label in compared]
+        cells = [difference_cell(first, second, measure) for measure in measures]
         if not any(cells):
             raise UserError(f"{' and '.join(compared)} share nothing that was measured of both")
         rows.append([" - ".join(compared), "", *cells])
@@ -149,20 +188,18 @@ def table_rows(runs, measures, compared=None):
 
 
 def run_count(group, measures):
-    """How many runs a variant has: "3", or "1^" with several fine-tuning seeds of one run."""
+    """How many runs a row has: "3", or "1^" with several fine-tuning seeds of one run."""
     first, *others = group
     seeds = max(len(measure.values(first)) for measure in measures)
     return f"1^ ({seeds} seeds)" if seeds > 1 and not others else str(len(group))
 
 
-def cell(group, variant, measure):
-    """Mean, standard error and marks of a variant, "55.2 +- 2.1*"; "" if it was not measured.
+def cell(group, measure):
+    """Mean, standard error and marks of a row's runs, "55.2 +- 2.1*"; "" if it was not measured.
 
     If only some of the runs have it, the cell says so: "55.2 +- 2.1 (2 of 3 runs)".
-
-    group: the runs of the variant.
     """
-    values = values_of(group, variant, measure)
+    values = values_of(group, measure)
     if not values:
         return ""
     if measure.digits is None:
@@ -175,9 +212,9 @@ def cell(group, variant, measure):
     return text + marks_of(group, measure.tasks) + some
 
 
-def difference_cell(runs, compared, measure):
-    """The difference of two variants and its interval; "" if they do not both have the measure."""
-    first, second = [values_of(runs, variant, measure) for variant in compared]
+def difference_cell(first, second, measure):
+    """The difference of two rows and its interval; "" if they do not both have the measure."""
+    first, second = values_of(first, measure), values_of(second, measure)
     if measure.digits is None or not first or not second:
         return ""
     return difference(first, second).text(measure.digits)
@@ -204,7 +241,7 @@ def print_table(rows, *notes):
     for row in (header, ["-" * width for width in widths], *rest):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         print(f"| {' | '.join(cells)} |")
-    for note in notes:
+    for note in filter(None, notes):
         print(f"\n{note}")
 
 
@@ -435,10 +472,10 @@ def marks_of(runs, tasks):
 
 
 def glue_rows(runs, compared=None, published=False):
-    """GLUE's table: a row per variant and, if `published`, the paper's rows of these variants."""
+    """GLUE's table: a row per label and, if `published`, the paper's rows of these variants."""
     rows = table_rows(runs, GLUE_MEASURES, compared)
     if published:
-        for variant, *_ in rows[1:]:
+        for variant in dict.fromkeys(run["settings"]["variant"] for run in runs):
             rows += published_rows(variant)
     return without_empty_columns(rows)
 
@@ -459,11 +496,11 @@ def published_rows(variant):
 
 
 def print_glue_table(runs, compared=None, published=False):
-    """Print GLUE's table; of two variants compared, with a row per task."""
+    """Print GLUE's table; of two labels compared, with a row per task."""
     if published and has_toy_results(runs):
         raise UserError("these are results of the toy tasks; the published rows are those of GLUE")
     rows = glue_rows(runs, compared, published)
-    notes = glue_notes(rows, runs)
+    notes = [*glue_notes(rows, runs), differences_note(runs, compared)]
     if compared:
         print_table(transposed(rows), *notes, INTERVAL_NOTE)
     else:
@@ -475,15 +512,17 @@ def glue_notes(rows, runs):
     yield SCORES
     if has_toy_results(runs):
         yield "results of the toy tasks: no GLUE scores"
-    files = ", ".join(changed_files(runs))
-    if files:
-        yield f"not all of these results come from the same code: {files} changed"
+    yield from meanings_of_marks(rows)
+    if {"GLUE", "WNLI"} <= set(rows[0]):
+        yield "WNLI is not part of the GLUE mean, as in the paper"
+
+
+def meanings_of_marks(rows):
+    """Yield what each mark in the cells means."""
     text = "".join("".join(row[1:]) for row in rows[1:])
     for mark, meaning in NOTES.items():
         if mark in text:
             yield f"`{mark}` {meaning}"
-    if {"GLUE", "WNLI"} <= set(rows[0]):
-        yield "WNLI is not part of the GLUE mean, as in the paper"
 
 
 def all_results(runs):
@@ -494,12 +533,3 @@ def all_results(runs):
 def has_toy_results(runs):
     """Whether a result is one of the toy tasks."""
     return any(result["settings"]["data"].startswith("toy") for result in all_results(runs))
-
-
-def changed_files(runs):
-    """The files of code of which the runs and results of a table had more than one version."""
-    versions = {}
-    for made in [*runs, *all_results(runs)]:
-        for file, digest in made["code"].items():
-            versions.setdefault(file, set()).add(digest)
-    return [file for file, digests in versions.items() if len(digests) > 1]

@@ -41,7 +41,7 @@ from support.devices import (
     sum_over_processes,
 )
 from support.files import load_checkpoint, lock, save_checkpoint
-from support.runs import LOG, made_by, place_for, read_log, write_records
+from support.runs import LOG, code_of, made_by, place_for, read_log, write_records
 from support.tokenizer import IGNORED, PAD
 
 # The number of predicted tokens is rounded up to a multiple of this. Libraries prepare matrix
@@ -194,7 +194,6 @@ class Trainer:
         optimizer: of its parameters (pretrain.make_optimizer).
         settings: everything that the result depends on, as plain values: at least seed and steps.
         device, dtype: where and in which precision it runs.
-        code: the digests of the code that the run depends on.
         micro_batch, label_share: as in Prepared.
         is_eager: True: no step is recorded (support/devices.py).
         is_compiled: for the log only: whether kernels.compile_model was called.
@@ -207,7 +206,6 @@ class Trainer:
         settings,
         device,
         dtype,
-        code=None,
         micro_batch=None,
         label_share=1.0,
         is_eager=False,
@@ -237,7 +235,7 @@ class Trainer:
         }
 
         # the lines of log.jsonl; the first one says what this run is and where it was started
-        self.records = [{"settings": settings, "code": code or {}, "made_by": self.environment}]
+        self.records = [{"settings": settings, "code": code_of(model), "made_by": self.environment}]
 
     def set_learning_rate(self, lr):
         """Use this rate from now on; a rate in a tensor stays in the same tensor."""

@@ -40,8 +40,8 @@ import numpy as np
 from support.commands import UserError, say_once
 from support.runs import changed, label_of
 
-# settings of fine-tuning that differ between the runs of a row; the last two are digests of files
-OF_SEED = ("seed", "model", "tokenizer")
+# settings of fine-tuning that belong to a run or follow from others; two are digests of files
+OF_RUN = ("seed", "model", "tokenizer", "changed")
 
 # what a reader must know of several differences that were not planned, as a line below a table
 INTERVAL_NOTE = (
@@ -95,11 +95,16 @@ def values_of(group, measure):
 # --- The runs of a row ----------------------------------------------------------------------------
 
 
+def label_in_table(run):
+    """The label of a run: the runs of a row have the same."""
+    return run.get("label") or label_of(run["run"])
+
+
 def groups_of(runs, labels=None):
     """{label: its runs}, of all labels or of some. UserError if they do not belong together."""
     groups = {}
     for run in runs:
-        groups.setdefault(run.get("label") or label_of(run["run"]), []).append(run)
+        groups.setdefault(label_in_table(run), []).append(run)
     for label in labels or ():
         if label not in groups:
             raise UserError(f"there is no run of {label}: the labels are {', '.join(groups)}")
@@ -127,23 +132,22 @@ def differing(one, other):
 
     What only one of them has does not count.
     """
-    return changed(made_from(one), made_from(other))
+    names = [name for name, _ in changed(made_from(one), made_from(other))]
+    return list(dict.fromkeys(names))
 
 
 def made_from(run):
-    """{name: value}: the settings and the code of a run, and of what was measured with it."""
-    made = {**run["settings"], **run.get("code", {})}
+    """{(name, of what): value}: what made a run, and what was measured with it."""
+    made = {(name, ""): value for name, value in {**run["settings"], **run.get("code", {})}.items()}
     for result in run.get("glue", []):
-        settings = result["settings"]
-        for name, value in settings.items():
-            if name not in OF_SEED:
-                made[f"{name} of {settings['task']}"] = value
-        for file, digest in result.get("code", {}).items():
-            made[f"{file} in fine-tuning"] = digest
+        task = result["settings"]["task"]
+        for name, value in {**result["settings"], **result.get("code", {})}.items():
+            if name not in OF_RUN:
+                made[f"{name} in fine-tuning", task] = value
     for data, scored in run.get("scored", {}).items():
         for name, value in scored.items():
-            made[f"{name} in pairs of {data}"] = value
-    return {name: value for name, value in made.items() if name != "seed" and value is not None}
+            made[f"{name} in pairs", data] = value
+    return {what: value for what, value in made.items() if what[0] != "seed" and value is not None}
 
 
 def differences_note(runs, labels=None):
@@ -151,15 +155,14 @@ def differences_note(runs, labels=None):
     (first, *_), *others = groups_of(runs, labels).values()
     parts = []
     for run, *_ in others:
-        label = run.get("label") or label_of(run["run"])
+        label = label_in_table(run)
         names = differing(first, run)
         # where the label says it already
         if run["settings"]["variant"] in label:
             names = [name for name in names if name != "variant"]
         if names:
             parts.append(f"{label}: {', '.join(names)}")
-    labels_of_first = first.get("label") or label_of(first["run"])
-    return f"What differs from {labels_of_first}: {'; '.join(parts)}." if parts else ""
+    return f"What differs from {label_in_table(first)}: {'; '.join(parts)}." if parts else ""
 
 
 # --- Rows -----------------------------------------------------------------------------------------

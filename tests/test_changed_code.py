@@ -8,7 +8,6 @@ import traceback
 import pytest
 
 import attention
-import glue
 import model
 import pretrain
 from conftest import (
@@ -23,7 +22,8 @@ from conftest import (
     write,
 )
 from lab import pairs, report
-from support import runs
+from support import code
+from support.commands import say_once
 
 PAIR = '{"linguistics_term": "p", "UID": "u", "sentence_good": "Ann.", "sentence_bad": "Ben."}\n'
 
@@ -84,26 +84,18 @@ def test_a_mistake_in_a_new_mixer_shows_its_file_and_line(
 
 
 @pytest.fixture
-def edit(tmp_path, monkeypatch):
+def edit(monkeypatch):
     """edit(file, old, new): the programs are as they are if they start after this edit."""
-    copies = tmp_path / "copies"
-    copies.mkdir()
-    for name in glue.CODE:
-        (copies / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, copies / name)
+    texts = {}
 
     def call(file, old, new):
-        text = (copies / file).read_text("utf-8")
+        text = texts.get(file) or (ROOT / file).read_text("utf-8")
         assert old in text
-        (copies / file).write_text(text.replace(old, new, 1), "utf-8")
-        with monkeypatch.context() as patch:
-            patch.setattr(runs, "ROOT", copies)
-            parts = runs.read_code(file)[file]
-        for code in (runs.MODEL_CODE, pretrain.CODE, glue.CODE):
-            if file in code:
-                monkeypatch.setitem(code, file, parts)
+        texts[file] = text.replace(old, new, 1)
+        monkeypatch.setitem(code.READ, file, code.digests_of(file, texts[file]))
 
-    runs.say_once.cache_clear()
+    code.read_code()
+    say_once.cache_clear()
     return call
 
 
@@ -170,10 +162,42 @@ def test_a_run_is_found_by_its_code_whatever_happened_in_between(
     out = start()
     assert "finished before" in out and f"folder {first}\n" in out and "changed" not in out
 
-    # a line of pretrain.py that only prints
+    # a line of pretrain.py that only prints, and what no program lists
     edit("pretrain.py", "the loss is above", "the loss was above")
     assert f"pretrain.py has changed since {first}: {first}-3" in start()
+    edit("support/tokenizer.py", "def unknown_words(", "def unknown_words_of(")
+    assert f"{first}-4" in start()
     assert content_of(first) == before
+
+
+def test_a_name_is_that_of_the_folders_and_all_seeds_of_a_label_have_one_code(
+    edit, start, run_program, tmp_path
+):
+    start("--seed 0 1")
+    edit(*FIRST)
+    start("--seed 1")  # and later the others
+    start("--seed 0 1 2")
+    start("--seed 0 1 --name mine")
+    start("--seed 0 --variant none fixed --name mine")
+    label = "corpus-composite"
+    folders = sorted(path.parent for path in tmp_path.glob("*/log.jsonl"))
+    assert {folder.name for folder in folders} == {
+        *(f"{label}-seed0", f"{label}-seed1"),
+        *(f"{label}-2-seed0", f"{label}-2-seed1", f"{label}-2-seed2"),
+        *("mine-seed0", "mine-seed1", "mine-none", "mine-fixed"),
+    }
+
+    # a row each, and what differs between them
+    out = run_program(report.main, *folders).out
+    rows = {line.split()[1]: line.split()[3] for line in out.splitlines() if line[:1] == "|"}
+    assert rows | {label: "2", f"{label}-2": "3", "mine": "2", "mine-none": "1"} == rows
+    compared = run_program(report.main, *folders, "--compare mine", label).out
+    assert f"What differs from mine: {label}: Dynamic in attention.py." in compared
+
+    # other code under the name of a row
+    (tmp_path / f"{label}-seed1").rename(tmp_path / "mine-seed7")
+    outcome = run_program(report.main, *tmp_path.glob("mine-seed?"))
+    assert "Dynamic in attention.py differ: rename" in outcome.error
 
 
 def test_a_stopped_run_is_continued_to_the_bit_after_an_edit_was_taken_back(
@@ -207,7 +231,7 @@ def test_other_options_are_other_runs_each_found_again_and_a_gap_is_filled(start
     start("--variant none fixed --seed 1 2 --lr 0.002")
     names = {path.name.removeprefix("corpus-") for path in tmp_path.glob("*-seed?")}
     assert names == {
-        *("none-seed0", "none-seed1", "none-2-seed1", "none-seed2"),
+        *("none-seed0", "none-seed1", "none-2-seed1", "none-2-seed2"),
         *("fixed-seed1", "fixed-seed2"),
     }
 
@@ -278,15 +302,29 @@ def test_a_run_of_other_code_is_named_and_keeps_no_result_under_the_old_name(
     assert "changed" not in run_program(model.main, run, "Ann [MASK].").out
 
     edit(*FIRST)
-    start()
-    runs.say_once.cache_clear()
-    out = run_program(model.main, run, "Ann [MASK].").out
+    say_once.cache_clear()
     changed = "Dynamic in attention.py has changed since"
+    out = run_program(model.main, run, "Ann [MASK].").out
     assert out.count(f"{changed} {run} was trained") == 1
-    assert out.count(f"{run}-2 is newer than {run}") == 1
-    assert f"{changed} {run}/pairs: {run}/pairs-2" in run_program(*scored).out
+    edit(*BACK)
+    edit("lab/pairs.py", "TIE = 1e-4", "TIE = 1e9")
+    assert f"lab/pairs.py has changed since {run}/pairs: {run}/pairs-2" in run_program(*scored).out
     assert (run / "pairs/one.json").exists() and (run / "pairs-2/one.json").exists()
 
-    # of a run and a newer one, tables take the newer one
-    out = run_program(report.main, run, f"{run}-2").out
-    assert f"{run} is left out" in out and "1 runs" in out
+
+def test_what_an_edit_breaks_is_said_before_the_one_line_about_weights_that_do_not_fit(
+    edit, start, run_program, tmp_path, monkeypatch
+):
+    start()
+    edit(*FIRST)
+    monkeypatch.setattr(model.Layer, "__init__", layer_with_one_norm)
+    say_once.cache_clear()
+    outcome = run_program(model.main, tmp_path / "corpus-composite", "Ann [MASK].")
+    assert "Dynamic in attention.py has changed" in outcome.out
+    [line] = outcome.error.splitlines()
+    assert "missing: none; not used: bert.layers.*.ffn_norm.bias" in line
+
+
+def layer_with_one_norm(self, *arguments, init=model.Layer.__init__):
+    init(self, *arguments)
+    del self.ffn_norm

@@ -19,7 +19,7 @@ from conftest import assert_same_weights, kill, rows_of, start_process, words_of
 from glue import LabelledPairs, classify, predict, token_ids_of
 from model import BertConfig, BertForClassification, BertForMaskedLM, load_config, save_run
 from model_helpers import TINIER, randomise, toy_tokenizer
-from support import glue_files, glue_results, labelled, training
+from support import code, glue_files, glue_results, labelled, training
 from support.commands import UserError, run_command, say_once
 from support.glue_files import FORMATS, SUBMISSION, Examples, read_task
 from support.runs import write_records
@@ -454,8 +454,7 @@ def test_results_of_other_settings_code_or_models_are_in_a_folder_of_their_own(
     if change == "another model.pt":
         write_run(run, tokenizer, seed=5)
     elif change == "other code":
-        assert {"attention.py", "glue.py", "support/glue_files.py"} <= set(glue.CODE)
-        monkeypatch.setitem(glue.CODE, "glue.py", {})
+        monkeypatch.setitem(code.READ, "glue.py", {"glue.py": "other"})
     else:
         options = [change]
 
@@ -488,7 +487,7 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
         path.unlink()
     options = ["finetune", run, *on_cpu, "--dtype fp32 --seeds 42 --task"]
     with monkeypatch.context() as patch:
-        patch.setitem(glue.CODE, "glue.py", {})
+        patch.setitem(code.READ, "glue.py", {"glue.py": "other"})
         assert "add mnli" in refused(glue.main, *options, "rte")
         call(*options, "mnli", "rte")
     call(*options, "rte")
@@ -498,7 +497,7 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
 @pytest.mark.parametrize(
     "line, words",
     [
-        ("table RUN --compare composite fixed", "no run of fixed"),
+        ("table RUN --compare run fixed", "no run of fixed"),
         ("table RUN --published", "results of the toy tasks"),
     ],
 )

@@ -148,7 +148,7 @@ def runs(tmp_path, toy_word_tokenizer):
     """Runs with random weights: composite with two seeds, and fixed."""
     folders = []
     for variant, seed in (("composite", 0), ("composite", 1), ("fixed", 0)):
-        folder = tmp_path / f"{variant}{seed}"
+        folder = tmp_path / f"{variant}-seed{seed}"
         save_run(folder, model_for(toy_word_tokenizer, variant), toy_word_tokenizer)
         settings = {"variant": variant, "seed": seed, "steps": 5}
         log = [{"settings": settings, "code": {}}, {"step": 5, "held_out_loss": 1.0}]

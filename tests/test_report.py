@@ -72,7 +72,8 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     result = record["result"]
     cells = f"{result['parameters']:,} | {result['loss']:.3f} | {100 * result['accuracy']:.2f}"
     printed = re.sub(" +", " ", run_program(report.main, out).out)
-    assert f"| fixed | 1 | {cells} | 60.0 | 15.0 |" in printed
+    assert f"| corpus-fixed | 1 | {cells} | 60.0 | 15.0 |" in printed
+    assert record["code"] == first["code"]
 
 
 def test_an_unfinished_run_is_refused_and_nothing_is_written(trained, tmp_path, refused):
@@ -85,6 +86,6 @@ def test_an_unfinished_run_is_refused_and_nothing_is_written(trained, tmp_path, 
 def test_runs_that_were_scored_on_other_pairs_are_in_no_table(trained):
     """Other settings: test_tables.py."""
     one = report.record_of_run(trained)
-    other = {**one, "pairs": {"toy": {"b": [120.0, 200]}}}
+    other = {**one, "run": "another", "pairs": {"toy": {"b": [120.0, 200]}}}
     with pytest.raises(UserError, match="other parts of toy"):
         report.rows_of([one, other], [report.LOSS])

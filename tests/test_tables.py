@@ -14,9 +14,9 @@ from support.commands import UserError
 from support.glue_files import FORMATS
 from support.tables import (
     PUBLISHED,
-    changed_files,
     critical_t,
     difference,
+    differences_note,
     glue_rows,
     mean_and_standard_error,
     two_sided_p,
@@ -160,29 +160,41 @@ def other_epochs(run):
     run["glue"][-1]["settings"]["epochs"] = 10
 
 
-def same_seed(run):
-    run["settings"]["seed"] = 0
+def other_code(run):
+    run["code"]["model.py"] = "another one"
 
 
-@pytest.mark.parametrize("change", [other_steps, other_epochs, same_seed])
-def test_what_was_not_made_in_the_same_way_is_put_into_no_table(change):
+@pytest.mark.parametrize(
+    "change, name",
+    [
+        (other_steps, "steps"),
+        (other_epochs, "epochs in fine-tuning"),
+        (other_code, "model.py"),
+    ],
+)
+def test_a_row_has_one_way_of_training_and_a_line_says_in_what_rows_differ(change, name):
     scores = {"cola": [1], "mrpc": [80]}
     runs = [made_run("none", 0, scores), made_run("none", 1, scores)]
     runs.append(made_run("composite", 1, scores, kernel_size=17))
-    for compared in (None, ("composite", "none")):
-        glue_rows(runs, compared)
+    for run in runs:
+        run["code"]["model.py"] = "one"
+    assert differences_note(runs) == ""
+
+    # the other row, then one run of the same row
+    change(runs[2])
+    assert differences_note(runs) == f"What differs from none: composite: {name}."
     change(runs[1])
     for compared in (None, ("composite", "none")):
-        with pytest.raises(UserError):
+        with pytest.raises(UserError, match=f"{name} differ: rename"):
             glue_rows(runs, compared)
 
 
-def test_a_table_names_the_code_that_changed_between_its_rows():
-    runs = [made_run("none", 0, {"cola": [1]}), made_run("composite", 0, {"cola": [2]})]
-    assert changed_files(runs) == []
-    runs[0]["glue"][0]["code"]["glue.py"] = "of fine-tuning"
-    runs[1]["code"]["attention.py"] = "of pre-training"
-    assert sorted(changed_files(runs)) == ["attention.py", "glue.py"]
+def test_of_two_runs_with_one_seed_one_counts(capsys):
+    """composite and composite-seed0, as runs/* finds them."""
+    runs = [made_run("none", 0, {"cola": [1]}), made_run("none", 0, {"cola": [1]})]
+    runs[0]["run"] = "none"
+    assert cells_of(runs)["none"]["runs"] == "1"
+    assert "none-seed0 is left out" in capsys.readouterr().out
 
 
 def test_constant_answers_and_changed_settings_are_marked_also_in_what_starts_there():
@@ -252,7 +264,7 @@ def test_two_variants_are_compared_by_the_means_of_their_runs():
     runs = [made_run("composite", seed, {"cola": [10 * (seed + 1)]}) for seed in (0, 1, 2)]
     runs += [made_run("none", 0, {"cola": [7, 9]}), made_run("none", 7, {"cola": [14]})]
     assert glue_rows(runs, ("composite", "none")) == [
-        ["variant", "runs", "CoLA"],
+        ["run", "runs", "CoLA"],
         ["composite", "3", "20.0 +- 5.8"],
         ["none", "2", "11.0 +- 3.0"],
         ["composite - none", "", "9.0 (-12.5 to 30.5)"],

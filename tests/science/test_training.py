@@ -90,7 +90,7 @@ class SimpleEncoder(nn.Module):
 class Simple(nn.Module):
     """What a training step and an evaluation need of a model, and nothing more."""
 
-    config = SimpleNamespace(causal=False)
+    config = SimpleNamespace(variant="none", causal=False)
 
     def __init__(self):
         super().__init__()

@@ -78,14 +78,6 @@ LOSS = Measure("held-out loss", 3, lambda run: [run["result"]["loss"]])
 ACCURACY = Measure("accuracy (%)", 2, lambda run: [100 * run["result"]["accuracy"]])
 
 
-def of_variants(runs, variants):
-    """The runs of some variants, in the order of the variants."""
-    found = []
-    for variant in variants:
-        found += [run for run in runs if run["settings"]["variant"] == variant]
-    return found
-
-
 def values_of(group, measure):
     """A list with one value for each run of a group that has the measure: its mean."""
     values = [measure.values(run) for run in group]

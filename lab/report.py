@@ -34,6 +34,7 @@ import numpy as np
 
 from model import model_without_weights, parameter_count
 from support.commands import UserError, run_command
+from support.glue_files import FORMATS
 from support.glue_results import newest_results, places_of_model
 from support.runs import (
     code_changes,
@@ -153,7 +154,7 @@ def glue_measure(title, task=None):
                 scores.append(result["result"]["score"])
         return mean_of(scores)
 
-    return Measure(title, 1, score)
+    return Measure(title, 1, score, tuple(FORMATS) if task is None else (task,))
 
 
 def mean_of(values):
@@ -202,6 +203,14 @@ def scored_on(record):
     return parts
 
 
+def tasks_note(records):
+    """Over which tasks the scores after fine-tuning are means, as a line below a table."""
+    tasks = dict.fromkeys(
+        result["settings"]["task"] for record in records for result in record.get("glue", [])
+    )
+    return f"fine-tuned: the mean over {', '.join(tasks)}" if tasks else ""
+
+
 def origin(records):
     """Where and by which code the numbers of a table were made, as a line below it."""
     origins = []
@@ -246,7 +255,8 @@ def main(arguments=None):
 
     rows = without_empty_columns(rows_of(records, MEASURES, args.compare))
     note = INTERVAL_NOTE if args.compare else origin(records)
-    print_table(rows, *meanings_of_marks(rows), differences_note(records, args.compare), note)
+    notes = [tasks_note(records), *meanings_of_marks(rows)]
+    print_table(rows, *notes, differences_note(records, args.compare), note)
 
 
 if __name__ == "__main__":

@@ -461,7 +461,7 @@ def marks_of(runs, tasks):
                     marks.add("*")
                 # here, or where it started
                 starts = results_of(run, result["settings"]["start"])
-                if any(each["settings"]["changed"] for each in [result, *starts]):
+                if any(each["settings"].get("changed") for each in [result, *starts]):
                     marks.add("!")
     return "".join(sorted(marks))
 

@@ -328,7 +328,7 @@ def test_held_out_and_training_pairs_share_none_and_leave_none_out(count):
 
 
 def test_the_choice_of_held_out_pairs_has_not_changed():
-    """Otherwise losses could not be compared with recorded ones: increase PREPARATION."""
+    """Otherwise losses could not be compared with recorded ones."""
     _, held_out = data.train_and_held_out(100)
     assert held_out.tolist() == [36, 82]
     _, held_out = data.train_and_held_out(1_000)  # blocks of two pairs

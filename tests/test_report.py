@@ -18,7 +18,8 @@ def glue_record(score, seed=42, model="m"):
     """A result of fine-tuning on CoLA."""
     settings = {"task": "cola", "seed": seed, "lr": 3e-4, "model": model, "start": None}
     settings["changed"] = []
-    return {"result": {"score": score}, "settings": settings, "made_by": MADE_BY}
+    result = {"score": score, "constant_prediction": False}
+    return {"result": result, "settings": settings, "made_by": MADE_BY}
 
 
 # --- The record of a run --------------------------------------------------------------------------

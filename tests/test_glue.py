@@ -436,7 +436,7 @@ def test_a_result_that_another_command_has_made_meanwhile_stays_and_no_lock_is_l
     out = published[0] / "glue"
     before = results(published[0])
     settings, _ = before["cola-seed42.json"]
-    glue.make_result(None, out, settings, {"train": None}, CPU, torch.float32)
+    glue.make_result(None, out, settings, {"train": None}, new_trainer=None)
     assert results(published[0]) == before
     assert not list(out.glob("running-*"))
 

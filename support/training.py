@@ -35,6 +35,7 @@ from support.devices import (
     RecordedStep,
     autocast,
     from_first_process,
+    own_share,
     process_count,
     rank,
     share_gradients,
@@ -159,9 +160,8 @@ def own_parts(batch, micro_batch=None):
 
     batch: tensors of B sequences each. A part: as many tensors, of b sequences each.
     """
-    own = slice(rank(), None, process_count())
     size = micro_batch or len(batch[0])
-    return list(zip(*(x[own].split(size) for x in batch), strict=True))
+    return list(zip(*(own_share(x).split(size) for x in batch), strict=True))
 
 
 def prediction_count(labels, label_share):
@@ -352,16 +352,13 @@ class Trainer:
 
     def save(self, path):
         """Write the checkpoint. Everything random is a function of (seed, step), so this is all."""
-        optimizer = self.optimizer.state_dict()
-        for group in optimizer["param_groups"]:
-            group["lr"] = self.lr  # a number, also where this device has it in a tensor
         state = {
             "step": self.step,
             "tokens": int(self.tokens),
             "seconds": self.seconds,
             "records": self.records,
             "model": self.model.state_dict(),
-            "optimizer": optimizer,
+            "optimizer": self.optimizer.state_dict()["state"],  # its options: make_optimizer
         }
         save_checkpoint(path, state)
 
@@ -371,14 +368,7 @@ class Trainer:
             return
         state = load_checkpoint(path)
         self.model.load_state_dict(state["model"])
-
-        # AdamW, as it works on this device: the checkpoint may come from another one
-        saved = state["optimizer"]
-        groups = zip(saved["param_groups"], self.optimizer.param_groups, strict=True)
-        for saved_group, group in groups:
-            own = {name: group[name] for name in ("lr", "fused", "capturable") if name in group}
-            saved_group.update(own)
-        self.optimizer.load_state_dict(saved)
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state["optimizer"]})
         self.recorded.forget()  # recordings hold the tensors of the state before
 
         self.step = state["step"]

@@ -108,7 +108,7 @@ def test_recorded_steps_of_fine_tuning_and_translation_equal_called_ones(variant
 
 
 def test_a_run_that_is_stopped_and_recorded_again_goes_on_as_one_that_was_not(tmp_path):
-    """Also from the checkpoint of a device whose AdamW works in another way."""
+    """The checkpoint says nothing of how AdamW works on its device: any other one continues it."""
     config = small_config(dropout=0.1)
     with pretended_graphs():
         expected = trained("pretrain.py", config, records=True)
@@ -117,11 +117,8 @@ def test_a_run_that_is_stopped_and_recorded_again_goes_on_as_one_that_was_not(tm
         train(stopped, "pretrain.py", 3)
         path = tmp_path / "state.pt"
         stopped.save(path)
-        state = torch.load(path)
-        assert [type(group["lr"]) for group in state["optimizer"]["param_groups"]] == [float] * 2
-        for group in state["optimizer"]["param_groups"]:
-            group |= {"fused": False, "capturable": True, "lr": 7.0}
-        torch.save(state, path)
+        for state in torch.load(path)["optimizer"].values():
+            assert state.keys() == {"step", "exp_avg", "exp_avg_sq"}
 
         resumed = trainer_of("pretrain.py", config)
         resumed.recorded.is_on = True

@@ -417,10 +417,10 @@ def train(trainer, folder, one_step, held_out_scores, save_model, eval_every=Non
 
     settings = trainer.settings
     steps = settings["steps"]
+    parameters = sum(x.numel() for x in trainer.model.parameters())
     print(
-        f"  {sum(x.numel() for x in trainer.model.parameters()):,} parameters, {steps:,} steps of "
-        f"{settings['batch_size']} pairs, lr {settings['lr']:g}, seed {settings['seed']}, "
-        f"folder {place}"
+        f"  {parameters:,} parameters, {steps:,} steps of {settings['batch_size']} pairs, "
+        f"lr {settings['lr']:g}, seed {settings['seed']}, folder {place}"
     )
 
     # With the lock, no other command works on this folder.

@@ -14,7 +14,27 @@ from unittest.mock import MagicMock, patch
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretended_device import reads_numbers, tensors_in
+aten = torch.ops.aten  # torch's operations; x + y is aten.add
+INDEXING = (aten.index, aten.index_put, aten.index_put_)  # x[y], x[y] = z
+# torch's own marks of operations whose result, or whose shape, depends on the numbers in a tensor
+READS_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+def tensors_in(value):
+    """The tensors in a value, which may be a list or a tuple of values."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [x for each in value for x in tensors_in(each)]
+    return []
+
+
+def reads_numbers(operation, arguments):
+    """Whether the CPU must know numbers in a tensor to go on."""
+    if operation.overloadpacket in INDEXING:
+        # a mask as an index: the CPU must know how many numbers it selects
+        return any(index.dtype == torch.bool for index in tensors_in(arguments[1]))
+    return not READS_NUMBERS.isdisjoint(operation.tags)
 
 
 class Graph:

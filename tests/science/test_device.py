@@ -1,150 +1,57 @@
-"""Training on a GPU, tried without one: pretended_device.py explains how.
+"""A step uses tensors of one device alone, tried without a GPU.
 
-A tensor that was left on the CPU, and every wait for the device, is an error, except in MAY_WAIT.
-The losses equal those of the CPU. This does not show the speed, the memory and the precision of a
-GPU, nor what CUDA's own functions compute.
+The device is torch's "meta", whose tensors have shapes and no numbers. So a step that reads a number
+is an error there, too.
 """
 
-from functools import partial
+from contextlib import nullcontext
+from unittest.mock import patch
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-import glue
-import pretrain
-from data import prepare_corpus
-from helpers import every_variant
-from model import BertForClassification, BertForMaskedLM, save_run
-from model_helpers import WORDS, small_config, word_tokenizer
-from pretended_device import CPU, DEVICE, pretended_device, waiting_allowed
-from support.glue_files import Examples
-from support.runs import place_for
-from support.tokenizer import CLS, PAD
-from support.training import CHECKPOINT
+from attention import VARIANTS
+from model_helpers import small_config
+from pretended_graphs import tensors_in
+from recorded_programs import train, trainer_of
 
-SETTINGS = {
-    "task": "mrpc",
-    "seed": 3,
-    "steps": 4,
-    "warmup_steps": 1,
-    "lr": 0.01,
-    "weight_decay": 0.1,
-    "batch_size": 8,
-}
-
-# These functions move the model to the device or read results, once in many steps.
-MAY_WAIT = (
-    (pretrain, "make_trainer"),
-    (pretrain.Trainer, "resume"),
-    (pretrain.Trainer, "log"),
-    (pretrain, "evaluate"),
-    (glue, "predict"),
-)
-
-LENGTHS = (10, 17, 24)
+META = torch.device("meta")
+Generator = torch.Generator
 
 
-@pytest.fixture(autouse=True)
-def settings_of_these_tests(monkeypatch):
-    for owner, name in MAY_WAIT:
-        monkeypatch.setattr(owner, name, waiting_allowed()(getattr(owner, name)))
+class OneDevice(TorchDispatchMode):
+    """In a `with` block of it, an operation on tensors of two devices is an error, as on a GPU.
+
+    As there, a single number may be on the CPU. (Of its own accord, "meta" also takes an index, or
+    a factor of a matrix product, from the CPU.)
+    """
+
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        found = {x.device.type for x in tensors_in(arguments) if x.dim() > 0}
+        assert len(found) < 2, f"{operation}: tensors are on {found}"
+        return operation(*arguments, **(options or {}))
 
 
-def near(numbers):
-    return pytest.approx(numbers, rel=1e-5)
+def train_on_meta(program, config):
+    trainer = trainer_of(program, config, META)
+    with (
+        patch(
+            "torch.Generator", lambda device=None: Generator()
+        ),  # "meta" draws with one of the CPU
+        patch("torch.Tensor.pin_memory", lambda x: x),  # it needs a GPU
+        patch("support.training.autocast", lambda device, dtype: nullcontext()),
+        OneDevice(),
+    ):
+        train(trainer, program, 1)
 
 
-def trainer_on(device, model, **how):
-    return pretrain.make_trainer(model, SETTINGS, device, torch.float32, **how)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_in_a_step_of_pre_training_no_tensor_is_left_on_the_cpu(variant, causal):
+    train_on_meta("pretrain.py", small_config(variant, dropout=0.1, causal=causal))
 
 
-def make(kind, *arguments):
-    """A model. It has the same weights every time."""
-    torch.manual_seed(1)
-    return kind(*arguments)
-
-
-# --- Pre-training ---------------------------------------------------------------------------------
-
-
-class RandomSentences:
-    """In each step two sentences, of N and of N - 7 tokens; N is the next of LENGTHS."""
-
-    vocab_size = len(WORDS)
-
-    def batch(self, seed, step, batch_size):
-        ids = torch.randint(5, len(WORDS), (2, LENGTHS[step]))
-        ids[:, 0] = CLS
-        ids[1, -7:] = PAD
-        return ids
-
-
-def losses(variant, device):
-    """The loss of each step. It depends on all gradients of the steps before."""
-    config = small_config(variant, max_length=LENGTHS[-1])
-    trainer = trainer_on(device, make(BertForMaskedLM, config))
-    found = []
-    for _ in LENGTHS:
-        pretrain.train_step(trainer, RandomSentences())
-        found.append(trainer.log())
-    return found
-
-
-@every_variant
-def test_training_never_waits_for_the_device_and_equals_that_on_a_cpu(variant):
-    expected = losses(variant, CPU)
-    with pretended_device():
-        assert losses(variant, DEVICE) == near(expected)
-
-
-def resumed_run(device, corpus, folder):
-    """The last evaluation of a run of four steps that was stopped after two of them."""
-    config = small_config(vocab_size=corpus.vocab_size)
-    stopped = trainer_on(device, make(BertForMaskedLM, config))
-    place = place_for(folder, stopped.records[0])
-    for _ in range(2):
-        pretrain.train_step(stopped, corpus)
-    stopped.log()
-    stopped.save(place / CHECKPOINT)
-
-    resumed = trainer_on(device, make(BertForMaskedLM, config), micro_batch=3)
-    pretrain.train(
-        resumed,
-        folder,
-        one_step=partial(pretrain.train_step, resumed, corpus),
-        held_out_scores=partial(pretrain.evaluate, resumed.model, corpus, 8, device, torch.float32),
-        save_model=partial(save_run, model=resumed.model, tokenizer=corpus.tokenizer),
-        eval_every=1,
-    )
-    return resumed.records[-1]
-
-
-def test_a_run_is_evaluated_saved_and_resumed_as_on_a_cpu(small_text, tmp_path):
-    corpus = prepare_corpus([str(small_text.file)], small_text.cache, 24, 1_000)
-    expected = resumed_run(CPU, corpus, tmp_path / "cpu")
-    with pretended_device():
-        assert resumed_run(DEVICE, corpus, tmp_path / "device") == near(expected)
-
-
-# --- Fine-tuning ----------------------------------------------------------------------------------
-
-
-def fine_tuned(device, labels, classes, checkpoint):
-    """The losses of four steps, and then the answers, for pairs of sentences of 1 to 5 words."""
-    texts = [" ".join(WORDS[5 : 6 + i % 5]) for i in range(len(labels))]
-    pairs = glue.LabelledPairs(Examples(texts, texts, labels), word_tokenizer(), 24)
-    model = make(BertForClassification, small_config(), classes)
-    trainer = trainer_on(device, model)
-    glue.fine_tune(trainer, pairs, checkpoint)
-    answers = glue.predict(trainer.model, pairs, device, torch.float32)
-    return [record["loss"] for record in trainer.records[1:]], answers
-
-
-@pytest.mark.parametrize("labels, classes", [([0, 1, 2] * 8, 3), ([0.5, 2.0, 5.0] * 8, 1)])
-def test_fine_tuning_never_waits_for_the_device_and_equals_that_on_a_cpu(labels, classes, tmp_path):
-    checkpoint = tmp_path / "state.pt"  # four steps are not saved
-    expected, expected_answers = fine_tuned(CPU, labels, classes, checkpoint)
-    with pretended_device():
-        found, answers = fine_tuned(DEVICE, labels, classes, checkpoint)
-    assert found == near(expected)
-    assert answers == near(expected_answers)
+@pytest.mark.parametrize("program", ["glue.py", "seq2seq.py"])
+def test_in_a_step_of_fine_tuning_or_translation_no_tensor_is_left_on_the_cpu(program):
+    train_on_meta(program, small_config(dropout=0.1))

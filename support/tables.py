@@ -18,9 +18,10 @@ table_rows(runs, [PARAMETERS, LOSS]) of three runs of none and three of fixed:
     none           3      849,584      2.321 +- 0.039            mean and standard error
     fixed          3      849,856      0.843 +- 0.019
 
-With compared=("none", "fixed") there is one row more:
+With compared=("none", "fixed") there are two rows more:
 
     none - fixed                       1.478 (1.339 to 1.617)    difference and its 95 % interval
+    p (Holm)                           7.3e-05                   its p-value
 
 There are two kinds of seeds. The pre-training seed determines the pre-trained model. The
 fine-tuning seed determines how this model is fine-tuned. First the fine-tuning seeds of each run
@@ -45,8 +46,9 @@ OF_RUN = ("seed", "model", "tokenizer", "changed")
 
 # what a reader must know of several differences that were not planned, as a line below a table
 INTERVAL_NOTE = (
-    "In brackets: 95 % interval of the difference (Welch's t-test over runs, not corrected for the "
-    "number of differences): if nothing differs, about one of 20 such intervals does not contain 0."
+    "In brackets: 95 % interval of the difference (Welch's t-test over runs): if nothing differs, "
+    "about one of 20 such intervals does not contain 0. The p of this test are Holm-corrected for "
+    "the number of differences in this table."
 )
 
 INTERVALS = 10_000  # in which the area under a curve is divided
@@ -174,12 +176,28 @@ def table_rows(runs, measures, compared=None):
 
     # the difference of the two
     if compared:
-        first, second = [groups[label] for label in compared]
-        cells = [difference_cell(first, second, measure) for measure in measures]
-        if not any(cells):
-            raise UserError(f"{' and '.join(compared)} share nothing that was measured of both")
-        rows.append([" - ".join(compared), "", *cells])
+        rows += difference_rows(groups, measures)
     return rows
+
+
+def difference_rows(groups, measures):
+    """Two rows for two labels: their differences, and the p-values of these.
+
+    groups: {label: its runs}.
+    """
+    found = [difference_of(*groups.values(), measure) for measure in measures]
+    if not any(found):
+        raise UserError(f"{' and '.join(groups)} share nothing that was measured of both")
+    cells = []
+    for each, measure in zip(found, measures, strict=True):
+        cells.append(each.text(measure.digits) if each else "")
+
+    # the p-values of those that have one
+    tested = [i for i, each in enumerate(found) if each and not math.isnan(each.p)]
+    p_cells = [""] * len(measures)
+    for i, p in zip(tested, holm([found[i].p for i in tested]), strict=True):
+        p_cells[i] = f"{p:.2g}"
+    return [[" - ".join(groups), "", *cells], ["p (Holm)", "", *p_cells]]
 
 
 def run_count(group, measures):
@@ -207,12 +225,12 @@ def cell(group, measure):
     return text + marks_of(group, measure.tasks) + some
 
 
-def difference_cell(first, second, measure):
-    """The difference of two rows and its interval; "" if they do not both have the measure."""
+def difference_of(first, second, measure):
+    """The Difference of two rows; None if they do not both have the measure."""
     first, second = values_of(first, measure), values_of(second, measure)
     if measure.digits is None or not first or not second:
-        return ""
-    return difference(first, second).text(measure.digits)
+        return None
+    return difference(first, second)
 
 
 # --- As text --------------------------------------------------------------------------------------
@@ -307,6 +325,26 @@ def difference(first, second):
     n = error**4 / (first_variance**2 / (len(first) - 1) + second_variance**2 / (len(second) - 1))
     half = critical_t(n) * error
     return Difference(mean, mean - half, mean + half, two_sided_p(mean / error, n))
+
+
+def holm(p_values):
+    """The p-values of a family of tests, corrected for their number by Holm's method (1979).
+
+    If no test of the family has a true difference, the probability that any corrected p is below
+    0.05 is at most 0.05. The smallest of m p-values is multiplied by m, the next one by m - 1, ...;
+    none becomes smaller than the one before it, or larger than 1. Example:
+
+        p            0.01   0.03   0.04
+        multiplied   0.03   0.06   0.04
+        corrected    0.03   0.06   0.06
+    """
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(np.argsort(p_values)):
+        factor = len(p_values) - rank
+        largest = max(largest, min(factor * p_values[index], 1.0))
+        corrected[index] = largest
+    return corrected
 
 
 def critical_t(n, p=0.05):

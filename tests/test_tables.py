@@ -18,6 +18,7 @@ from support.tables import (
     difference,
     differences_note,
     glue_rows,
+    holm,
     mean_and_standard_error,
     two_sided_p,
 )
@@ -70,6 +71,13 @@ def test_without_known_noise_a_difference_has_neither_interval_nor_p(second):
     found = difference([2.0, 2.0, 2.0], second)
     assert math.isnan(found.p)
     assert found.text(1) == "0.5 (no interval)"
+
+
+def test_holm_s_correction_is_that_of_statsmodels():
+    """statsmodels 0.15.0: multipletests(p, method="holm")."""
+    p_values = [0.04, 0.01, 0.0002, 0.03, 0.9, 0.03]
+    assert holm(p_values) == pytest.approx([0.12, 0.05, 0.0012, 0.12, 0.9, 0.12])
+    assert holm([]) == []
 
 
 def test_mean_and_standard_error():
@@ -268,4 +276,5 @@ def test_two_variants_are_compared_by_the_means_of_their_runs():
         ["composite", "3", "20.0 +- 5.8"],
         ["none", "2", "11.0 +- 3.0"],
         ["composite - none", "", "9.0 (-12.5 to 30.5)"],
+        ["p (Holm)", "", "0.27"],
     ]

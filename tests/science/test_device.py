@@ -1,7 +1,7 @@
 """A step uses tensors of one device alone, tried without a GPU.
 
-The device is torch's "meta", whose tensors have shapes and no numbers. So a step that reads a number
-is an error there, too.
+The device is torch's "meta", whose tensors have shapes and no numbers. So to read a number is an
+error there, too.
 """
 
 from contextlib import nullcontext

@@ -95,6 +95,10 @@ class CrossAttention(SelfAttention):
     There are no position terms: the two have positions of their own, and j - i means nothing.
     """
 
+    def __call__(self, x_and_source, source_mask):
+        # not Mixer's: its mask would be that of the target
+        return nn.Module.__call__(self, x_and_source, source_mask)
+
     def project(self, x_and_source, source_mask):
         """x (B, N, C) and the encoder's hidden states (B, S, C) -> query, key, value."""
         x, source = x_and_source

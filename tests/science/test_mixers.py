@@ -275,6 +275,7 @@ def test_the_kernel_of_lightconv_starts_with_xaviers_range():
 # --- torch.func -----------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @every_variant
 def test_vmap_grad_and_jacrev_of_torch_func_equal_autograd(variant):
     """Outputs and gradients sequence by sequence, a Jacobian, and models that share all but one."""
@@ -323,6 +324,27 @@ def test_a_mixer_on_its_own_takes_a_mask_of_any_kind(variant):
     assert expected.shape == x.shape
     assert torch.equal(mixer(x, mask.long()), expected)
     assert_near(mixer(x[1:, :5]), expected[1:, :5])
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        torch.zeros(2, 9),  # what is added to scores: 0 and a very low number
+        torch.zeros(2, 9, dtype=torch.long) - 10_000,
+        torch.ones(2, 1, 1, 9, dtype=torch.bool),
+        torch.ones(9, dtype=torch.bool),
+        torch.ones(1, 9, dtype=torch.bool),
+        torch.ones(2, 9, 9, dtype=torch.bool),
+        torch.ones(9, 2, dtype=torch.bool),
+    ],
+    ids=["float", "numbers", "B11N", "N", "1N", "BNN", "NB"],
+)
+def test_a_mask_must_be_1_at_real_tokens_and_0_at_padding_and_have_the_shape_B_N(mask):
+    mixer = make_mixer("composite", hidden_size=16, heads=4)
+    with pytest.raises(
+        ValueError, match=r"attention_mask must be \(B, N\), here \(2, 9\), of bool"
+    ):
+        mixer(torch.zeros(2, 9, 16), mask)
 
 
 @every_variant

@@ -7,6 +7,7 @@ positions; the terms of the score and of the values.
 import doctest
 import itertools
 import math
+import re
 
 import pytest
 import torch
@@ -59,21 +60,55 @@ def test_composite_attention_equals_the_mixer_composite(monkeypatch, N):
     assert_same_with_gradients(got, mixer.output(z), inputs, 1e-12)
 
 
-def test_the_example_of_composite_attention_prints_what_its_docstring_says():
-    failed, tried = doctest.testmod(attention)
-    assert tried > 0 and failed == 0
+def test_the_growing_example_prints_what_the_four_docstrings_say():
+    """One example: each docstring goes on from those before it."""
+    functions = (
+        attention.plain_attention,
+        attention.fixed_attention,
+        attention.dynamic_attention,
+        attention.composite_attention,
+    )
+    text = "\n".join(function.__doc__ for function in functions)
+    example = doctest.DocTestParser().get_doctest(text, vars(attention), "attention", None, 0)
+    assert text.count("_attention(q") == len(functions)
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
-def test_the_matrices_of_composite_attention_are_those_that_their_docstring_draws():
-    """q_i . k_j, q_i . w_(j-i), beta_(j-i) and the sum, side by side."""
+def numbers_below(heading, function):
+    """The four lines of numbers below a heading in the docstring of a function."""
+    text = function.__doc__.partition(f"{heading}\n")[2]
+    return [[int(number) for number in line.split()] for line in text.splitlines()[:4]]
+
+
+def test_the_matrices_of_the_growing_example_are_those_that_its_docstrings_draw():
+    """Side by side in three docstrings."""
     q, k = torch.tensor([[1, -1, 0, 2]]).t(), torch.tensor([[0, 1, 0, 1]])
     w, beta = torch.tensor([[-1, 0, 1]]), torch.tensor([[1, 0, 2]])
+    r = torch.tensor([[j - i for j in range(4)] for i in range(4)])
+    column = r.clamp(-1, 1) + 1
     dynamic = references.relative_scores(q @ w, 4, "clip")
     fixed = references.relative_scores(beta.expand(4, 3), 4, "clip")
-    matrices = torch.cat([q @ k, dynamic, fixed, q @ k + dynamic + fixed], dim=1)  # (4, 16)
-    text = attention.composite_attention.__doc__.partition("the sum a_ij\n")[2]
-    for numbers, line in zip(matrices.tolist(), text.splitlines()[:4], strict=True):
-        assert [int(number) for number in line.split()] == numbers
+
+    lines = numbers_below("column      beta_(j-i)", attention.fixed_attention)
+    assert torch.cat([r, column, fixed], dim=1).tolist() == lines
+    lines = numbers_below("column      q_i . w_(j-i)", attention.dynamic_attention)
+    assert torch.cat([q @ w, column, dynamic], dim=1).tolist() == lines
+    lines = numbers_below("the sum a_ij", attention.composite_attention)
+    assert torch.cat([q @ k, dynamic, fixed, q @ k + dynamic + fixed], dim=1).tolist() == lines
+
+
+def test_attention_with_the_sum_of_both_biases_equals_composite_attention():
+    """The general form, as its docstring says."""
+    for N in (1, 9, 20):
+        q, k, v = (draw(2, N, C, seed=seed).requires_grad_() for seed in range(3))
+        w, beta = draw(d, K).requires_grad_(), draw(H, K, seed=1).requires_grad_()
+        expected = attention.composite_attention(q, k, v, w, beta)
+
+        by_head = [attention.split_heads(x, H) for x in (q, k, v)]  # (B, H, N, d) each
+        query_bias = by_head[0] @ w / math.sqrt(d) + beta[:, None]  # (B, H, N, K)
+        mask = torch.ones(2, N, dtype=torch.bool)
+        z = attention.attention(*by_head, mask, kernels.Positions(query_bias))
+        assert_same_with_gradients(attention.merge_heads(z), expected, [q, k, v, w, beta], 1e-12)
 
 
 # --- The attention function -----------------------------------------------------------------------
@@ -243,6 +278,57 @@ def test_a_term_adds_what_its_loop_adds(name, beyond):
 
 # a variant with the term: the first one, which for a new term is the term alone
 VARIANTS_OF_TERMS = {term: name for name in reversed(VARIANTS) for term in VARIANTS[name].terms}
+
+
+def returned(term, **shapes):
+    """A Fixed or an Alibi whose methods return zeros of other shapes."""
+    methods = {
+        method: lambda self, *given, shape=shape: torch.zeros(shape)
+        for method, shape in shapes.items()
+    }
+    return type("Mine", (TERMS[term],), methods)
+
+
+@pytest.mark.parametrize(
+    "term, shapes, message",
+    [
+        (
+            "alibi",
+            dict(query_bias=(31, 1, 4)),
+            "query_bias returned (31, 1, 4), expected (H, 1, 31)",
+        ),
+        ("alibi", dict(query_bias=(4, 1, 5)), "query_bias returned (4, 1, 5), expected (H, 1, 31)"),
+        (
+            "fixed",
+            dict(query_bias=(4, 1, 31)),
+            "query_bias returned (4, 1, 31), expected (H, 1, 5)",
+        ),
+        ("fixed", dict(query_bias=(4, 5)), "query_bias returned (4, 5), expected (H, 1, 5)"),
+        ("fixed", dict(key_bias=(1, 1, 5)), "key_bias returned (1, 1, 5), expected (H, 1, 5)"),
+        (
+            "fixed",
+            dict(value_table=(5, 2)),
+            "value_table returned (5, 2), expected (d, K) = (2, 5)",
+        ),
+    ],
+)
+def test_a_term_that_returns_a_wrong_shape_is_named_with_the_shape_that_is_right(
+    monkeypatch, term, shapes, message
+):
+    """H = 4, d = 2, N = 16 and K = 5, so a bias has 5 columns, or 31 without a window."""
+    monkeypatch.setitem(TERMS, "mine", returned(term, **shapes))
+    monkeypatch.setitem(VARIANTS, "mine", Variant(terms=("mine",)))
+    mixer = random_mixer("mine", kernel_size=K)
+    with pytest.raises(ValueError, match=re.escape(f"Mine.{message}")):
+        mixer(draw(1, 16, C))
+
+
+@pytest.mark.parametrize("shape", [(H, 1, K), (H, 16, K), (2, H, 1, K), (2, H, 16, K)], ids=str)
+def test_a_term_may_return_a_bias_for_all_for_each_query_or_for_each_sequence(monkeypatch, shape):
+    monkeypatch.setitem(TERMS, "mine", returned("fixed", query_bias=shape))
+    monkeypatch.setitem(VARIANTS, "mine", Variant(terms=("mine",)))
+    mixer = random_mixer("mine", kernel_size=K)
+    assert mixer(draw(2, 16, C)).shape == (2, 16, C)
 
 
 NARROW_AND_WIDE = {

@@ -82,18 +82,23 @@ def is_worth_compiling(device, steps):
 
 
 class Loss(nn.Module):
-    """model.loss as a module, because DistributedDataParallel takes a module.
+    """model.loss of some sequences, in a precision.
 
-    It prepares its exchange of gradients when it is called, so all that has parameters must be in
-    this call.
+    It is a module, because DistributedDataParallel takes one. That prepares its exchange of
+    gradients when it is called, so all that has parameters must be in this call.
     """
 
-    def __init__(self, model):
+    def __init__(self, model, device, dtype, label_share):
         super().__init__()
         self.model = model
+        self.device = device
+        self.dtype = dtype
+        self.label_share = label_share
 
-    def forward(self, *arguments):
-        return self.model.loss(*arguments)
+    def forward(self, input_ids, attention_mask, labels, count):
+        M = prediction_count(labels, self.label_share)
+        with autocast(self.device, self.dtype):
+            return self.model.loss(input_ids, attention_mask, labels, count, M)
 
 
 class Prepared(nn.Module):
@@ -112,12 +117,11 @@ class Prepared(nn.Module):
     def __init__(self, model, device, dtype, micro_batch=None, label_share=1.0):
         super().__init__()
         self.model = model
-        # with several processes, DistributedDataParallel, which exchanges gradients in backward()
-        self.shared_loss = share_gradients(Loss(model))
         self.device = device
         self.dtype = dtype
         self.micro_batch = micro_batch
-        self.label_share = label_share
+        # with several processes, DistributedDataParallel, which exchanges gradients in backward()
+        self.part_loss = share_gradients(Loss(model, device, dtype, label_share))
 
     def forward(self, *inputs):
         with autocast(self.device, self.dtype):
@@ -130,22 +134,18 @@ class Prepared(nn.Module):
         count = count / process_count()
         *parts, last = own_parts((input_ids, attention_mask, labels), self.micro_batch)
 
-        # All parts but the last: their gradients are computed here, and add up in the parameters.
+        # All parts but the last: their gradients are computed here, add up in the parameters, and
+        # are not exchanged yet. (torch's no_sync() sets this attribute.)
+        self.part_loss.require_backward_grad_sync = False
         loss = 0.0
         for part in parts:
-            part_loss = self.part_loss(*part, count, is_last=False)
+            part_loss = self.part_loss(*part, count)
             part_loss.backward()
             loss += part_loss.detach()
 
         # The last one: its gradients are computed by the caller, in loss.backward().
-        return loss + self.part_loss(*last, count, is_last=True)
-
-    def part_loss(self, input_ids, attention_mask, labels, count, is_last):
-        # Gradients are exchanged once, in the last part: torch's no_sync() sets this attribute.
-        self.shared_loss.require_backward_grad_sync = is_last
-        M = prediction_count(labels, self.label_share)
-        with autocast(self.device, self.dtype):
-            return self.shared_loss(input_ids, attention_mask, labels, count, M)
+        self.part_loss.require_backward_grad_sync = True
+        return loss + self.part_loss(*last, count)
 
 
 def own_parts(batch, micro_batch=None):

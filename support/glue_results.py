@@ -215,11 +215,6 @@ def own_share(pairs):
     return pairs[int(os.environ["RANK"]) :: int(os.environ["WORLD_SIZE"])]
 
 
-def is_imported(folder):
-    """Whether lab.huggingface made the run: it writes no log, and pretrain.py does."""
-    return not read_log(folder)
-
-
 def origin_of(folder, splits, is_toy):
     """Digests of the files from which fine-tuning starts. splits: {split: Examples} of a task."""
     return {"data": f"{'toy' if is_toy else 'GLUE'} {digest_of(splits)}", **files_of(folder)}

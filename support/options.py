@@ -42,12 +42,17 @@ def add_model(variants, sizes, add):
         "--variant",
         nargs="+",
         action=Different,
-        default=["composite"],
         choices=[*variants, "all"],
         metavar="NAME",
-        help=f"one or more of: {names}; or all (default: composite)",
+        help=f"one or more of: {names}; or all (default: composite, or that of --init)",
     )
-    add("--size", choices=sizes, default="tiny", help="size of the model (default: tiny)")
+    add("--size", choices=sizes, help="size of the model (default: tiny, or that of --init)")
+    add(
+        "--init",
+        type=Path,
+        metavar="RUN",
+        help="begin with the weights, the tokenizer and the size of this run",
+    )
 
     # what only some variants use
     add("--kernel_size", type=positive_int, help="K, odd (default: the variant's own, mostly 17)")

@@ -306,6 +306,12 @@ def warn_about_run(folder):
         say_once(f"{folder} is not finished: step {step:,} of {settings['steps']:,}")
 
 
+def is_imported(folder):
+    """Whether another program made the run at first: it has no log, or began with one without."""
+    log = read_log(folder)
+    return not log or log[0].get("imported", False)
+
+
 def unseen_pieces(folder):
     """The ids of the pieces that do not occur in the text of a run; none if its log has no such."""
     log = read_log(folder)

@@ -1,8 +1,11 @@
 """Weights that belong to a model, and those of another one."""
 
+import hashlib
 import re
 
-from support.commands import UserError
+import torch
+
+from support.commands import UserError, say_once
 
 
 def compare(model, weights):
@@ -23,6 +26,21 @@ def kinds(names):
     """Names as text, those of all layers as one; "none" without names."""
     found = {re.sub(r"\.\d+\.", ".*.", name) for name in names}
     return ", ".join(sorted(found)) or "none"
+
+
+def take(model, weights, folder):
+    """Give a model those weights of a run that fit; a line says which are new and left over."""
+    fitting, new, left = compare(model, weights)
+    model.load_state_dict(fitting, strict=False)
+    say_once(f"{len(fitting)} weights are those of {folder}; new: {new}; not used: {left}")
+
+
+def digest_of_weights(weights):
+    """12 hexadecimal digits for {name: tensor}."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(weights.items()):
+        digest.update(name.encode() + weight.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 def fill(model, weights, folder):

@@ -1,6 +1,7 @@
 """For whoever changes the code: a mistake shows its line; a run is found by what made it."""
 
 import importlib
+import re
 import shutil
 import sys
 import traceback
@@ -13,6 +14,7 @@ import pretrain
 from conftest import (
     ROOT,
     assert_same_run,
+    assert_same_weights,
     be_pretrain,
     content_of,
     killed_before_its_log,
@@ -22,7 +24,7 @@ from conftest import (
     write,
 )
 from lab import pairs, report
-from support import code
+from support import code, runs
 from support.commands import say_once
 
 PAIR = '{"linguistics_term": "p", "UID": "u", "sentence_good": "Ann.", "sentence_bad": "Ben."}\n'
@@ -328,3 +330,34 @@ def test_what_an_edit_breaks_is_said_before_the_one_line_about_weights_that_do_n
 def layer_with_one_norm(self, *arguments, init=model.Layer.__init__):
     init(self, *arguments)
     del self.ffn_norm
+
+
+# --- A run that begins with the weights of another one --------------------------------------------
+
+
+def test_a_run_begins_with_the_weights_of_another_one_as_far_as_they_fit(start, tmp_path):
+    first = tmp_path / "corpus-composite"
+    start("--seq_len 16")
+    again = f"--seq_len 16 --init {first} --lr 1e-12"  # nothing is learned
+    out = start(again)
+    assert "new: none; not used: none" in out and "init is" in out and f"{first}-2" in out
+    assert_same_weights(tmp_path / "corpus-composite-2/model.pt", first / "model.pt", 1e-8)
+    assert "finished before" in start(again)
+
+    # absolute positions are left over, the terms of composite are new
+    start("--seq_len 16 --variant absolute")
+    out = start("--seq_len 16 --variant composite --name from --init", tmp_path / "corpus-absolute")
+    [(new, left)] = re.findall("new: (.*); not used: (.*)", out)
+    assert "bert.layers.*.mixer.terms.fixed.beta" in new
+    assert left == "bert.embeddings.position.weight"
+
+
+def test_an_import_that_was_trained_further_is_still_an_import_for_its_fine_tuning(start, tmp_path):
+    """So glue.py has the low rate of published models by default."""
+    start()
+    imported = shutil.copytree(tmp_path / "corpus-composite", tmp_path / "imported")
+    (imported / "log.jsonl").unlink()
+    start("--name further --init", imported)
+    start("--name longer --init", tmp_path / "further")
+    assert runs.is_imported(tmp_path / "longer")
+    assert not runs.is_imported(tmp_path / "corpus-composite")

@@ -6,66 +6,57 @@ signature and its docstring (equation, shapes):
     def query_bias(self, q):
         raise NotImplementedError("part 3: the fixed term")
 
-The rest of a file is byte for byte the same.
+The copy has no tests, whose plain loops are the functions again, and no answers but those of the
+cases of seed 0, as numbers (course/cases.pt).
 """
 
-import ast
-import json
 import re
 import shutil
-import symtable
-import textwrap
 from pathlib import Path
 
+import torch
+
 from course.assignment import GIVE_AWAY, GRADED
+from course.grade import load_cases
+from course.source import ROOT, blank_body, file_of, replace_body
 from support.commands import UserError
 
-ROOT = Path(__file__).resolve().parent.parent
-NAMES = "course/names.json"  # of a students' copy: {file: the names that it had at first}
-
-# A copy has these files and folders, whatever else lies beside them (runs, submissions, bugs) ...
+# A copy has these files and folders, whatever else lies beside them (runs, submissions) ...
 COPIED = (
     *("attention.py", "kernels.py", "model.py", "data.py", "pretrain.py", "glue.py"),
     *("README.md", "LICENSE", "requirements.txt", ".gitignore"),
-    *("support", "lab", "toy", "course", "docs", "results", "tests"),
+    *("support", "lab", "toy", "course", "docs", "results"),
 )
 # ... without what holds answers.
 LEFT_OUT = shutil.ignore_patterns(
-    "__pycache__",
-    "instructor.md",
-    "answers.md",
-    "mistakes.*",
-    "instructor.py",
-    "test_course.py",
-    "test_handout.py",
+    "__pycache__", "instructor.*", "answers.md", "mistakes.*", "cases.py", "bank", "seq2seq.py"
 )
 
 
 def blank_command(args):
     """`python -m course blank`. Returns the exit code."""
     folder = new_folder(args.folder)
+    for path in ROOT.iterdir():
+        if path.name in COPIED and path.is_dir():
+            shutil.copytree(path, folder / path.name, ignore=LEFT_OUT)
+        elif path.name in COPIED:
+            shutil.copy(path, folder)
+
+    # the blanks
     bodies = {function.name: blank_body(function) for function in GRADED}
-    bodies |= dict.fromkeys(GIVE_AWAY, 'raise NotImplementedError("see composite_attention")')
-    copy_project(folder, bodies)
+    for name, graded in GIVE_AWAY.items():
+        bodies[name] = f'raise NotImplementedError("as {graded}, which you write")'
+    for name, body in bodies.items():
+        change(folder / file_of(name), replace_body, name, body)
 
-    # the names that bodies may read, because students change the files
-    files = {file_of(function.name) for function in GRADED}
-    names = {file: names_outside(file) for file in files}
-    (folder / NAMES).write_text(json.dumps(names), encoding="utf-8")
+    # what the functions must do, with answers: no equation is needed to compare
+    torch.save([case._asdict() for case in load_cases(0)], folder / "course/cases.pt")
 
-    # README prints one of the functions, has a link to a page that is left out, and runs all tests,
-    # most of which fail while the functions are blank.
-    readme = folder / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    listing = r"This is all of it, [^`]*```python\ndef composite_attention.*?```"
-    text = re.sub(
-        listing, "You write it in part 1 of [the assignment](course/handout.md).", text, flags=re.S
-    )
-    text = text.replace(" ([for lecturers](course/instructor.md))", "")
-    text = re.sub("The tests take a few minutes.*:", "Your points:", text)
-    text = text.replace("python -m pytest -q\n", "python -m course grade .\n")
-    readme.write_text(text, encoding="utf-8", newline="\n")
-    print(f"{folder}: {len(bodies)} functions to write; course/handout.md explains them")
+    # README prints one of the functions, and pages have links to what is left out
+    change(folder / "README.md", without_listing)
+    for page in folder.rglob("*.md"):
+        change(page, without_dead_links, page.parent)
+    print(f"{folder}: {len(GRADED)} functions to write; course/handout.md explains them")
     return 0
 
 
@@ -78,78 +69,26 @@ def new_folder(name):
     return folder
 
 
-def blank_body(function):
-    return f'raise NotImplementedError("part {function.part}: {function.title}")'
+def change(path, function, *arguments):
+    """Replace the text of a file by a function of it."""
+    text = function(path.read_text(encoding="utf-8"), *arguments)
+    path.write_text(text, encoding="utf-8", newline="\n")
 
 
-def copy_project(folder, bodies):
-    """Copy the project to a folder, with other bodies of some functions: {name: body}."""
-    folder.mkdir(exist_ok=True)
-    for path in ROOT.iterdir():
-        if path.name in COPIED and path.is_dir():
-            shutil.copytree(path, folder / path.name, ignore=LEFT_OUT)
-        elif path.name in COPIED:
-            shutil.copy(path, folder)
-    for name, body in bodies.items():
-        path = folder / file_of(name)
-        text = replace_body(path.read_text(encoding="utf-8"), name, body)
-        path.write_text(text, encoding="utf-8", newline="\n")
+def without_listing(text):
+    """README without the listing of composite_attention; its tests are the points."""
+    listing = r"This is all of it, [^`]*```python\ndef composite_attention.*?```"
+    written = "You write it in part 1 of [the assignment](course/handout.md)."
+    text = re.sub(listing, written, text, flags=re.S)
+    text = text.replace("The tests take a few minutes.", "This prints your points.")
+    return text.replace("python -m pytest -q\n", "python -m course grade .\n")
 
 
-# --- Where a function is in its file --------------------------------------------------------------
+def without_dead_links(text, folder):
+    """The text of a page, in which a link to what was left out is only its words."""
 
+    def words(link):
+        is_there = ":" in link[2] or link[2] == "" or (folder / link[2]).exists()
+        return link[0] if is_there else link[1]
 
-def file_of(name):
-    """The file of a function: "attention.py" for "attention.Fixed.query_bias"."""
-    return name.split(".")[0] + ".py"
-
-
-def find(tree, name):
-    """The node of a function in the syntax tree of its file; None if it is not there."""
-    node = tree
-    for part in name.split(".")[1:]:
-        found = [child for child in node.body if getattr(child, "name", None) == part]
-        if not found:
-            return None
-        node = found[-1]  # if it is defined twice, the last one counts, as in Python
-    return node
-
-
-def names_outside(file):
-    """The names that a file of the project has outside of its functions and classes."""
-    text = (ROOT / file).read_text(encoding="utf-8")
-    return sorted(symtable.symtable(text, file, "exec").get_identifiers())
-
-
-def body_of(node):
-    """The statements of a function, without its docstring."""
-    if ast.get_docstring(node) is None:
-        return node.body
-    return node.body[1:]
-
-
-def body_text(name):
-    """The body of a function of the project, as it is in its file, but without indentation."""
-    text = (ROOT / file_of(name)).read_text(encoding="utf-8")
-    node = find(ast.parse(text), name)
-    lines = text.split("\n")[body_of(node)[0].lineno - 1 : node.end_lineno]
-    return textwrap.dedent("\n".join(lines))
-
-
-def replace_body(text, name, body):
-    """The text of a file in which the body of a function, after its docstring, is `body`.
-
-    `body` has no indentation.
-    """
-    node = find(ast.parse(text), name)
-    statements = body_of(node)
-
-    # The lines of the old body, counted from 1. Comments before its first statement go, too.
-    first = statements[0].lineno
-    if len(statements) < len(node.body):
-        first = node.body[0].end_lineno + 1
-
-    # the new body, as deep as the old one
-    new = textwrap.indent(body, " " * statements[0].col_offset)
-    lines = text.split("\n")
-    return "\n".join([*lines[: first - 1], new, *lines[node.end_lineno :]])
+    return re.sub(r"\[([^\]]*)\]\(([^)#\s]*)[^)]*\)", words, text)

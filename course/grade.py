@@ -1,371 +1,413 @@
-"""Grading: tests/science/test_assignment.py is the grader.
+"""Grading: cases in, answers out.
 
-Only the bodies of the graded functions are read from a submission. They are put into a fresh copy
-of the project, in which everything else is ours. There the tests of a function run; its points are
-multiplied by the share of its tests that pass; they are at most half if the handout's example does
-not come out, and halved if it loops over the positions in Python. All tests are expected that
-pytest collects, which is before anything that the student wrote has run: so a test that was
-skipped, or never ended, has not passed.
+The grader has the inputs and the answers of all cases (course/cases.py) before anything of a
+student runs. A process of its own (course/worker.py) gets the student's files and the inputs, and
+gives tensors back. Here they are compared. So a student may write whatever they like: what is
+printed, patched or raised in that process does not reach this one.
 
-To save time, all bodies of a submission are first put into one copy. Functions whose tests do not
-all pass there are graded again, each alone: so a wrong function costs only its own points.
+The rule: all points of a function if all of its cases pass; otherwise half of them, times the share
+of its cases that pass.
 
-The student's code is executed as it is: run this in a container (course/instructor.md).
+A mistake costs once. A function that fails beside others is tried again with the project's other
+functions in place of the student's, and the better of the two results counts.
 """
 
-import ast
-import builtins
 import csv
-import dis
-import json
 import os
-import re
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
-from types import CodeType
+from contextlib import contextmanager, suppress
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from threading import Thread
 from typing import NamedTuple
+from zipfile import ZipFile
 
-from course.assignment import (
-    EXAMPLE,
-    FUNCTIONS,
-    GRADED,
-    NO_LOOP,
-    Function,
-    class_of,
-    pytest_command,
-)
-from course.blank import NAMES, ROOT, body_of, copy_project, file_of, find, names_outside
+import torch
+
+from course.assignment import GRADED, YOURS
+from course.source import ROOT, blank_body, file_of, replace_body
 from support.commands import UserError
 
-# Seconds of computing for the tests of a function; all tests of a right submission take about 5.
-# On the clock, a busy machine or a function that sleeps may take ten times as long.
-TIMEOUT = 30
+PUBLIC = ROOT / "course/cases.pt"  # of a students' copy: the cases of seed 0
 
-# How a body would reach for the tests, for the complete project, or for the list of what has
-# passed: imports of anything else than numbers, names in a text, files, the end of the program, and
-# attributes such as __globals__. course/handout.md lists them.
-NUMBERS = r"(?:torch|math|numpy|itertools|functools)\b[\w. ]*"
-REACHING = re.compile(
-    rf"^\s*from (?!{NUMBERS}).*|^\s*import (?!{NUMBERS}(?:, {NUMBERS})*$).*"
-    r"|\b(?:exec|eval|globals|locals|vars|getattr|setattr|sys|os|importlib|builtins)\b"
-    r"|\b(?:open|exit|quit|SystemExit|KeyboardInterrupt)\b"
-    r"|\.(?:modules|hub|load|loadtxt|genfromtxt|fromfile|from_file|memmap|open_memmap)\b"
-    r"|\.(?:save|savetxt|savez|savez_compressed|tofile|dump|dumps)\b|__\w+",
-    flags=re.M,
-)
+STUDENTS = ("attention.py", "kernels.py", "data.py", "pretrain.py")
+OURS = ("model.py", "support")  # what these import
 
-# What the other functions are made of: functions, classes and tables of these files.
-OURS = {"TERMS", "VARIANTS"}
-for file in ("attention.py", "kernels.py"):
-    OURS |= set(re.findall(r"^(?:def|class) (\w+)", (ROOT / file).read_text("utf-8"), flags=re.M))
+SECONDS = 100  # for a submission, on the clock; for a case it is the worker's
+FILE_SIZE, OUTPUT_SIZE = 2**20, 2**26  # bytes
+LONGEST = 400  # characters of a message
 
 
-class Body(NamedTuple):
-    """What a student wrote for a function."""
+class Case(NamedTuple):
+    """One thing that a function must do."""
 
-    text: str
-    lines: dict  # {line of the text, from 1: line of the student's file}
+    function: str  # "kernels.bias_matrix"
+    name: str  # what it shows
+    inputs: dict  # tensors and plain values, for the worker
+    expected: dict  # {output: tensor}: only these are compared
+    axes: str
+    ask: str = ""  # also "gradients", "inputs" (after the call), "lines" (does it loop?)
+    measure: str = ""  # what is compared is measured of the outputs: MEASURES
+    tolerance: float = 1e-5
 
 
-class Grade(NamedTuple):
-    """What a student gets for one function."""
+def load_cases(seed):
+    if PUBLIC.exists():
+        return [Case(**case) for case in torch.load(PUBLIC, weights_only=True)]
+    from course.cases import make_cases
 
-    function: Function
-    points: float
-    output: str  # for the student: which tests fail, and why
+    return make_cases(seed)
+
+
+# --- Commands -------------------------------------------------------------------------------------
+
+
+def test_command(args):
+    """`python -m course test`: the cases of one function, in this folder."""
+    cases = [case for case in load_cases(0) if case.function.endswith("." + args.function)]
+    if not cases:
+        raise UserError(f"{args.function} is not a function of course/handout.md")
+    with code_folder(read_submission(ROOT)) as folder:
+        messages = run_cases(folder, cases)
+    for case, message in zip(cases, messages, strict=True):
+        print(f"{case.name}: {message or 'passes'}")
+    return int(any(messages))
 
 
 def grade_command(args):
     """`python -m course grade`. Returns the exit code."""
-    folders = [path for path in args.submissions if Path(path).is_dir()]
-    for path in args.submissions:
-        if path not in folders:
-            print(f"{path} is not a folder, and is left out")
-    if not folders:
-        raise UserError("there is nothing to grade: a submission is a folder")
-    if args.gradescope is not None and len(folders) > 1:
-        raise UserError("--gradescope is for one submission; --csv takes several")
+    places = []
+    for path in map(Path, args.submissions):
+        if not path.is_symlink() and (path.is_dir() or path.suffix == ".zip"):
+            places.append(path)
+        else:
+            print(f"{path} is no folder and no zip, and is left out")
+    if not places:
+        raise UserError("there is nothing to grade: a submission is a folder or a zip")
+    cases = load_cases(args.seed)
 
-    # tables are written as we go: a batch that is stopped has those that are done
-    with open(args.csv or os.devnull, "w", encoding="utf-8", newline="") as file:
+    # The table is written as we go: a batch that is stopped has those that are done. Two students
+    # of one name are told apart by their folders.
+    names = [path.resolve().name.removesuffix(".zip") for path in places]
+    with (
+        open(args.csv or os.devnull, "w", encoding="utf-8", newline="") as file,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
         table = csv.writer(file)
-        table.writerow(["student", "function", "points", "of", "reason"])
-
-        # Each thread waits for processes of its own. map keeps the order.
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            all_grades = threads.map(grade_any, folders)
-            for folder, grades in zip(folders, all_grades, strict=True):
-                print(f"{folder}\n{details(grades)}\n", flush=True)
-                table.writerows(rows_of(Path(folder).resolve().name, grades))
-                file.flush()
-    if args.gradescope is not None:
-        write_gradescope(Path(args.gradescope), grades)
+        table.writerow(["student", "what", "points", "of", "reason"])
+        results = pool.map(lambda path: grade(path, cases, args.user), places)
+        for path, name, grades in zip(places, names, results, strict=True):
+            name = name if names.count(name) == 1 else str(path)
+            print(name)
+            for function, points, output in grades:
+                text = output.replace("\n", "\n    ")
+                print(f"{function.name:<34}{points:>5.2f} of {function.points}   {text}")
+                table.writerow([name, function.name, round(points, 2), function.points, output])
+            print(f"code  {sum(points for _, points, _ in grades):.2f} of 40\n", flush=True)
+            table.writerows([name, what, "", of, ""] for what, of in YOURS.items())
+            file.flush()
     return 0
 
 
-def tests_command(args):
-    """`python -m course test`: the tests of one function, in this folder. pytest's exit code."""
-    found = [line for line in FUNCTIONS if line.name.endswith("." + args.function)]
-    if not found:
-        raise UserError(f"{args.function} is not a function of course/handout.md")
-    return subprocess.run(pytest_command(found, "--tb=short"), cwd=ROOT).returncode
+# --- Points ---------------------------------------------------------------------------------------
 
 
-# --- One submission -------------------------------------------------------------------------------
-
-
-def grade_any(folder):
-    """`grade`, for any submission: an odd one gets no points, and the others are graded."""
+def grade(submission, cases, user=None):
+    """[(function, points, what is said)]. What goes wrong costs this student's points alone."""
     try:
-        return grade(Path(folder))
+        messages = messages_of(submission, cases, user)
     except Exception as error:
-        return [Grade(function, 0.0, f"the grader failed: {error!r}") for function in GRADED]
+        why = str(error) if isinstance(error, UserError) else f"the grader failed: {error!r}"
+        messages = {f.name: [why] * len(cases_of(cases, f.name)) for f in GRADED}
+    return [grade_of(f, cases_of(cases, f.name), messages[f.name]) for f in GRADED]
 
 
-def grade(folder):
-    """Grade a submission. Returns a Grade for each function of the table."""
-    bodies = {}
-    reasons = {}
-    for function in GRADED:
-        try:
-            bodies[function] = students_body(folder, function)
-        except UserError as error:
-            reasons[function] = str(error)
+def messages_of(submission, cases, user):
+    """{function: for each of its cases what differs, or ""}."""
+    files = read_submission(submission)
+    deadline = time.monotonic() + SECONDS
+    with code_folder(files) as folder:
+        found = iter(run_cases(folder, cases, deadline, user))
+    messages = {f.name: [next(found) for _ in cases_of(cases, f.name)] for f in GRADED}
 
-    # all functions at once
-    texts = {function.name: body.text for function, body in bodies.items()}
-    outcomes = run_tests(texts, bodies) if bodies else {}
-    grades = []
-    for function in GRADED:
-        if function in bodies:
-            grades.append(grade_function(function, bodies[function], outcomes))
-        else:
-            grades.append(Grade(function, 0.0, reasons[function]))
-    return grades
-
-
-def students_body(folder, function):
-    """The Body of a function in a submission. UserError if there is none that can be graded."""
-    name = function.name
-    file = file_of(name)
-    ours = find(ast.parse((ROOT / file).read_bytes()), name)
-    try:
-        node = find(ast.parse((folder / file).read_bytes()), name)
-        text = "\n".join(ast.unparse(statement) for statement in body_of(node or ours))
-        used = names_read(compile(ast.Module([node or ours], []), file, "exec"))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UserError(f"{file} cannot be read as Python: {error!r}") from None
-
-    if node is None:
-        raise UserError(f"{file} does not have this function")
-    if not text or text.startswith("raise NotImplementedError"):
-        raise UserError("still blank")
-    if names_of(node) != names_of(ours):
-        raise UserError(f"its arguments are {names_of(node)}, and must be {names_of(ours)}")
-
-    # the same tree twice: what was in which line of the file, and is now in which of the text
-    pairs = zip(walk(body_of(node)), walk(ast.parse(text).body), strict=False)
-    lines = {new.lineno: old.lineno for old, new in pairs if hasattr(new, "lineno")}
-
-    reach = REACHING.search(text)
-    if reach:
-        line = lines.get(text.count("\n", 0, reach.end()) + 1)
-        raise UserError(f"line {line}: a body must not use {reach[0].strip()}")
-
-    # The other functions are right where this one is graded: it must not be made of them.
-    allowed = function.may_call.split()
-    others = (used & OURS).difference(allowed)
-    if others:
-        allowed = ", ".join(allowed) or "nothing"
-        raise UserError(f"it uses {min(others)}, and of the project it may use {allowed}")
-
-    # what the student has defined or imported outside of the bodies is not read
-    unknown = used.difference(names_given(file), dir(builtins))
-    if unknown:
-        raise UserError(
-            f"it uses {min(unknown)}, which is not in the project's {file}: "
-            "define or import it inside the body"
-        )
-    return Body(text, lines)
+    # once more, with the project's other functions; a students' copy does not have them
+    failed = [function for function in GRADED if any(messages[function.name])]
+    for function in failed if len(failed) > 1 and not PUBLIC.exists() else []:
+        name = function.name
+        if function.title in messages[name][0]:
+            continue  # it is blank
+        if PurePosixPath(file_of(name)) not in files:
+            messages[name] = [f"{file_of(name)} is missing"] * len(messages[name])
+            continue
+        with code_folder(files, function) as folder:
+            again = run_cases(folder, cases_of(cases, name), deadline, user, others_of(name))
+        messages[name] = min(messages[name], again, key=lambda them: sum(map(bool, them)))
+    return messages
 
 
-def names_given(file):
-    """The names outside of the functions of a file, as students got it."""
-    kept = ROOT / NAMES
-    if kept.exists():
-        return json.loads(kept.read_text("utf-8"))[file]
-    return names_outside(file)
+def cases_of(cases, name):
+    return [case for case in cases if case.function == name]
 
 
-def names_of(node):
-    """The names of the arguments of a function."""
-    return [x.arg for x in ast.walk(node.args) if isinstance(x, ast.arg)]
+def others_of(name):
+    """The other graded functions of a file."""
+    return [f.name for f in GRADED if f.name != name and file_of(f.name) == file_of(name)]
 
 
-def names_read(code):
-    """The names outside of a function that it reads, also in functions inside of it."""
-    read = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return read.union(*map(names_read, inner))
+def grade_of(function, cases, messages):
+    failed = [f"{c.name}: {m}" for c, m in zip(cases, messages, strict=True) if m]
+    if not failed:
+        return function, function.points, f"all {len(cases)} cases pass"
+
+    # what changes nothing and does not loop is worth something only if some numbers are right
+    passed = len(cases) - len(failed)
+    if all(m for c, m in zip(cases, messages, strict=True) if c.ask not in ("inputs", "lines")):
+        passed = 0
+    lines = [f"{passed} of {len(cases)} cases pass", *failed]
+    if len(set(messages)) == 1:
+        lines = messages[:1]  # such as "NotImplementedError"
+    return function, function.points / 2 * passed / len(cases), "\n".join(lines)
 
 
-def walk(statements):
-    return (node for statement in statements for node in ast.walk(statement))
+# --- The student's files --------------------------------------------------------------------------
 
 
-def grade_function(function, body, outcomes):
-    """The Grade of a function, from the outcomes of all functions at once."""
-    prefix = class_of(function) + "::"
-    own = {test: outcome for test, outcome in outcomes.items() if test.startswith(prefix)}
+def read_submission(place):
+    """{path: bytes} of the Python files of a folder or a zip, seen from the folder that has ours.
 
-    # A failure may be due to another function of the student: grade this one alone. Without any
-    # outcome, the file could not even be imported.
-    if set(own.values()) != {PASSED}:
-        own = run_tests({function.name: body.text}, [function]) or {"::import": NOT_ENDED}
-    messages = {test: message_of(outcome, function, body) for test, outcome in own.items()}
-
-    # the share of the tests of its numbers
-    passed = [not message for test, message in messages.items() if NO_LOOP not in test]
-    points = function.points * sum(passed) / len(passed)
-    lines = [f"{sum(passed)} of {len(passed)} tests pass"]
-    fails_example = any(message and EXAMPLE in test for test, message in messages.items())
-    if fails_example and points > function.points / 2:
-        points = function.points / 2
-        lines[0] += "; half, because the handout's example does not come out"
-
-    # the condition, and what went wrong; of tests with equal messages, the first
-    for test, message in messages.items():
-        if message and NO_LOOP in test:
-            points /= 2
-            lines[0] += f"; halved: {message}"
-        elif not lines[-1].endswith(message):
-            lines.append(f"{test.partition('::')[2]}: {message}")
-    return Grade(function, points, "\n".join(lines))
-
-
-def message_of(outcome, function, body):
-    """What a student reads of a test; "" if it passed."""
-    message, line = outcome
-    if message is None:
-        return f"the tests did not end: Python stopped, or {TIMEOUT} seconds were not enough"
-    if line is None:
-        return message
-
-    # from the line after `def`, in our file, to that of the student
-    file = file_of(function.name)
-    ours = find(ast.parse((ROOT / file).read_bytes()), function.name)
-    first = body_of(ours)[0].lineno - ours.lineno
-    return f"{message}, line {body.lines.get(line - first + 1)} of your {file}"
-
-
-# --- Running tests --------------------------------------------------------------------------------
-
-PASSED = ("", None)
-NOT_ENDED = (None, None)
-
-
-def environment(outcomes):
-    """The environment of the tests: ours, without options or plugins of pytest.
-
-    The tests are so small that several threads would only wait for each other.
+    What is hidden, installed, a link, or no file at all is left out.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    return {
-        **kept,
-        "OMP_NUM_THREADS": "1",
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "COURSE_OUTCOMES": str(outcomes),
-        "COURSE_SECONDS": str(TIMEOUT),
-    }
+    files = {}
+    if place.is_dir():
+        for path in place.rglob("*.py"):
+            if path.is_file() and not path.is_symlink() and path.stat().st_size <= FILE_SIZE:
+                files[PurePosixPath(path.relative_to(place).as_posix())] = path.read_bytes()
+    else:
+        with ZipFile(place) as archive:
+            for info in archive.infolist():
+                if info.filename.endswith(".py") and info.file_size <= FILE_SIZE:
+                    files[PurePosixPath(info.filename)] = archive.open(info).read(FILE_SIZE)
+    left_out = {"__MACOSX", "site-packages", ".."}
+    for path in [*files]:
+        if any(part.startswith(".") or part in left_out for part in path.parts):
+            del files[path]
+
+    # the folder that is nearest to the top
+    ours = [path for path in files if path.name in STUDENTS]
+    if not ours:
+        raise UserError(f"none of {', '.join(STUDENTS)} is there")
+    depth = min(len(path.parts) for path in ours)
+    ours = sorted(str(path) for path in ours if len(path.parts) == depth)
+    [top, *more] = {PurePosixPath(path).parent for path in ours}
+    if more:
+        raise UserError(f"files are in several folders, and one must be chosen: {', '.join(ours)}")
+    return {p.relative_to(top): text for p, text in files.items() if p.is_relative_to(top)}
 
 
-def run_tests(bodies, functions):
-    """Run the tests of these functions in a copy of the project with these bodies.
+@contextmanager
+def code_folder(files, function=None):
+    """A temporary folder: code/ with the student's files and what is ours, and the worker.
 
-    Returns {name of a test: PASSED, or (message, the line of a crash or None)}. If they do not come
-    to their end, it is NOT_ENDED for all. The list of what has passed is not beside the copy, where
-    the student's code could guess its place.
+    Of a student's files only that of `function` counts, if it is given, and helpers; the others are
+    the project's, and so is given.py, the same file without this function.
     """
-    with tempfile.TemporaryDirectory() as temporary, tempfile.TemporaryDirectory() as elsewhere:
-        copy = Path(temporary)
-        outcomes = Path(elsewhere) / "outcomes.jsonl"
-        outcomes.touch()
-        copy_project(copy, bodies)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        code = folder / "code"
+        code.mkdir()
+        folder.chmod(0o755)
+        shutil.copy(ROOT / "course/worker.py", folder)
 
-        # In a session of its own: what the student's code has started is ended with it.
-        process = subprocess.Popen(
-            pytest_command(functions, "-p", "no:cacheprovider", "-p", "course.outcomes"),
-            cwd=copy,
-            env=environment(outcomes),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(10 * TIMEOUT)
-        finally:
-            end(process)
-        found = map(json.loads, outcomes.read_text("utf-8").splitlines())
-        outcome_of = {test: (message, line) for test, message, line in found}
-        if process.returncode not in (0, 1):  # pytest: all passed, or some failed
-            return dict.fromkeys(outcome_of, NOT_ENDED)
-        return outcome_of
+        ours = list(OURS)
+        if function:
+            own = file_of(function.name)
+            ours += [file for file in STUDENTS if file != own]
+            text = (ROOT / own).read_text(encoding="utf-8")
+            text = replace_body(text, function.name, blank_body(function))
+            (code / "given.py").write_text(text, encoding="utf-8")
+        for name in ours:
+            if (ROOT / name).is_dir():
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / name, code / name, ignore=ignored)
+            else:
+                shutil.copy(ROOT / name, code)
+        for path, text in files.items():
+            if path.parts[0] not in (*ours, "given.py"):
+                (code / path).parent.mkdir(parents=True, exist_ok=True)
+                (code / path).write_bytes(text)
+        yield folder
+
+
+# --- The worker -----------------------------------------------------------------------------------
+
+
+def run_cases(folder, cases, deadline=None, user=None, given=()):
+    """For each case what differs, or "" if nothing does. given: functions that are ours."""
+    deadline = deadline or time.monotonic() + SECONDS
+    requests = [
+        {"function": c.function, "ask": c.ask, "inputs": c.inputs, "given": list(given)}
+        for c in cases
+    ]
+    answers = []
+    while len(answers) < len(requests):
+        answers += ask_worker(folder, requests[len(answers) :], deadline, user)
+    return [difference(case, answer)[:LONGEST] for case, answer in zip(cases, answers, strict=True)]
+
+
+def ask_worker(folder, requests, deadline, user):
+    """The answers of one process. If it ends too early, the function where it did has no more."""
+    torch.save(requests, folder / "requests.pt")
+    process = start_worker(folder, user)
+
+    # not here: a process that the worker has started may keep its output open
+    got = []
+    reader = Thread(target=lambda: got.append(process.stdout.read(OUTPUT_SIZE)), daemon=True)
+    reader.start()
+    reader.join(max(0.0, deadline - time.monotonic()))
+    end(process)
+    reader.join(1)
+
+    stream = BytesIO(got[0] if got else b"")
+    answers = []
+    while len(answers) < len(requests) and (header := stream.read(8)):
+        answers.append(read_answer(stream.read(int.from_bytes(header, "big"))))
+
+    stuck = requests[len(answers) :]
+    why = "it ended Python, or takes more than 10 seconds"
+    if time.monotonic() > deadline:
+        why = f"all functions together take more than {SECONDS} seconds"
+    else:
+        stuck = [r for r in stuck if r["function"] == stuck[0]["function"]]
+    return answers + [{"error": why}] * len(stuck)
+
+
+def start_worker(folder, user):
+    """Its environment does not say where the project is."""
+    as_user = {}
+    if user:
+        import pwd
+
+        as_user = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+    environment = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
+    return subprocess.Popen(
+        [sys.executable, "-B", str(folder / "worker.py"), str(folder / "requests.pt")],
+        cwd=folder / "code",
+        env={**environment, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        **as_user,
+    )
 
 
 def end(process):
-    """End a process and what it has started; on Windows the process alone."""
-    with suppress(ProcessLookupError):
-        if hasattr(os, "killpg"):
+    """The worker, and what it has started. (Windows has no groups.)"""
+    process.kill()
+    if hasattr(os, "killpg"):
+        with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
     process.wait()
 
 
-# --- Tables ---------------------------------------------------------------------------------------
-
-# Lines of the table for points that the instructor gives.
-YOURS = {"by hand": 8, "find the bug": 6, "five questions": 10, "talk": 6, "experiment": 30}
-
-
-def details(grades):
-    """All functions of a submission, with points and reasons."""
-    lines = []
-    for function, points, output in grades:
-        output = output.replace("\n", "\n            ")
-        name = f"part {function.part}  {function.name:<34}"
-        lines.append(f"{name}{points:>5.2f} of {function.points}   {output}")
-    total = sum(grade.points for grade in grades)
-    lines.append(f"code  {round(total, 2)} of 40")
-    return "\n".join(lines)
+def read_answer(frame):
+    """What the worker sent; it may be anything."""
+    warnings.simplefilter("ignore")  # of torch.load, about what is no tensor
+    try:
+        answer = torch.load(BytesIO(frame), weights_only=True, map_location="cpu")
+        if "error" in answer:
+            return {"error": str(answer["error"])}
+        return {str(name): x for name, x in answer.items() if type(x) is torch.Tensor}
+    except Exception:
+        return {"error": "its answer cannot be read"}
 
 
-def rows_of(student, grades):
-    """A line for each function, and those to be filled in."""
-    rows = [
-        [student, function.name, round(points, 2), function.points, output]
-        for function, points, output in grades
+# --- Comparisons ----------------------------------------------------------------------------------
+
+
+def difference(case, answer):
+    """What is wrong with an answer, as a sentence; "" if nothing is."""
+    if "error" in answer:
+        return answer["error"]
+    try:
+        if case.measure:
+            answer = MEASURES[case.measure](case.inputs, answer)
+        for name, expected in case.expected.items():
+            message = difference_of(answer.get(name), expected, case)
+            if message:
+                return message if name == "result" else f"{name}: {message}"
+    except Exception as error:
+        return f"it cannot be compared: {error!r}"
+    return ""
+
+
+def difference_of(got, expected, case):
+    if got is None:
+        return "it is missing"
+    if got.shape != expected.shape:
+        if case.measure and got.numel() < 20:
+            return f"it is {got.tolist()}, and should be {expected.tolist()}"
+        return f"its shape is {tuple(got.shape)}, and should be {tuple(expected.shape)}"
+
+    # the dtype is that of the inputs
+    dtypes = {x.dtype for x in case.inputs.values() if torch.is_tensor(x) and x.is_floating_point()}
+    if dtypes and not case.measure and got.is_floating_point() and got.dtype not in dtypes:
+        return f"its dtype is {got.dtype}, and should be {dtypes.pop()}"
+
+    got, expected = got.double(), expected.double()
+    near = (got - expected).abs() <= case.tolerance * (1 + expected.abs())  # False at NaN
+    if near.all():
+        return ""
+    if not expected.dim():
+        return f"it is {got.item():.6g}, and should be {expected.item():.6g}"
+    index = tuple((~near).nonzero()[0].tolist())
+    one, other = got[index].item(), expected[index].item()
+    digits = 3 if abs(one - other) > 0.01 else 10
+    return (
+        f"differs first at ({case.axes}) = {index}: it is {one:.{digits}g}, "
+        f"the equation gives {other:.{digits}g}"
+    )
+
+
+def measure_padding(inputs, answer):
+    """lowest_at_padding: every number that gives the weight 0 is right."""
+    lowest = answer["result"]
+    return {
+        "shape": torch.tensor(lowest.shape),
+        "is 0": (lowest == 0).double(),
+        "weights": (lowest.double() + inputs["scores"]).to(lowest.dtype).softmax(dim=-1),
+        "dtype": torch.tensor(lowest.dtype == getattr(torch, inputs["dtype"])),
+    }
+
+
+def measure_dropout(inputs, answer):
+    """The weights, times the number of keys: 0 or 1 / (1 - dropout)."""
+    left = answer["result"].double() * 40 * (1 - inputs["dropout"])
+    return {"left": left.round(decimals=4).unique(), "share": (left > 0).double().mean()}
+
+
+def measure_masks(inputs, answer):
+    ids, masked_ids, labels = inputs["input_ids"], answer["masked_ids"], answer["labels"]
+    ordinary = ids >= 5
+    predicted = ordinary & (labels != -100)
+    count = predicted.sum().clamp(min=1)
+    again = [
+        torch.equal(answer[name], answer[f"{name} again"]) for name in ("masked_ids", "labels")
     ]
-    for what, of in YOURS.items():
-        rows.append([student, what, "", of, ""])
-    return rows
+    return {
+        "share chosen": predicted.sum() / ordinary.sum(),
+        "share of mask": (masked_ids == 4)[predicted].sum() / count,
+        "share that stays": (masked_ids == ids)[predicted].sum() / count,
+        "drawn": masked_ids[masked_ids != 4].unique(),
+        "same again": torch.tensor(all(again)),
+    }
 
 
-def write_gradescope(path, grades):
-    """results.json of Gradescope: one test for each function."""
-    tests = [
-        {
-            "name": f"part {function.part}: {function.name}",
-            "score": round(points, 2),
-            "max_score": function.points,
-            "output": output,
-        }
-        for function, points, output in grades
-    ]
-    path.write_text(json.dumps({"tests": tests}, indent=2) + "\n", encoding="utf-8")
+MEASURES = {"padding": measure_padding, "dropout": measure_dropout, "masks": measure_masks}

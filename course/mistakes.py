@@ -1,22 +1,25 @@
-"""Known mistakes, to check the tests: each must fail in the test command of its function.
+"""Known mistakes, to check the cases, and bugs and questions for students.
 
-mistakes.diff lists them, function by function. A mistake replaces one piece of text in the body of
-a graded function, which must occur there exactly once:
+course/mistakes.diff lists mistakes, function by function. One of them replaces a piece of text in
+the body of a graded function, which must occur there exactly once, and names a case that it fails:
 
     @@ kernels.bias_matrix
 
-    bug: zero on one side only
+    zero on one side only
+    ! zero_beyond_the_window_and_only_there
     - r.abs() > reach
     + r > reach
 
-After a change in a graded function, tests/test_course.py says which of them have to follow it.
-Those that begin with "bug: " are also planted for students to find (course/answers.md).
+A bank is a folder with bugs.diff, such mistakes for students to find, and questions.txt: after the
+line @@ of a function, blocks of a question and its answer. course/bank is an example.
 """
 
-from pathlib import Path
 from typing import NamedTuple
 
-from course.blank import body_text
+from course.source import ROOT, body_text
+
+LIST = ROOT / "course/mistakes.diff"
+BANK = ROOT / "course/bank"
 
 
 class Mistake(NamedTuple):
@@ -24,6 +27,7 @@ class Mistake(NamedTuple):
 
     function: str  # its name in the table of the assignment
     what: str
+    case: str  # that says so
     old: str
     new: str
 
@@ -32,18 +36,20 @@ class Mistake(NamedTuple):
         return body_text(self.function).replace(self.old, self.new)
 
 
-def read_mistakes():
-    """Yield each Mistake of the list. Its blocks are separated by a blank line."""
-    text = Path(__file__).with_suffix(".diff").read_text(encoding="utf-8")
-    for block in text.strip().split("\n\n"):
-        title, *lines = block.split("\n")
-        if title.startswith("@@ "):
-            function = title.removeprefix("@@ ")
-            continue
-        old = [line[2:] for line in lines if line.startswith("- ")]
-        new = [line[2:] for line in lines if line.startswith("+ ")]
-        yield Mistake(function, title, "\n".join(old), "\n".join(new))
+def read_mistakes(path):
+    """A list of each Mistake of a file."""
+    return [
+        Mistake(
+            function, what, *("\n".join(x[2:] for x in lines if x[0] == sign) for sign in "!-+")
+        )
+        for function, what, *lines in read_blocks(path)
+    ]
 
 
-MISTAKES = list(read_mistakes())
-BUGS = [mistake for mistake in MISTAKES if mistake.what.startswith("bug: ")]
+def read_blocks(path):
+    """Yield [function, *lines] of each block; blank lines separate them."""
+    for block in path.read_text(encoding="utf-8").strip().split("\n\n"):
+        if block.startswith("@@ "):
+            function = block.removeprefix("@@ ")
+        else:
+            yield [function, *block.split("\n")]

@@ -1,4 +1,4 @@
-"""Numbers of one's own: the worked example again, with vectors that belong to a name."""
+"""Numbers of one's own: the worked example with other vectors, and the seeds of one's runs."""
 
 import math
 import random
@@ -16,11 +16,24 @@ decimals, write three.
    alone, over the keys in the window? Why not the others?
 """
 
+EXPONENTIALS = 12  # that differ, in a task: all are equally long
+
 
 def by_hand_command(args):
     """`python -m course by_hand NAME`. Returns the exit code."""
     print(task(args.name))
     return 0
+
+
+def seeds_command(args):
+    """`python -m course seeds NAME`. Returns the exit code."""
+    print(*seeds_of(args.name))
+    return 0
+
+
+def seeds_of(name):
+    """The seeds with which a student trains: nobody else's runs are equal to theirs."""
+    return random.Random(f"seeds of {name}").sample(range(1_000, 1_000_000), k=8)
 
 
 def task(name):
@@ -32,8 +45,6 @@ def task(name):
 def draw(name):
     """q, k, v (3, 2), w (2, 3) and beta (1, 3): whole numbers, the same for the same name.
 
-    They are drawn again until all queries differ, no channel of v and not beta is constant, and no
-    weight is so large that the others hardly count.
     They are lists, not tensors: importing torch would take longer than all the rest.
     """
     numbers = random.Random(name)
@@ -42,35 +53,35 @@ def draw(name):
         drawn = {}
         for letter, (rows, columns) in shapes.items():
             drawn[letter] = [numbers.choices([-1, 0, 1, 2], k=columns) for _ in range(rows)]
-
-        # do they show what they shall show?
-        q, k, v, w, beta = drawn.values()
-        varied = [*zip(*v, strict=True), *beta]
-        if (
-            len(set(map(tuple, q))) == 3
-            and all(len(set(column)) > 1 for column in varied)
-            and largest_weight(q, k, w, beta[0]) <= 0.95
-        ):
+        if is_fair(**drawn):
             return drawn
 
 
-def largest_weight(q, k, w, beta):
-    """The largest number of the attention matrix and of the kernels: steps 4 and 6 of a task."""
-    largest = 0
-    for i in range(3):
-        # the bias of this query, and its score for each key, which reads the bias at r = j - i
-        bias = [dot(q[i], column) / math.sqrt(2) for column in zip(*w, strict=True)]
-        bias = [number + beta_r for number, beta_r in zip(bias, beta, strict=True)]
-        scores = []
-        for j in range(3):
-            r = max(-1, min(1, j - i))
-            scores.append(dot(q[i], k[j]) / math.sqrt(2) + bias[r + 1])
+def is_fair(q, k, v, w, beta):
+    """Whether a task is as hard as the others, and shows what it shall show.
 
-        # the softmax of both
-        for numbers in (bias, scores):
-            exponentials = [math.exp(number) for number in numbers]
-            largest = max(largest, max(exponentials) / sum(exponentials))
-    return largest
+    The queries differ, and none is 0. No channel of v and not beta is constant.
+    """
+    rows = exponents(q, k, w, beta[0])
+    sizes = [[a / math.sqrt(2) + b for a, b in row] for row in rows]
+    apart = [max(row) - min(row) for row in sizes]
+    return (
+        len({*map(tuple, q), (0, 0)}) == 4
+        and all(len(set(column)) > 1 for column in [*zip(*v, strict=True), *beta])
+        and len({pair for row in rows for pair in row}) == EXPONENTIALS
+        and max(apart) <= 3  # so that no weight is near 1, and the others count
+    )
+
+
+def exponents(q, k, w, beta):
+    """The rows of steps 1 and 3, whose exponentials are computed. (a, b) is a / sqrt(2) + b."""
+    columns = list(zip(*w, strict=True))
+    biases = [[(dot(x, w_r), b) for w_r, b in zip(columns, beta, strict=True)] for x in q]
+    scores = []
+    for i, bias in enumerate(biases):
+        read = [bias[max(-1, min(1, j - i)) + 1] for j in range(3)]
+        scores.append([(a + dot(q[i], k_j), b) for (a, b), k_j in zip(read, k, strict=True)])
+    return biases + scores
 
 
 def dot(x, y):

@@ -5,9 +5,9 @@ fast code with them. Tensors are float64 and carry gradients, so autograd throug
 independent gradients, too.
 
 Nothing here calls a function of the fast code. From attention.py comes only the table VARIANTS,
-which says what terms and what mixer a variant has. If you add a term or a mixer to attention.py,
-write its equation here and add it to SCORE_TERMS, VALUE_TERMS or MIXERS: until then, its tests end
-in a KeyError with its name.
+which says what terms and what mixer a variant has, and from kernels.py the record Positions. If you
+add a term or a mixer to attention.py, write its equation here and add it to SCORE_TERMS,
+VALUE_TERMS or MIXERS: until then, its tests end in a KeyError with its name.
 
 "Chang" is Chang, Xu, Xu, Tu 2021. Letters as in attention.py, and t for the column of offset r in
 a bias of K numbers: t = r + k within the window. Arguments that most functions share:
@@ -27,6 +27,7 @@ from functools import partial
 import torch
 
 from attention import VARIANTS
+from kernels import Positions
 
 # --- Offsets --------------------------------------------------------------------------------------
 
@@ -374,25 +375,27 @@ def linear(x, weights, name):
 
 
 def depthwise_convolution(x, weights, name, causal=False):
-    """y_i,c = b_c + sum_r w_c,r x_(i+r),c, with x = 0 beyond the ends. Chang eq. 2
+    """The convolution of a layer, whose weight is (C, 1, K)."""
+    weight, bias = weights[f"{name}.weight"][:, 0], weights[f"{name}.bias"]
+    return a_kernel_per_channel(x, weight, bias, causal=causal)
 
-    causal: the K weights stand for r = -(K - 1) to 0.
+
+def a_kernel_per_channel(x, weight, bias=None, dilation=1, causal=False):
+    """y_i,c = b_c + sum_r w_c,r x_(i+r*dilation),c, with x = 0 beyond the ends. Chang eq. 2
+
+    causal: the K weights stand for r = -(K - 1) to 0. weight: (C, K).
     """
-    weight = weights[f"{name}.weight"]  # (C, 1, K)
-    bias = weights[f"{name}.bias"]  # (C,)
-    N = x.shape[1]
-    K = weight.shape[-1]
+    N, K = x.shape[1], weight.shape[1]
     first_r = 1 - K if causal else -(K // 2)
     y = []
-    for sentence in x:
-        for i in range(N):
-            y_i = bias
-            for t in range(K):
-                j = i + first_r + t
-                if 0 <= j < N:
-                    y_i = y_i + weight[:, 0, t] * sentence[j]
-            y.append(y_i)
-    return torch.stack(y).reshape(x.shape)  # (B * N, C) -> (B, N, C)
+    for i in range(N):
+        y_i = torch.zeros_like(x[:, 0]) if bias is None else bias.expand(len(x), -1)
+        for t in range(K):
+            j = i + (first_r + t) * dilation
+            if 0 <= j < N:
+                y_i = y_i + weight[:, t] * x[:, j]
+        y.append(y_i)
+    return torch.stack(y, dim=1)  # (B, N, C)
 
 
 def half_convolution(x, attention_mask, weights, name, causal=False):
@@ -724,3 +727,52 @@ def adamw(parameter, gradient, moments, step, lr, weight_decay):
 
     decayed = parameter - lr * weight_decay * parameter
     return decayed - lr * mean / (torch.sqrt(square) + 1e-6), (m, v)
+
+
+# --- The functions of the course, with the inputs of its cases ------------------------------------
+
+
+def composite_attention(q, k, v, w, beta):
+    """z (B, N, C) of the function `composite_attention`."""
+    q, k, v = (x.unflatten(-1, (len(beta), -1)).transpose(1, 2) for x in (q, k, v))
+    bias = q @ w / math.sqrt(q.shape[-1]) + beta[:, None]
+    mask = torch.ones(len(q), q.shape[2], dtype=torch.bool)
+    return attention(q, k, v, mask, Positions(bias)).transpose(1, 2).flatten(2)
+
+
+def a_kernel_per_query(kernels, value):
+    """z (B, H, N, d) of the function `convolve`."""
+    return relative_scores(kernels, value.shape[-2], "zero") @ value
+
+
+def padding(attention_mask, dtype, scores):
+    """What is seen of the number at padding: where it is 0, and which weights are left."""
+    real = attention_mask.double()[:, None, None]
+    weights = (real / real.sum(dim=-1, keepdim=True)).nan_to_num(1 / real.shape[-1])
+    shape = torch.tensor(real.shape)
+    return {"shape": shape, "is 0": real, "weights": weights, "dtype": torch.tensor(True)}
+
+
+def general_attention(q, k, v, attention_mask, causal=False, dropout=0.0, **positions):
+    """Without dropout: the cases are such that it does not matter, or measure it."""
+    return attention(q, k, v, attention_mask, Positions(**positions), causal)
+
+
+def drawn_masks(input_ids, vocab_size, seed):
+    """First the numbers that decide, then the random tokens, from one generator."""
+    numbers = torch.Generator().manual_seed(seed)
+    draws = torch.rand(input_ids.shape, generator=numbers)
+    random_ids = torch.randint(5, vocab_size, input_ids.shape, generator=numbers)
+    masked_ids, labels = mask_tokens(input_ids, draws, random_ids)
+    return {"masked_ids": masked_ids, "labels": labels}
+
+
+def descent(batches, labels, scale, device="cpu"):
+    """Gradient descent on worker.Linear: three weights of 1, and a learning rate of 1."""
+    weights = torch.ones(3, dtype=torch.float64)
+    for [ids] in batches:
+        tokens = torch.tensor([x if x != 0 else 7 for x in ids.tolist()]).double()
+        gradient = scale * tokens / max(1, (labels != -100).sum().item())
+        loss, norm = weights @ gradient, gradient.square().sum().sqrt()
+        weights = weights - gradient / max(1.0, norm.item())
+    return {"weights": weights, "loss": loss, "norm": norm, "are tensors": torch.tensor(True)}

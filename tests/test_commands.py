@@ -55,7 +55,6 @@ course.__main__ blank ROOT/lab/out                              | inside the pro
 course.__main__ test no_such_function                           | no_such_function
 course.__main__ grade no-such-folder                            | there is nothing to grade
 course.__main__ grade ROOT/README.md                            | there is nothing to grade
-course.__main__ grade ROOT ROOT/lab --gradescope out.json       | one submission
 lab.explore nowhere 'the cat'                                   | nowhere
 lab.explore CONVBERT --html page.html                           | add a sentence
 lab.explore NONE 'LONG LONG LONG LONG LONG LONG'                | shows at most 128

@@ -8,7 +8,7 @@ import torch
 
 from attention import attention
 from conftest import ROOT
-from course.assignment import FUNCTIONS, GRADED
+from course.assignment import GRADED, YOURS
 from kernels import Positions, bias_matrix, convolve
 
 HANDOUT = (ROOT / "course/handout.md").read_text("utf-8")
@@ -100,13 +100,10 @@ def test_the_page_prints_every_function_with_its_points_and_100_in_all():
         row = table[part - 1]
         points = sum(line.points for line in functions)
         assert (row[0], row[2], row[3]) == (str(part), str(len(functions)), str(points))
-    assert sum(int(row[3]) for row in table) == 100
-
-    optional = HANDOUT.partition("## Optional functions")[2]
-    names = {line.name.partition(".")[2] for line in FUNCTIONS if not line.points}
-    assert set(re.findall(r"### `([\w.]+)`\n", optional)) == names
+    assert sum(int(row[3]) for row in table if "+" not in row[3]) == 100
+    assert sum(int(row[3]) for row in table[4:]) == sum(YOURS.values())
 
 
 def test_the_examples_of_the_handout_are_what_the_code_computes():
     found = doctest.testfile(str(ROOT / "course/handout.md"), module_relative=False)
-    assert found.attempted > 70 and found.failed == 0
+    assert found.attempted > 50 and found.failed == 0

@@ -27,26 +27,6 @@ from model import BertConfig, BertForMaskedLM
 # --- Convolutions ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dilation", [1, 2, 3, 8])
-def test_depthwise_convolution_is_a_sum_over_dilated_positions(dilation):
-    for N, kernel_size in ((1, 3), (8, 3), (9, 5), (17, 1), (19, 3), (6, 13)):
-        x = draw(2, N, 6)
-        weight = draw(6, kernel_size, seed=1)
-        bias = draw(6, seed=2)
-
-        expected = bias.repeat(2, N, 1)  # (B, N, C)
-        for i in range(N):
-            for t in range(kernel_size):
-                j = i + (t - kernel_size // 2) * dilation
-                if 0 <= j < N:
-                    expected[:, i] += weight[:, t] * x[:, j]
-
-        got = attention.depthwise_convolution(x, weight, bias, dilation)
-        assert_near(got, expected, 1e-12)
-        got = attention.depthwise_convolution(x, weight, None, dilation)
-        assert_near(got, expected - bias, 1e-12)
-
-
 def test_the_drawing_of_depthwise_convolution_is_what_token_3_sees():
     """N = 8, dilation 3, three weights: the column 0 3 6 of the drawn image."""
     x = draw(1, 8, 1).requires_grad_()

@@ -26,33 +26,6 @@ LENGTHS = (1, 2, 3, 5, 8, 17, 40)
 
 @every_beyond
 @every_width
-def test_the_bias_matrix_equals_its_loops(K, beyond):
-    """With windows that end within the sequence, or beyond one or both of its ends.
-
-    Values are only moved: they are the same to the bit.
-    """
-    for N in LENGTHS:
-        for shape in ((2, 3, N, K), (3, N, K), (3, 1, K)):
-            bias = draw(*shape, seed=N).requires_grad_()
-            got = bias_matrix(bias, N, beyond)
-            expected = references.relative_scores(bias, N, beyond)
-            assert torch.equal(got, expected)
-            assert_same_with_gradients(got, expected, [bias])
-            assert bias_matrix(bias.float(), N, beyond).dtype == torch.float32
-
-
-@every_beyond
-@every_width
-def test_the_sums_by_offset_equal_their_loops(K, beyond):
-    for N in LENGTHS:
-        x = draw(2, 3, N, N, seed=N).requires_grad_()
-        got = sum_by_offset(x, K, beyond)
-        assert_same_with_gradients(got, references.sum_by_offset(x, K, beyond), [x])
-        assert sum_by_offset(x.float(), K, beyond).dtype == torch.float32
-
-
-@every_beyond
-@every_width
 def test_the_gradient_of_the_hot_loop_equals_that_of_the_loops(monkeypatch, K, beyond):
     """BiasMatrix joins two functions. Here they are loops: mistakes there do not fail this test."""
     monkeypatch.setattr(kernels, "bias_matrix", references.relative_scores)
@@ -167,30 +140,6 @@ def test_banded_softmax_equals_its_loops(monkeypatch, beyond):
 
 
 # --- Relative values, and convolutions ------------------------------------------------------------
-
-
-@every_beyond
-@every_width
-def test_relative_values_equal_their_loops(monkeypatch, K, beyond):
-    # loops in place of the sums: mistakes there do not fail this test
-    monkeypatch.setattr(attention, "sum_by_offset", references.sum_by_offset)
-    for N in LENGTHS:
-        p = draw(2, 3, N, N).requires_grad_()
-        table = draw(4, K, seed=1).requires_grad_()
-        got = attention.relative_values(p, table, beyond)
-        expected = references.relative_values(p, table, beyond)
-        assert_same_with_gradients(got, expected, [p, table])
-
-
-@pytest.mark.parametrize("block", [1, 3, 32])
-def test_convolve_is_a_sum_over_the_window(monkeypatch, block):
-    monkeypatch.setattr(kernels, "CONVOLVE_BLOCK", block)
-    for N, K in ((1, 3), (3, 9), (10, 3), (12, 9), (6, 1), (6, 13)):
-        weights = draw(2, 2, N, K).requires_grad_()
-        value = draw(2, 2, N, 4, seed=1).requires_grad_()
-        got = kernels.convolve(weights, value)
-        expected = references.relative_scores(weights, N, "zero") @ value
-        assert_same_with_gradients(got, expected, [weights, value], 1e-12)
 
 
 def test_the_drawing_of_convolve_is_what_it_computes():

@@ -40,26 +40,6 @@ from helpers import (
 # --- The paper in one function --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("N", [1, 2, 9, 70])
-def test_composite_attention_equals_the_mixer_composite(monkeypatch, N):
-    """Values, and the gradients of the input and of every parameter."""
-    # loops in place of the bias matrix: mistakes there do not fail this test
-    monkeypatch.setattr(kernels, "bias_matrix", references.relative_scores)
-    monkeypatch.setattr(kernels, "sum_by_offset", references.sum_by_offset)
-    mixer = random_mixer("composite")
-    x = draw(2, N, C).requires_grad_()
-    z = attention.composite_attention(
-        mixer.query(x),
-        mixer.key(x),
-        mixer.value(x),
-        mixer.terms["dynamic"].w,
-        mixer.terms["fixed"].beta,
-    )
-    got = mixer(x, torch.ones(2, N, dtype=torch.bool))
-    inputs = [x, *mixer.parameters()]
-    assert_same_with_gradients(got, mixer.output(z), inputs, 1e-12)
-
-
 def test_the_growing_example_prints_what_the_four_docstrings_say():
     """One example: each docstring goes on from those before it."""
     functions = (
@@ -114,58 +94,13 @@ def test_attention_with_the_sum_of_both_biases_equals_composite_attention():
 # --- The attention function -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def loops_for_kernels(monkeypatch):
-    """attention() with loops in place of kernels.py: mistakes there do not fail its tests."""
-    monkeypatch.setattr(attention, "relative_values", references.relative_values)
-    monkeypatch.setattr(attention, "banded_softmax", references.banded_softmax)
-
-
-def assert_attention_equals_loops(inputs, **options):
-    """Values and all gradients."""
-    expected = results(attend, inputs, by=references.attention, **options)
-    assert_near(results(attend, inputs, **options), expected, 1e-10)
-
-
-@every_beyond
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("N, K", [(1, 3), (7, 1), (7, 5), (9, 33)])
-def test_attention_alone_equals_its_loops(loops_for_kernels, N, K, causal, beyond):
-    """Values and all gradients, with padding and all terms, and without any."""
-    inputs = attention_inputs(N, K)
-    assert_attention_equals_loops(inputs, beyond=beyond, causal=causal)
-
-    inputs |= dict.fromkeys(("query_bias", "key_bias", "value_table"))
-    assert_attention_equals_loops(inputs, causal=causal)
-
-
 @every_beyond
 @pytest.mark.parametrize("N", [7, 70])
 def test_attention_with_its_bias_matrices_equals_the_loops(N, beyond):
-    """Together with kernels.py."""
-    assert_attention_equals_loops(attention_inputs(N, 7, B=1), beyond=beyond)
-
-
-def test_the_weights_are_dropped_and_their_relative_values_with_them(loops_for_kernels):
-    """The weights that are left are scaled up.
-
-    The first 40 channels of the values are the identity, so these channels of z are the matrix of
-    weights. The last 4 channels of the values are 0: there is what relative_value adds.
-    """
-    inputs = attention_inputs(40, 5)
-    identity = torch.cat([torch.eye(40), torch.zeros(40, 4)], dim=-1).double()  # (N, 44)
-    s = draw(4, 5)
-    inputs["v"] = identity.expand(2, 2, 40, 44)
-    inputs["value_table"] = torch.cat([torch.zeros(40, 5).double(), s])  # (44, K)
-    p = attend(**inputs)[..., :40]
-    torch.manual_seed(0)
-    z = attend(**inputs, dropout=0.3)
-    dropped = z[..., :40]
-
-    kept = dropped > 0
-    assert_near(dropped[kept], p[kept] / 0.7)
-    assert abs(kept[p > 0].double().mean() - 0.7) < 0.05
-    assert_near(z[..., 40:], references.relative_values(dropped, s, "clip"))
+    """Values and all gradients, with padding and all terms, together with kernels.py."""
+    inputs = attention_inputs(N, 7, B=1)
+    expected = results(attend, inputs, by=references.attention, beyond=beyond)
+    assert_near(results(attend, inputs, beyond=beyond), expected, 1e-10)
 
 
 @pytest.mark.parametrize("N", [40, 70])

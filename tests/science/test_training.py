@@ -3,7 +3,7 @@
 First several steps together, against a plain loop whose parts are in tests/references.py: batches,
 masks, dropout, the padding mask, the loss, clipping, the learning rate and AdamW, each from
 (seed, step). Then what such a loop does not show, and the parts of an update by themselves (the
-device part of a step: test_assignment.py); then the evaluation. Where the model does not matter it
+device part of a step: test_cases.py); then the evaluation. Where the model does not matter it
 is `Simple`, so that a failure here is a mistake in the step and not in the model.
 """
 

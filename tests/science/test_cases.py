@@ -1,0 +1,17 @@
+"""The cases of the course (course/cases.py), as tests of the project's own functions."""
+
+import copy
+
+import pytest
+
+from course import grade, worker
+from course.cases import make_cases
+
+
+@pytest.mark.parametrize(
+    "case", make_cases(seed=2), ids=lambda case: f"{case.function}: {case.name}"
+)
+def test_a_function_gives_what_the_loops_give(case):
+    inputs = copy.deepcopy(case.inputs)
+    outputs = worker.answer(case.function, case.ask, inputs)
+    assert grade.difference(case, outputs) == ""

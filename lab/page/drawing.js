@@ -255,10 +255,14 @@ async function measureEffects() {
 // What the answer becomes if a term is switched off in the open head alone.
 function showEffects(box, run, { layer, h }) {
   box.replaceChildren();
-  if (!run.effects) return;
+  if (!run.probabilities) return;
+  if (!run.effects) {
+    make("span", "Computing what each term of this head changes …", box);
+    return;
+  }
   const [[word, p]] = bestWords(run.probabilities, run);
-  make("span", `With a term switched off in this head alone, ${quoted(word)} ${percent(p)} ` +
-    "becomes:", box);
+  make("span", "Without one term in this head alone (all other heads keep it), " +
+    `${quoted(word)} ${percent(p)} becomes:`, box);
   for (const { name, words } of run.effects[layer][h]) {
     const [[first, share], [second, rest]] = words;
     const text = `without ${name}: ${first} ${percent(share)}, ${second} ${percent(rest)}`;
@@ -349,7 +353,7 @@ function showTerms(figure, r, head, i, j) {
   let caption = `Query i = ${i}, ${quoted(run.tokens[i])}: `;
   if (head.kind === "attention") {
     caption += "what each term adds to the score of each key j below.";
-    if (isLive) caption += " The ticks switch a term off in all heads.";
+    if (isLive) caption += " Uncheck a box to switch its term off in all heads.";
   } else {
     const outside = 1 - head.weights[i].reduce((sum, weight) => sum + weight, 0);
     caption += `the weights of the convolution. ${fourDigits(outside)} of the kernel falls ` +
@@ -718,6 +722,7 @@ function update() {
 // The sentences to try, and the words of a small language: each is a button.
 function offerWords() {
   document.getElementById("offers").hidden = false;
+  document.getElementById("task").hidden = models.every((model) => model.causal);
   for (const text of data.sentences) {
     make("button", text, document.getElementById("examples")).addEventListener("click", () => {
       sentence.value = text;

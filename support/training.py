@@ -431,6 +431,8 @@ def train(trainer, folder, one_step, held_out_scores, save_model, eval_every=Non
             return place, last
         try:
             trainer.resume(place / CHECKPOINT)
+            if trainer.step:
+                print(f"  continues at step {trainer.step:,}")
             trainer.run(
                 one_step=one_step,
                 save=lambda: save_all(trainer, save_model, place),

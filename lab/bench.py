@@ -50,7 +50,7 @@ from pretrain import RECIPES, make_trainer, train_step
 from support.commands import UserError, positive_int, run_command
 from support.devices import choose_device
 from support.files import write_text
-from support.options import add_device, add_dtype, add_text
+from support.options import add_device, add_dtype, add_text, add_vocabulary
 from support.runs import made_by
 from support.tables import print_table
 from support.tokenizer import SPECIAL_TOKENS
@@ -292,6 +292,7 @@ def parse_arguments(arguments):
 
     # on which text and machine, how often, and where the numbers go
     add_text(add)
+    add_vocabulary(add)
     add_device(add)
     add_dtype(add)
     add("--rounds", type=positive_int, default=8, help="(default: 8)")

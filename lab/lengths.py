@@ -4,8 +4,8 @@
     python -m lab.lengths RUN [RUN ...] --corpus english.txt --out lengths.jsonl
 
 RUN is a folder that pretrain.py wrote, and --corpus (default: toy) names the text that the run was
-trained on: its tokenizer and its held-out pairs are used. If the run was trained with --vocab_size,
-give the same value here. A run that was trained on another corpus is refused.
+trained on: its held-out pairs are used, and the tokenizer of the run. A run that was trained on
+another corpus is refused.
 
 The losses are printed as a table: for each label, the mean over its runs and the standard error.
 --out also writes them to a new file, one line per run:
@@ -52,6 +52,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch.nn import functional as F
 
 from attention import VARIANTS
@@ -229,7 +230,8 @@ def main(arguments=None):
     # What can be wrong is checked before the work.
     check_new(args.out)
     seq_len = max(load_config(folder).max_length for folder in args.runs)
-    corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, args.vocab_size)
+    tokenizer = Tokenizer.from_str((args.runs[0] / "tokenizer.json").read_text(encoding="utf-8"))
+    corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, tokenizer=tokenizer)
     runs = []
     for folder in args.runs:
         settings = run_settings(folder)  # UserError without a log
@@ -237,7 +239,7 @@ def main(arguments=None):
     groups_of(runs)
     for run in runs:
         if run["settings"]["corpus"] != corpus.fingerprint:
-            raise UserError(f"{run['run']} was not trained on this --corpus with this --vocab_size")
+            raise UserError(f"{run['run']} was not trained on this --corpus")
 
     # how the losses are measured
     text = held_out_text(corpus, lengths, runs[0]["settings"].get("causal", False))

@@ -83,6 +83,9 @@ def add_text(add):
         "(.txt .jsonl, also .gz .xz .bz2; default: toy)",
     )
     add("--cache_dir", type=Path, default="cache", help="downloads and token ids (default: cache)")
+
+
+def add_vocabulary(add):
     add(
         "--vocab_size",
         type=positive_int,

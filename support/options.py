@@ -205,6 +205,11 @@ def add_settings(seeds, add):
         type=number(int, 8),
         help="tokens per sequence, never more than in pre-training (default: at most 128)",
     )
+    add(
+        "--start",
+        choices=["pretrained"],
+        help="RTE, MRPC and STS-B start from the pre-trained model, too (default: from MNLI's)",
+    )
 
 
 def add_columns(add):

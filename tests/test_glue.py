@@ -494,6 +494,15 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
     assert len(results(run)) == len(TABLE_5) and len(results(run, "glue-2")) == 2
 
 
+def test_rte_starts_from_the_pre_trained_model_if_it_is_asked_for_and_is_marked(
+    run, on_cpu, run_program
+):
+    options = "--task rte --epochs 1 --seeds 42 --dtype fp32 --start pretrained"
+    assert run_program(glue.main, "finetune", run, *on_cpu, options).code == 0
+    settings, _ = results(run)["rte-seed42.json"]
+    assert settings["start"] is None and set(settings["changed"]) == {"epochs", "start"}
+
+
 @pytest.mark.parametrize(
     "line, words",
     [

@@ -235,9 +235,9 @@ def copy_of(theirs, old_ids):
 
 @torch.inference_mode()
 def check_same_outputs(theirs, ours, old_ids, has_own_head):
-    """The largest difference between the outputs of two models. UserError if it is not 0.
+    """The largest difference between the outputs of two models. UserError if it is above rounding.
 
-    In float64 only rounding is left, some 1e-14. The outputs are logits or, without a head, hidden
+    In float64, rounding gives some 1e-14. The outputs are logits or, without a head, the hidden
     states. The probes: two sequences of 3, 40 and the most tokens that the model takes, of two
     sentences each, the second sequence padded.
     """

@@ -177,6 +177,13 @@ TOY_SCORE = glue_measure("fine-tuned")  # the mean over all tasks
 MEASURES = (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS, BLIMP, TOY_SCORE)
 
 
+def measures_of(records):
+    """MEASURES, and one for each further set of minimal pairs (lab.pairs --data FOLDER)."""
+    names = dict.fromkeys(name for record in records for name in record.get("pairs", {}))
+    own = [name for name in names if name not in ("toy", "blimp")]
+    return [*MEASURES, *[pairs_measure(f"{name} (%)", name) for name in own]]
+
+
 # --- The runs of a table --------------------------------------------------------------------------
 
 
@@ -253,7 +260,7 @@ def main(arguments=None):
         write_records(args.out, records)
         return
 
-    rows = without_empty_columns(rows_of(records, MEASURES, args.compare))
+    rows = without_empty_columns(rows_of(records, measures_of(records), args.compare))
     note = INTERVAL_NOTE if args.compare else origin(records)
     notes = [tasks_note(records), *meanings_of_marks(rows)]
     print_table(rows, *notes, differences_note(records, args.compare), note)

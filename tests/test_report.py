@@ -69,11 +69,12 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
 
     # the program prints it, with the mean of two fine-tuning seeds
     record["glue"].append(glue_record(20.0, seed=43))
+    record["pairs"]["mine"] = {"b": [1.0, 2]}
     report.write_records(out, [record])
     result = record["result"]
     cells = f"{result['parameters']:,} | {result['loss']:.3f} | {100 * result['accuracy']:.2f}"
     printed = re.sub(" +", " ", run_program(report.main, out).out)
-    assert f"| corpus-fixed | 1 | {cells} | 60.0 | 15.0 |" in printed
+    assert f"| corpus-fixed | 1 | {cells} | 60.0 | 15.0 | 50.0 |" in printed
     assert record["code"] == first["code"]
 
 

@@ -3,7 +3,7 @@
 RUN/glue/ gets two files for each task and seed that is finished:
 
     cola-seed42.json    its settings, its scores, the curve of its loss, and what made it
-    cola-seed42.pt      its weights, as long as no other seed is better (of MNLI, all are kept)
+    cola-seed42.pt      its weights; only the best seed keeps them (of MNLI, all do)
     log.jsonl           one line: the settings of all its tasks, and the code
 
 For example (the toy task CoLA, --epochs 1; digests and numbers are cut):
@@ -30,6 +30,7 @@ import os
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 import torch
@@ -270,7 +271,7 @@ def read_run(path):
     warn_about_run(folder)
     records = read_results(path) if is_results else newest_results(folder)[1]
     if not records:
-        raise UserError(f"{folder} has no results: python glue.py finetune {folder}")
+        raise UserError(f"{folder} has no results: python glue.py finetune {quote(str(folder))}")
     run = {"run": folder, "label": label, "glue": records}
     return {**run, "settings": made["settings"], "code": made["code"]}
 

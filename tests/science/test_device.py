@@ -52,6 +52,8 @@ def test_in_a_step_of_pre_training_no_tensor_is_left_on_the_cpu(variant, causal)
     train_on_meta("pretrain.py", small_config(variant, dropout=0.1, causal=causal))
 
 
-@pytest.mark.parametrize("program", ["glue.py", "seq2seq.py"])
-def test_in_a_step_of_fine_tuning_or_translation_no_tensor_is_left_on_the_cpu(program):
-    train_on_meta(program, small_config(dropout=0.1))
+@pytest.mark.parametrize(
+    "program, causal", [("glue.py", False), ("glue.py", True), ("seq2seq.py", False)]
+)
+def test_in_a_step_of_fine_tuning_or_translation_no_tensor_is_left_on_the_cpu(program, causal):
+    train_on_meta(program, small_config(dropout=0.1, causal=causal))

@@ -23,6 +23,7 @@ from conftest import (
     log_of,
     needs_signals,
     start_process,
+    write,
 )
 from model import BertForMaskedLM, load_run
 from support import training
@@ -96,11 +97,20 @@ def test_a_value_that_is_given_twice_is_refused_before_anything_is_read(refused,
     assert refused(pretrain.main, words).endswith("is given twice")
 
 
-def test_the_next_command_can_be_pasted_if_a_name_has_spaces(capsys):
+@pytest.mark.parametrize("name", ["my runs/it's one", "runs/a\nb-composite"])
+def test_the_next_command_can_be_pasted_if_a_name_has_spaces_or_a_line_end(name, capsys):
     args = SimpleNamespace(corpus=["toy"], causal=False)
-    training.say_next(Path("my runs/it's one"), args)
+    training.say_next(Path(name), args)
     command = shlex.split(capsys.readouterr().out.partition("next: ")[2])
-    assert command[:3] == ["python", "model.py", "my runs/it's one"]
+    assert command[:3] == ["python", "model.py", name]
+
+
+def test_a_text_with_a_line_end_in_its_name_is_trained_on_and_found_again(tmp_path, run_program):
+    text = write(tmp_path / "a\nb.txt", "The dog barks.\nA cat runs.\nYes.\nNo.\n" * 9)
+    options = ["--steps 1 --batch_size 2 --device cpu --cache_dir", tmp_path, "--corpus", text]
+    for rate, number in (("--lr 1e-3", ""), ("--lr 1e-4", "-2")):
+        run_program(pretrain.main, rate, *options, "--out_dir", tmp_path / "runs")
+        assert (tmp_path / f"runs/a\nb-composite{number}/model.pt").exists()
 
 
 # --- Whole runs -----------------------------------------------------------------------------------

@@ -15,8 +15,6 @@ recorded, with the logits of all tokens. (Its embeddings have C numbers, as its 
                     as in training
     first_s         what the first time through the batches takes longer than the next one:
                     recording and compiling each of their shapes
-    peak_mib        memory of the steps, beside the weights (CUDA; on a CPU, what this program has
-                    needed so far; elsewhere 0)
     ms              a step
     ratio           time / time of the first row of the same batches
     tokens_per_s    tokens per second, without padding
@@ -31,12 +29,9 @@ import argparse
 import importlib.util
 import itertools
 import json
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +57,8 @@ LIBRARY = "transformers"  # in place of a variant
 # or only what the CPU is too slow for, a row does so many steps in its turn before one waits.
 STEPS_PER_TURN = 10
 
+ON_A_CPU = 16  # sequences of a step, in place of the recipe's: 128 take seconds
+
 
 # --- Measuring ------------------------------------------------------------------------------------
 
@@ -73,15 +70,12 @@ def measure(calls, turns, device):
         calls: {name: function}; a name is a tuple, such as ("composite", "eager", "text").
         turns: the argument of the functions in each round, a list.
     Returns:
-        {name: {"first_s", "peak_mib", "ms", "ratio"}}. "ms" is the time of a turn.
+        {name: {"first_s", "ms", "ratio"}}. "ms" is the time of a turn.
     """
     # the first time through, in which shapes are recorded and compiled
     first = {}
-    peak_mib = {}
     for name, call in calls.items():
-        before = memory_before(device)
         first[name] = sum(seconds_of(call, turn, device) for turn in turns)
-        peak_mib[name] = round((peak_memory(device) - before) / 2**20)
         print(f"{', '.join(map(str, name))}: first {first[name]:.1f} s", flush=True)
 
     # then every round has a turn of each
@@ -96,7 +90,6 @@ def measure(calls, turns, device):
     for name, seconds in times.items():
         rows[name] = {
             "first_s": round(max(0.0, first[name] - sum(seconds)), 1),
-            "peak_mib": peak_mib[name],
             "ms": round(1000 * float(np.median(seconds)), 2),
             "ratio": round(float(np.median(np.divide(seconds, of_first_row))), 3),
         }
@@ -112,33 +105,6 @@ def seconds_of(call, turn, device):
     call(turn)
     synchronize()
     return time.perf_counter() - started
-
-
-def peak_memory(device):
-    """Bytes: on CUDA of tensors, on a CPU of the program so far; elsewhere unknown, 0."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    if device.type != "cpu" or importlib.util.find_spec("resource") is None:  # Windows has none
-        return 0
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def memory_before(device):
-    """Bytes that are in use: from now on, peak_memory is measured from here.
-
-    On a CPU, peak_memory is that of the whole time so far: there it is what the program has used
-    before the first call.
-    """
-    if device.type != "cuda":
-        return peak_at_start(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.memory_allocated(device)
-
-
-peak_at_start = cache(peak_memory)
 
 
 # --- Training steps -------------------------------------------------------------------------------
@@ -205,7 +171,7 @@ def model_of_library(size, settings, vocab_size):
         attention_probs_dropout_prob=settings["dropout"],
         attn_implementation="sdpa",
     )
-    config.causal = False  # train_step asks
+    config.causal, config.variant = False, "absolute"  # train_step and Trainer ask
     return OfLibrary(config)
 
 
@@ -222,7 +188,9 @@ def step_rows(args, device, dtype):
     """The rows of the tables of training steps: for each kind of batches, a list."""
     # what they train on, as in pretrain.py
     recipe = RECIPES[args.size]
-    settings = {**asdict(recipe), "batch_size": args.batch_size, "seed": 0}
+    settings = {**asdict(recipe), "seed": 0}
+    if device.type == "cpu":
+        settings["batch_size"] = ON_A_CPU
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len, args.vocab_size)
     sources = {"full": FullSequences(corpus.vocab_size, recipe.seq_len), "text": corpus}
 
@@ -265,13 +233,6 @@ def step_rows(args, device, dtype):
 # --- The command line -----------------------------------------------------------------------------
 
 
-def driver():
-    """The version of NVIDIA's driver; None if there is none."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    with suppress(OSError):
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
-
-
 def parse_arguments(arguments):
     """The command line's values."""
     parser = argparse.ArgumentParser(description="What a training step costs.")
@@ -288,7 +249,6 @@ def parse_arguments(arguments):
         help=f"also: all, {LIBRARY} (default: absolute, composite and, if installed, {LIBRARY})",
     )
     add("--mode", nargs="+", choices=MODES, help="(default: all that this machine has)")
-    add("--batch_size", type=positive_int, help="(default: as in training; on a CPU 16)")
 
     # on which text and machine, how often, and where the numbers go
     add_text(add)
@@ -316,8 +276,6 @@ def fill_in(args, device):
         args.mode = list(MODES) if is_cuda else ["eager", "compiled"]
     if "recorded" in args.mode and not is_cuda:
         raise UserError("--mode recorded: steps are recorded on CUDA alone")
-    if args.batch_size is None:
-        args.batch_size = RECIPES[args.size].batch_size if is_cuda else 16
 
 
 def main(arguments=None):
@@ -326,7 +284,7 @@ def main(arguments=None):
     device, dtype = choose_device(args.device, args.dtype)
     fill_in(args, device)
     settings = {**vars(args), "dtype": str(dtype)}
-    record = {**made_by(device), "driver": driver(), "settings": settings, "rows": []}
+    record = {**made_by(device), "settings": settings, "rows": []}
     for rows in step_rows(args, device, dtype):
         print_table([list(rows[0]), *[list(map(str, row.values())) for row in rows]])
         record["rows"] += rows

@@ -129,7 +129,7 @@ def new_trainer(size, variant, mode, settings, vocab_size, device, dtype):
     if variant == LIBRARY:
         model = model_of_library(size, settings, vocab_size)
         if mode == "compiled":
-            model.compile()
+            model.bert.compile()
     else:
         config = BertConfig.from_size(
             size, variant, vocab_size, max_length=settings["seq_len"], dropout=settings["dropout"]
@@ -141,7 +141,7 @@ def new_trainer(size, variant, mode, settings, vocab_size, device, dtype):
 
 
 class OfLibrary(nn.Module):
-    """BERT of transformers, called as ours is, with the loss that the library computes."""
+    """BERT of transformers, with the loss that the library computes, under the name of ours."""
 
     def __init__(self, config):
         super().__init__()
@@ -150,7 +150,7 @@ class OfLibrary(nn.Module):
         self.config = config
         self.bert = transformers.BertForMaskedLM(config)
 
-    def forward(self, input_ids, attention_mask, labels, M, count):
+    def loss(self, input_ids, attention_mask, labels, count, M):
         return self.bert(input_ids, attention_mask=attention_mask.long(), labels=labels).loss
 
 

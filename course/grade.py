@@ -280,7 +280,7 @@ def ask_worker(folder, requests, deadline, user):
         answers.append(read_answer(stream.read(int.from_bytes(header, "big"))))
 
     stuck = requests[len(answers) :]
-    why = "it ended Python, or takes more than 10 seconds"
+    why = "it ended Python, or computes for more than 10 seconds"
     if time.monotonic() > deadline:
         why = f"all functions together take more than {SECONDS} seconds"
     else:

@@ -169,6 +169,9 @@ def test_a_run_is_found_by_its_code_whatever_happened_in_between(
     assert f"pretrain.py has changed since {first}: {first}-3" in start()
     edit("support/tokenizer.py", "def unknown_words(", "def unknown_words_of(")
     assert f"{first}-4" in start()
+    edit("support/corpus.py", "CUT_SENTENCE = 250", "CUT_SENTENCE = 251")
+    out = start()
+    assert "support/corpus.py" in out and f"folder {first}-5" in out
     assert content_of(first) == before
 
 

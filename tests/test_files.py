@@ -1,5 +1,6 @@
 """support/files.py: files that a kill cannot damage, and checkpoints that execute nothing."""
 
+import errno
 import math
 import pickle
 from pathlib import Path
@@ -11,7 +12,7 @@ import model
 from conftest import Killed
 from model_helpers import write_run
 from support.commands import UserError
-from support.files import load_checkpoint, replacing, save_checkpoint
+from support.files import load_checkpoint, new_folder, replacing, save_checkpoint
 
 
 def test_a_file_is_the_old_one_until_the_new_one_is_complete(tmp_path):
@@ -33,6 +34,19 @@ def test_a_file_is_the_old_one_until_the_new_one_is_complete(tmp_path):
 def assert_damaged(path):
     with pytest.raises(UserError, match="state.pt is damaged"):
         load_checkpoint(path)
+
+
+def test_a_full_disk_is_named_and_what_was_there_before_stays(tmp_path):
+    """A result is a file, unpacked tasks are a folder."""
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    for making, named in ((replacing(path), path), (new_folder(tmp_path / "tasks"), "tasks")):
+        with (
+            pytest.raises(OSError, match=f"No space left on device: '.*{Path(named).name}"),
+            making,
+        ):
+            raise OSError(errno.ENOSPC, "No space left on device")
+    assert path.read_text() == "old" and not (tmp_path / "tasks").exists()
 
 
 def test_a_checkpoint_that_was_cut_or_damaged_anywhere_is_refused(tmp_path):

@@ -28,12 +28,12 @@ from attention import (
 )
 from model import readable_piece
 from support.commands import UserError
-from support.tokenizer import CLS, MASK, SEP
+from support.tokenizer import CLS, MASK, SEP, ids_of
 
 
 def encode_sentence(model, tokenizer, sentence):
     """(ids (1, N) of [CLS] sentence [SEP], its N pieces as text)."""
-    ids = [CLS, *tokenizer.encode(sentence, add_special_tokens=False).ids, SEP]
+    ids = [CLS, *ids_of(tokenizer, sentence), SEP]
     if len(ids) > model.config.max_length:
         raise UserError(
             f"the sentence has {len(ids)} tokens, the model takes {model.config.max_length}"

@@ -64,7 +64,7 @@ from support.runs import (
     warn_about_run,
 )
 from support.tables import INTERVAL_NOTE, differences_note, print_table, transposed
-from support.tokenizer import CLS, IGNORED, MASK, SEP, unknown_words
+from support.tokenizer import CLS, IGNORED, MASK, SEP, ids_of, unknown_words
 
 # Two scores that differ by less than this, in nats, count as equal. Scores that should be equal
 # differ by about 1e-6 if their batches have different shapes, because float32 rounds each sum.
@@ -176,8 +176,8 @@ def sequences_to_score(tokenizer, context, sentence, causal):
     """
     before = [CLS]
     if context:
-        before += [*tokenizer.encode(context, add_special_tokens=False).ids, SEP]
-    pieces = tokenizer.encode(sentence, add_special_tokens=False).ids
+        before += [*ids_of(tokenizer, context), SEP]
+    pieces = ids_of(tokenizer, sentence)
     ids = torch.tensor([[*before, *pieces, SEP]])  # (1, N)
 
     # the first label is that of the token before the sentence
@@ -276,7 +276,7 @@ def pairs_that_differ(folder, tokenizer, paradigms):
     for paradigm in paradigms:
         different = []
         for pair in paradigm.pairs:
-            _, good, bad = (tokenizer.encode(text, add_special_tokens=False).ids for text in pair)
+            _, good, bad = (ids_of(tokenizer, text) for text in pair)
             if good != bad:
                 different.append(pair)
             unknown += any(unknown_words(tokenizer, text, unseen) for text in pair)

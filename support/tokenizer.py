@@ -299,6 +299,12 @@ def train_tokenizer(sample, vocab_size):
 # --- From texts to token ids ----------------------------------------------------------------------
 
 
+def ids_of(tokenizer, text):
+    """The ids of a text, a list, without special tokens around it."""
+    # after a mark that is left out, the library does not see that the text begins
+    return tokenizer.encode(text.lstrip(INVISIBLE), add_special_tokens=False).ids
+
+
 class Encoder:
     """Turns texts into token ids, without special tokens.
 
@@ -324,8 +330,7 @@ class Encoder:
 
     def encode(self, text):
         """The ids of a text, as bytes: less memory than a list, and easily joined."""
-        # after a mark that is left out, the library does not see that the text begins
-        ids = self.tokenizer.encode(text.lstrip(INVISIBLE), add_special_tokens=False).ids
+        ids = ids_of(self.tokenizer, text)
         return np.array(ids, np.int32).tobytes()
 
     def encode_words(self, text):

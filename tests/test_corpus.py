@@ -22,6 +22,7 @@ from support.tokenizer import (
     LONGEST_WORD,
     Encoder,
     count_forms,
+    ids_of,
     sample_text,
     train_tokenizer,
     untrained_tokenizer,
@@ -419,5 +420,5 @@ def test_marks_that_nobody_sees_change_no_token(mark):
     tokenizer = train_tokenizer([text] * 3, 1_000)
     hidden = f"{mark}the {mark}do{mark}g {mark} barks{mark}"
     encode = Encoder(tokenizer)
-    assert list(encode(hidden)) == list(encode(text)) == tokenizer.encode(hidden[1:]).ids
+    assert list(encode(hidden)) == list(encode(text)) == ids_of(tokenizer, hidden)
     assert sorted(count_forms(tokenizer, [hidden])) == sorted(count_forms(tokenizer, [text]))

@@ -43,22 +43,36 @@ def make_cases(seed):
         numbers = torch.Generator().manual_seed(seed)
         named, wholes = make(lambda *shape, g=numbers: torch.randn(*shape, generator=g))
         case = partial(Case, function, axes=axes)
+
+        # what its names show
         for name, given in named.items():
             inputs, fields = given if isinstance(given, tuple) else (given, {})
             expected = fields.pop("expected", None) or outputs(by_loops(**double(inputs)))
             made.append(case(name, inputs, expected, **fields))
+
+        # everything together, with gradients
         for name, whole in wholes.items():
             if function not in WITHOUT_GRADIENTS:
                 inputs, expected = with_gradients(by_loops, double(whole(9)), numbers)
                 made.append(case(name, inputs, expected, ask="gradients", tolerance=1e-10))
-        for whole in list(wholes.values())[:1]:
-            inputs = whole(9)
-            expected = {name: x.clone() for name, x in inputs.items() if torch.is_tensor(x)}
-            made.append(case("inputs_are_not_changed", inputs, expected, ask="inputs"))
-            inputs = {"few": whole(34), "many": whole(60)}
-            expected = {"lines of Python that more tokens add": torch.tensor(0)}
-            made.append(case("no_loop_over_the_positions", inputs, expected, ask="lines"))
+
+        # what is asked of all functions
+        if wholes:
+            made += common_cases(case, next(iter(wholes.values())))
     return made
+
+
+def common_cases(case, whole):
+    """The cases that most functions have: the inputs stay as they are, and tokens have no loop."""
+    # the inputs themselves are the answer
+    inputs = whole(9)
+    expected = {name: x.clone() for name, x in inputs.items() if torch.is_tensor(x)}
+    unchanged = case("inputs_are_not_changed", inputs, expected, ask="inputs")
+
+    # with more tokens, no more lines of Python are run
+    inputs = {"few": whole(34), "many": whole(60)}
+    expected = {"lines of Python that more tokens add": torch.tensor(0)}
+    return [unchanged, case("no_loop_over_the_positions", inputs, expected, ask="lines")]
 
 
 GRADIENTS = "float64_and_gradients"
@@ -110,6 +124,7 @@ def composite_cases(random):
         w, beta = dynamic * random(d, K), fixed * random(H, K)
         return {"q": q, "k": content * k, "v": v, "w": w, "beta": beta, **others}
 
+    # A case has only the term that it is about: the other two are 0.
     everything = partial(given, H=2, d=4, K=5, B=2, content=1, dynamic=1, fixed=1)
     return {
         "softmax_is_over_the_keys": given(4, content=1),
@@ -134,6 +149,7 @@ def matrix_cases(random):
     def given(bias, N, beyond="clip"):
         return {"bias": bias, "N": N, "beyond": beyond}
 
+    # 1 at the offset 0 only: a bias that is read elsewhere has its 1 beside the diagonal
     middle = torch.tensor([0.0, 1, 0])
     return (
         {
@@ -155,6 +171,7 @@ def sums_cases(random):
     def given(x, K, beyond="clip"):
         return {"x": x, "K": K, "beyond": beyond}
 
+    # .diag_embed() keeps the diagonal, .tril(-2) and .triu(2) what is beyond a window of K = 3
     return (
         {
             "the_middle_column_is_the_diagonal": given(random(2, 7).diag_embed(), 5, "zero"),
@@ -177,6 +194,7 @@ def depthwise_cases(random):
         weight = torch.as_tensor(weight)
         return {"x": random(2, N, len(weight)), "weight": weight, **others}
 
+    # a kernel of one weight shows which token it meets; a symmetric one cannot be mirrored
     return (
         {
             "the_middle_weight_meets_the_token_itself": given([[0.0, 2, 0]]),
@@ -247,6 +265,7 @@ def dynamic_cases(random):
 
 @cases_of("attention.lowest_at_padding", "sequence, head, query, key", loops.padding)
 def lowest_cases(random):
+    # a sequence with padding at its end, and one with padding at its beginning
     mask = torch.tensor([[True, True, False], [False, True, True]])
 
     def given(output, mask=mask, score=0.0, dtype="float32"):
@@ -339,8 +358,9 @@ def masks_cases(random):
         fields = {"measure": "masks", "expected": {output: torch.tensor(expected)}}
         return given(many if ids is None else ids, vocab_size), fields | {"tolerance": tolerance}
 
+    # ordinary tokens; the same behind all special ones; and the first ordinary token alone
     words = torch.randint(5, 1000, (500, 100), generator=numbers)
-    many = torch.cat([torch.arange(5).expand(500, 5), words], dim=1)
+    many = torch.cat([torch.arange(5).expand(500, 5), words], dim=1)  # (500, 105)
     first = torch.full((300, 100), 5)
     return {
         "15_percent_of_the_ordinary_tokens_are_chosen": measured("share chosen", 0.15, 0.008),
@@ -364,6 +384,7 @@ def descent_cases(random):
         expected = {output: loops.descent(**inputs)[output]}
         return inputs, {"expected": expected, "tolerance": 1e-4}
 
+    # scale: of the loss, so that the norm of its gradient is below 1 (0.03) or above it (6)
     return {
         "a_short_gradient_is_taken_as_it_is": given("weights", 0.03),
         "a_gradient_longer_than_1_is_clipped": given("weights", 6.0),

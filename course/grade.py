@@ -225,6 +225,7 @@ def code_folder(files, function=None):
         folder.chmod(0o755)
         shutil.copy(ROOT / "course/worker.py", folder)
 
+        # of one function alone: the other files are ours, and this one without it is given.py
         ours = list(OURS)
         if function:
             own = file_of(function.name)
@@ -232,6 +233,8 @@ def code_folder(files, function=None):
             text = (ROOT / own).read_text(encoding="utf-8")
             text = replace_body(text, function.name, blank_body(function))
             (code / "given.py").write_text(text, encoding="utf-8")
+
+        # what is ours, then what is the student's
         for name in ours:
             if (ROOT / name).is_dir():
                 ignored = shutil.ignore_patterns("__pycache__")
@@ -289,12 +292,18 @@ def ask_worker(folder, requests, deadline, user):
 
 
 def start_worker(folder, user):
-    """Its environment does not say where the project is."""
+    """Start the worker, without an environment that says where the project is. A Popen.
+
+    user: the system's user that it runs as; None: this one.
+    """
+    # another user has a group of its own, and no further ones
     as_user = {}
     if user:
         import pwd
 
         as_user = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+
+    # in a session of its own, so that end() can kill all that it starts
     environment = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
     return subprocess.Popen(
         [sys.executable, "-B", str(folder / "worker.py"), str(folder / "requests.pt")],

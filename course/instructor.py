@@ -189,6 +189,7 @@ BANK_HELP = "a folder with bugs.diff and questions.txt of your own"
 
 def add_commands(add, by_hand):
     """The commands of an instructor. add: of the parser, with a name and its help."""
+    # by hand: the answers to a sheet
     by_hand.add_argument("--answers", action="store_true", help="print the answers, too")
     by_hand.add_argument(
         "--wrong",
@@ -200,12 +201,14 @@ def add_commands(add, by_hand):
     )
     by_hand.set_defaults(run=answers_command)
 
+    # before the course: what each student gets
     command = add("sheets", sheets_command, "tasks by hand, bugs and questions for a class")
     command.add_argument("names", help="a file with a name or number in each line")
     command.add_argument("folder", help="a new one: a folder per name, and answers.txt")
     command.add_argument("--secret", required=True, help="a word that only you know")
     command.add_argument("--bank", default=BANK, help=BANK_HELP)
 
+    # after it: sums, records, and the cases themselves
     command = add("marks", marks_command, "the sums of tables that you have filled in")
     command.add_argument("tables", nargs="+", help="of grade --csv")
 

@@ -75,12 +75,17 @@ def is_fair(q, k, v, w, beta):
 
 def exponents(q, k, w, beta):
     """The rows of steps 1 and 3, whose exponentials are computed. (a, b) is a / sqrt(2) + b."""
-    columns = list(zip(*w, strict=True))
-    biases = [[(dot(x, w_r), b) for w_r, b in zip(columns, beta, strict=True)] for x in q]
+    columns = list(zip(*w, strict=True))  # w_r, for r = -1, 0, 1
+    biases = []
     scores = []
-    for i, bias in enumerate(biases):
+    for i, q_i in enumerate(q):
+        # step 1: the bias of query i, q_i . w_r / sqrt(2) + beta_r
+        bias = [(dot(q_i, w_r), b) for w_r, b in zip(columns, beta, strict=True)]
+        biases.append(bias)
+
+        # step 3: for each key j the content, and the bias at r = j - i, clipped to the window
         read = [bias[max(-1, min(1, j - i)) + 1] for j in range(3)]
-        scores.append([(a + dot(q[i], k_j), b) for (a, b), k_j in zip(read, k, strict=True)])
+        scores.append([(a + dot(q_i, k_j), b) for (a, b), k_j in zip(read, k, strict=True)])
     return biases + scores
 
 

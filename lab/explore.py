@@ -286,6 +286,8 @@ def pack_terms(mixer, config):
     """
     if type(mixer) is not SelfAttention or mixer.convolutional or mixer.depthwise:
         return None
+
+    # zero queries, at least one for each of the d channels
     d = config.hidden_size // config.heads
     N = max(d, min(LONGEST, config.max_length))
 
@@ -293,6 +295,8 @@ def pack_terms(mixer, config):
     for name, term in mixer.terms.items():
         if type(term).queries_and_keys is not Term.queries_and_keys:
             return None
+
+        # its biases, if they are affine in q or k
         for belongs_to, bias in (("query", term.query_bias), ("key", term.key_bias)):
             zeros = torch.zeros(1, config.heads, N, d)
             if bias(zeros) is None:
@@ -302,6 +306,8 @@ def pack_terms(mixer, config):
                 return None
             packed = {"static": pack(static), "table": pack(table) if table.any() else None}
             terms.append(about_term(name, belongs_to, term) | packed)
+
+        # what it adds to the values
         values = term.value_table()
         if values is not None:
             terms.append({"name": name, "values": pack(values)})

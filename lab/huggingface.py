@@ -293,8 +293,11 @@ def read_tokenizer(folder, theirs):
     tokenizer.no_padding()
     tokenizer.no_truncation()
 
+    # What transformers was told. It takes accents away with capitals, unless it is told otherwise.
     claims = {"strip_accents": theirs.init_kwargs.get("do_lower_case")}
     claims |= {name: value for name, value in theirs.init_kwargs.items() if value is not None}
+
+    # each claim has a text that shows whether tokenizer.json does the same
     normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
     for name, text, changed in CLAIMS:
         claim = claims.get(name)

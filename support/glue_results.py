@@ -243,12 +243,16 @@ def write_submission(folder, answers, is_toy):
         records = read_results(out, name)
         if not records:
             raise UserError(f"{out} has no result of {name}: glue.py finetune makes it")
+
+        # the best seed on the development examples, and whether it is what is asked for
         record = best_result(records, dev_split)
         settings = record["settings"]
         if is_toy != settings["data"].startswith("toy"):
             raise UserError(f"{out} has results of other tasks than those of --data_dir")
         code = code_now(load_config(folder).variant)
         say_once(code_changes(record["code"], code, f"{out} was made"))
+
+        # its answers
         weights = load_weights(out, name, settings["seed"])
         predictions[file] = answers(name, split, settings, weights)
     write_zip(out / "submission.zip", predictions)

@@ -68,7 +68,6 @@ lab.figures dynamic RUN 'the cat' --head 5                      | no head 5
 lab.pairs RUN --data nowhere                                    | nowhere
 lab.pairs RUN --data EMPTY                                      | has no pairs
 lab.huggingface import EMPTY RUN                                | already exists
-lab.huggingface import RUN new                                  | no checkpoint
 lab.huggingface export RUN new                                  | can be exported
 lab.seq2seq RUN 'the dog'                                       | seq2seq.json
 lab.seq2seq RUN                                                 | name a run and a text

@@ -15,10 +15,10 @@ import sys
 import sysconfig
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 
 # A virtual environment, or Python itself, may lie in the folder of the project.
-LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+LIBRARIES = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
 
 BY_DEFINITION = "attention.py"
 TABLES = ("TERMS", "VARIANTS")  # a new entry is no change; that of a variant: support.runs.code_now
@@ -42,6 +42,8 @@ def read_code():
     """
     for module in list(sys.modules.values()):
         path = Path(getattr(module, "__file__", None) or "")
+        if path.is_absolute():  # a module that torch makes has a file without a folder
+            path = path.resolve()  # "../project/pretrain.py", or a link to the folder
         if not path.is_relative_to(ROOT) or any(map(path.is_relative_to, LIBRARIES)):
             continue
         file = path.relative_to(ROOT).as_posix()
@@ -71,8 +73,10 @@ def definitions(statement):
     match statement:
         case ast.ClassDef(name) | ast.FunctionDef(name):
             return [(name, statement)]
-        case ast.Assign([ast.Name(name)]) if name not in TABLES:
-            return [(name, statement)]
+        case ast.Assign() | ast.AnnAssign():  # also A, B = 1, 2 and A: int = 1
+            nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+            names = [node.id for node in nodes if isinstance(node.ctx, ast.Store)]
+            return [(name, statement) for name in names if name not in TABLES]
         case ast.Import(names) | ast.ImportFrom(names=names):
             module = getattr(statement, "module", "")  # `import x` has none
             return [(each.asname or each.name, [module, each]) for each in names]

@@ -12,17 +12,14 @@ For example (the toy task CoLA, --epochs 1; digests and numbers are cut):
                   "warmup_steps": 13, "weight_decay": 0.0, "dropout": 0.1, "start": null,
                   "task": "cola", "data": "toy b9e0", "model": "d3c6", "tokenizer": "4e68",
                   "dtype": "bfloat16", "changed": ["epochs"], "seed": 42},
-     "code": {"attention.py": "72ea", ...},  "made_by": {"date": "2026-11-24", ...},
+     "code": {"model.py": "72ea", ...},  "made_by": {"date": "2026-11-24", ...},
      "result": {"scores": {"dev": {"matthews": 0.0, "score": 0.0}},
                 "constant_prediction": true, "score": 0.0},
      "seconds": 9.5,  "log": [{"step": 1, "loss": 0.683, "lr": 2.3e-05, ...}, ...]}
 
 A task and seed is done if its .json exists. So the same command, started again, does what is
 missing. All results in a folder are of the same model and code, those of a task also of the same
-settings. Others are in RUN/glue-2 and so on (support.runs.place_for).
-
-Results with other settings, or by other code (support/code.py), are in a folder of their own, such
-as RUN/glue-2.
+settings. Others, and those by other code, are in RUN/glue-2 and so on (support.runs.place_for).
 """
 
 import json

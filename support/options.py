@@ -1,4 +1,4 @@
-"""Options that several programs have. add: the add_argument of a parser."""
+"""The options of the command lines, in groups. add: the add_argument of a parser."""
 
 import argparse
 from pathlib import Path
@@ -137,8 +137,7 @@ def add_machine(add):
     add(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="compile the layers (default: only in pretrain.py on a GPU, if steps are so many that "
-        "it pays)",
+        help="compile the layers (default: on a GPU, if the steps are so many that it pays)",
     )
     add_eager(add)
 

@@ -11,7 +11,7 @@ The folder of a run holds
 
 The first line of the log holds what the run depends on and what made it: "settings", "code"
 (support/code.py) and "made_by" (machine, versions, commit; of a training also whether its steps
-were to be recorded and compiled). Each further line holds the number of the step ("step"), and a
+were recorded and compiled). Each further line holds the number of the step ("step"), and a
 loss, an evaluation, or what made the steps after it.
 
 place_for returns the folder whose log has the settings and the code of a command, or a new one. So
@@ -30,7 +30,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import attention
+import attention  # the one file above that support/ reads: its tables, and the layers it has
 from support.code import READ, ROOT, digest_of, read_code
 from support.commands import UserError, say_once
 from support.files import lock, write_text

@@ -6,7 +6,7 @@ A run is a dictionary. Tables read these entries of it, the last ones only where
     settings    what its pre-training depends on: {"variant": "none", "seed": 0, "steps": 2000, ...}
     result      of pre-training: {"loss": 2.392, "accuracy": 0.423, "parameters": 849584}
     glue        the results of fine-tuning, records of glue.py
-    code        {file: digest} of the code that pre-trained it; old records have none
+    code        {name: digest} of the code that pre-trained it (support/code.py); not in old records
     scored      {data: settings and code} of minimal pairs
     label       of its row, if that is not the name of the folder without the seed
 
@@ -34,11 +34,13 @@ not include the noise of pre-training: the row is marked with ^.
 
 import math
 from collections.abc import Callable
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
 from support.commands import UserError, say_once
+from support.options import OF_SOME_VARIANTS
 from support.runs import changed, label_of
 
 # settings of fine-tuning that belong to a run or follow from others; two are digests of files
@@ -107,14 +109,17 @@ def groups_of(runs, labels=None):
 
 def runs_of_row(label, group):
     """The runs of a label, one for each seed. UserError if their settings or code differ."""
-    of_seed = {}
-    for run in group:
-        names = differing(group[0], run)
+    # each pair: the first one may lack a task in which two others differ
+    for one, other in combinations(group, 2):
+        names = differing(one, other)
         if names:
             raise UserError(
-                f"{run['run']} would be averaged with {group[0]['run']} as {label}, but "
+                f"{other['run']} would be averaged with {one['run']} as {label}, but "
                 f"{', '.join(names)} differ: rename a folder, or use --name, to keep them apart"
             )
+
+    of_seed = {}
+    for run in group:
         first = of_seed.setdefault(run["settings"]["seed"], run)
         if first is not run:
             say_once(f"{run['run']} is left out: {first['run']} has the same seed")
@@ -122,7 +127,7 @@ def runs_of_row(label, group):
 
 
 def differing(one, other):
-    """The names of the settings and files of code in which two runs differ, but for the seed.
+    """The names of the settings and parts of the code in which two runs differ, but for the seed.
 
     What only one of them has does not count.
     """
@@ -141,7 +146,11 @@ def made_from(run):
     for data, scored in run.get("scored", {}).items():
         for name, value in scored.items():
             made[f"{name} in pairs", data] = value
-    return {what: value for what, value in made.items() if what[0] != "seed" and value is not None}
+
+    # the seed is no difference, and neither is an option that the variant does not use: None
+    no_difference = [what for what in made if what[0] == "seed"]
+    no_difference += [what for what in made if what[0] in OF_SOME_VARIANTS and made[what] is None]
+    return {what: value for what, value in made.items() if what not in no_difference}
 
 
 def differences_note(runs, labels=None):

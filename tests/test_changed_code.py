@@ -3,6 +3,7 @@
 import importlib
 import re
 import shutil
+import subprocess
 import sys
 import traceback
 
@@ -47,6 +48,26 @@ class Mean(Mixer):
         p = torch.full((N, N), 1 / N)
         return p @ self.value(x)
 '''
+
+
+@pytest.mark.parametrize("text", ["A = 1", "A: float = 1", "A, B = 1, 2", "A = B = 1"])
+def test_every_constant_of_attention_py_counts(text):
+    before = code.digests_of("attention.py", text)
+    assert "A in attention.py" in before
+    assert before != code.digests_of("attention.py", text.replace("1", "3"))
+
+
+@pytest.mark.parametrize("start", ["{}/pretrain.py", "{}/../{}/pretrain.py", "link/pretrain.py"])
+def test_the_started_program_counts_by_whatever_path_it_is_started(start, tmp_path):
+    """Of a copy of support/code.py with a program of two lines."""
+    for name in ("code.py", "__init__.py"):
+        write(tmp_path / "project/support" / name, (ROOT / "support" / name).read_text("utf-8"))
+    program = "from support.code import READ, read_code\nread_code()\nprint(*READ)\n"
+    write(tmp_path / "project/pretrain.py", program)
+    (tmp_path / "link").symlink_to(tmp_path / "project", target_is_directory=True)
+    command = [sys.executable, start.replace("{}", "project")]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "pretrain.py" in printed.stdout.split()
 
 
 @pytest.mark.parametrize(

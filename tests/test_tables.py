@@ -168,6 +168,15 @@ def other_epochs(run):
     run["glue"][-1]["settings"]["epochs"] = 10
 
 
+def other_start(run):
+    """From the pre-trained model, and not from that of MNLI."""
+    run["glue"][-1]["settings"]["start"] = None
+
+
+def begun_with_weights(run):
+    run["settings"]["init"] = "5d1e"
+
+
 def other_code(run):
     run["code"]["model.py"] = "another one"
 
@@ -177,6 +186,8 @@ def other_code(run):
     [
         (other_steps, "steps"),
         (other_epochs, "epochs in fine-tuning"),
+        (other_start, "start in fine-tuning"),
+        (begun_with_weights, "init"),
         (other_code, "model.py"),
     ],
 )
@@ -186,6 +197,8 @@ def test_a_row_has_one_way_of_training_and_a_line_says_in_what_rows_differ(chang
     runs.append(made_run("composite", 1, scores, kernel_size=17))
     for run in runs:
         run["code"]["model.py"] = "one"
+        run["settings"]["init"] = None
+        run["glue"][-1]["settings"]["start"] = "mnli"
     assert differences_note(runs) == ""
 
     # the other row, then one run of the same row
@@ -195,6 +208,13 @@ def test_a_row_has_one_way_of_training_and_a_line_says_in_what_rows_differ(chang
     for compared in (None, ("composite", "none")):
         with pytest.raises(UserError, match=f"{name} differ: rename"):
             glue_rows(runs, compared)
+
+
+def test_two_runs_that_differ_in_a_task_which_the_first_one_lacks_are_not_averaged():
+    runs = [made_run("none", seed, {"wnli": [60]}) for seed in (1, 2)]
+    other_epochs(runs[1])
+    with pytest.raises(UserError, match="none-seed2 would be averaged with [^ ]*none-seed1"):
+        glue_rows([made_run("none", 0, {"cola": [1]}), *runs])
 
 
 def test_of_two_runs_with_one_seed_one_counts(capsys):

@@ -186,7 +186,7 @@ def do_steps(trainer, source, steps):
 
 def step_rows(args, device, dtype):
     """The rows of the tables of training steps: for each kind of batches, a list."""
-    # what they train on, as in pretrain.py
+    # the recipe of the size, also for the toy language, which pretrain.py trains on shorter pairs
     recipe = RECIPES[args.size]
     settings = {**asdict(recipe), "seed": 0}
     if device.type == "cpu":
@@ -269,7 +269,7 @@ def fill_in(args, device):
     """What the command line does not say, by the machine. UserError if it lacks what is asked."""
     is_cuda = device.type == "cuda"
     if "all" in args.variant:
-        args.variant = list(VARIANTS)
+        args.variant = [*VARIANTS, *[name for name in args.variant if name == LIBRARY]]
     if LIBRARY in args.variant and not has_library():
         raise UserError(f"{LIBRARY} is not installed: pip install {LIBRARY}")
     if args.mode is None:

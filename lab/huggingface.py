@@ -7,6 +7,7 @@ FOLDER holds config.json, tokenizer.json, and model.safetensors or pytorch_model
 as pretrain.py writes it: model.py, glue.py and lab work with it. The second folder must be new.
 `import` needs transformers, which reads its own files; then the two models are compared, and their
 tokenizers. What differs is refused.
+
 The classes of transformers, and our variants:
 
     BertForMaskedLM        absolute     embeddings of the hidden size (E = C)
@@ -21,6 +22,7 @@ convolutions treat padding in another way there.
 import argparse
 import json
 import re
+import shlex
 import textwrap
 import zipfile
 from pathlib import Path
@@ -134,7 +136,7 @@ def import_checkpoint(folder, run):
         lines.append("it has no masked-LM head: fine-tuning works, filling in blanks does not")
     if left_out:
         lines.append(f"left out: {', '.join(left_out)}")
-    return [*lines, f"next: python glue.py finetune {run} --task cola"]
+    return [*lines, f"next: python glue.py finetune {shlex.quote(str(run))} --task cola"]
 
 
 def read_published(folder):

@@ -124,7 +124,7 @@ def pairs_measure(title, data, paradigms=None):
     """A Measure: accuracy on minimal pairs in per cent, the mean of some paradigms.
 
     Args:
-        data: "toy" or "blimp".
+        data: the name of the pairs: "toy", "blimp" or that of a folder (lab.pairs --data).
         paradigms: the names of some; None for all.
     """
 

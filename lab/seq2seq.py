@@ -25,9 +25,9 @@ Letters as in model.py; S tokens in a source, N in a target. The pairs are in la
 """
 
 import argparse
-import hashlib
 import json
 import math
+import shlex
 from dataclasses import asdict, replace
 from functools import cache, partial
 from itertools import chain
@@ -52,6 +52,7 @@ from model import (
     save_run,
 )
 from pretrain import MAX_GRADIENT_NORM, Recipe, learning_rate, make_trainer, with_options
+from support.code import digest_of
 from support.commands import UserError, positive_int, run_command
 from support.devices import autocast, choose_device, to_device
 from support.files import load_checkpoint, write_text
@@ -487,7 +488,7 @@ def train_and_test(args, sets, seed):
     # everything that the result depends on
     settings = {
         "task": "translation",
-        "data": hashlib.sha256(repr(sets).encode()).hexdigest()[:12],
+        "data": digest_of(sets),
         **asdict(config),
         **asdict(recipe),
         "smoothing": smoothing,
@@ -533,7 +534,7 @@ def print_test(folder, results, sets):
         greedy, beam = (next(iter(bleu[search].values())) for search in ("greedy", "beam"))
         print(f"BLEU: {greedy:.1f} greedy, {beam:.1f} with a beam ({bleu['signature']})")
     (source, _), *_ = sets["train"]
-    print(f'next: python -m lab.seq2seq {folder} "{source}"')
+    print("next:", shlex.join(["python", "-m", "lab.seq2seq", str(folder), source]))
 
 
 def run_folder(args, seed):

@@ -58,8 +58,8 @@ from support.runs import (
     label_of,
     made_by,
     place_for,
-    read_log,
     read_records,
+    training_of,
     unseen_pieces,
     warn_about_run,
 )
@@ -318,13 +318,7 @@ def result_of(folder, name, digest, paradigms, device):
     if scored < total:
         print(f"{total - scored:,} of {total:,} pairs are left out: equal tokens in {folder}")
 
-    # an imported run has no log, and no seed: its folder tells it from others
-    trained = {
-        "settings": {"variant": load_config(folder).variant, "seed": str(folder)},
-        "code": {},
-    }
-    if read_log(folder):
-        trained = read_log(folder)[0]
+    trained = training_of(folder)
     return {
         "run": folder,
         "settings": trained["settings"],

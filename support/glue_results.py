@@ -32,7 +32,6 @@ from typing import NamedTuple
 
 import torch
 
-from model import load_config
 from support.code import digest_of
 from support.commands import UserError, say_once
 from support.devices import is_of_torchrun
@@ -47,6 +46,8 @@ from support.runs import (
     place_for,
     places,
     read_log,
+    training_of,
+    variant_of,
     warn_about_run,
 )
 from support.tables import print_glue_table
@@ -246,7 +247,7 @@ def write_submission(folder, answers, is_toy):
         settings = record["settings"]
         if is_toy != settings["data"].startswith("toy"):
             raise UserError(f"{out} has results of other tasks than those of --data_dir")
-        code = code_now(load_config(folder).variant)
+        code = code_now(variant_of(folder))
         say_once(code_changes(record["code"], code, f"{out} was made"))
 
         # its answers
@@ -265,10 +266,7 @@ def read_run(path):
     folder = path.resolve().parent if is_results else path
     label = f"{label_of(folder)}/{path.name}" if is_results else label_of(folder)
 
-    made = {"settings": {"variant": load_config(folder).variant, "seed": str(folder)}, "code": {}}
-    log = read_log(folder)
-    if log:  # otherwise, another program made this run
-        made = log[0]
+    made = training_of(folder)
     warn_about_run(folder)
     records = read_results(path) if is_results else newest_results(folder)[1]
     if not records:

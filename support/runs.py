@@ -312,6 +312,22 @@ def is_imported(folder):
     return not log or log[0].get("imported", False)
 
 
+def variant_of(folder):
+    """The variant of a run, also of an imported one."""
+    return read_records(Path(folder, "config.json"))["variant"]
+
+
+def training_of(folder):
+    """What made a run, the first line of its log.
+
+    An imported run has no log, and no seed: its folder tells it from others.
+    """
+    log = read_log(folder)
+    if log:
+        return log[0]
+    return {"settings": {"variant": variant_of(folder), "seed": str(folder)}, "code": {}}
+
+
 def unseen_pieces(folder):
     """The ids of the pieces that do not occur in the text of a run; none if its log has no such."""
     log = read_log(folder)

@@ -23,7 +23,6 @@ import argparse
 import json
 import re
 import shlex
-import textwrap
 import zipfile
 from pathlib import Path
 
@@ -40,7 +39,8 @@ from support.files import (
     save_checkpoint,
     write_text,
 )
-from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS, Encoder
+from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS, Encoder, ids_of
+from support.weights import fill
 
 # --- Names ----------------------------------------------------------------------------------------
 
@@ -113,17 +113,18 @@ SIZES = {
 
 def import_checkpoint(folder, run):
     """Write the run of a published checkpoint. Returns lines for the user."""
-    theirs, their_tokenizer, found = read_published(folder)
-    has_own_head, left_out = check_complete(found, theirs.config.model_type)
+    theirs, their_tokenizer, published, found = read_published(folder)
 
     # the tokenizer, which has to give the same tokens
-    tokenizer, old_ids = renumbered(read_tokenizer(folder, their_tokenizer))
+    tokenizer, old_ids = renumbered(published)
     check_same_tokens(their_tokenizer, tokenizer, old_ids)
 
     # the model, which has to compute the same
-    model = copy_of(theirs, old_ids)
-    difference = check_same_outputs(theirs, model, old_ids, has_own_head)
+    model = copy_of(theirs, old_ids, folder)
+    difference = check_same_outputs(theirs, model, old_ids)
 
+    # a head that is not in the file has random numbers
+    has_own_head = not found["missing_keys"]
     with new_folder(run) as temporary:
         save_run(temporary, model, tokenizer)
         if not has_own_head:
@@ -134,68 +135,52 @@ def import_checkpoint(folder, run):
     ]
     if not has_own_head:
         lines.append("it has no masked-LM head: fine-tuning works, filling in blanks does not")
-    if left_out:
-        lines.append(f"left out: {', '.join(left_out)}")
+    if found["unexpected_keys"]:
+        lines.append(f"left out: {', '.join(sorted(found['unexpected_keys']))}")
     return [*lines, f"next: python glue.py finetune {shlex.quote(str(run))} --task cola"]
 
 
 def read_published(folder):
-    """A checkpoint as transformers reads it: (model, tokenizer, which weights were found).
+    """A checkpoint as transformers reads it, from the disk alone; nothing in it is executed.
 
-    It is read from the disk alone, and nothing in it is executed.
+    Returns (model, tokenizer, the Tokenizer of tokenizer.json, which weights were not found and
+    which have no place).
     """
-    if not folder.is_dir():
-        raise UserError(f"{folder} is no folder")
+    transformers = import_optional("transformers")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     for path in folder.glob("*.bin"):
         if zipfile.is_zipfile(path):
             check_archive(path)
 
-    transformers = import_optional("transformers")
-    if int(transformers.__version__.partition(".")[0]) < 5:
-        raise UserError("this needs a newer transformers: pip install 'transformers>=5'")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    safely = {"local_files_only": True, "trust_remote_code": False}
+    options = {"dtype": torch.float32, "weights_only": True, "output_loading_info": True}
+    try:
+        theirs, found = transformers.AutoModelForMaskedLM.from_pretrained(
+            folder, **safely, **options
+        )
+        their_tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safely)
+        tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    except Exception as error:  # transformers has no class of its own for it
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"{folder} is no checkpoint of transformers: {reason}") from None
+    finite(theirs.state_dict(), folder)
 
-    def read(name, **options):
-        """Call from_pretrained of a class."""
-        safely = {"local_files_only": True, "trust_remote_code": False}
-        try:
-            return getattr(transformers, name).from_pretrained(folder, **safely, **options)
-        except Exception as error:  # transformers has no class of its own for it
-            reason = textwrap.shorten(str(error), 200)
-            raise UserError(f"{folder} is no checkpoint of transformers: {reason}") from None
-
-    kind = read("AutoConfig").model_type
+    kind = theirs.config.model_type
     if kind not in HEADS:
         raise UserError(f"model_type is {kind}; it must be one of {', '.join(HEADS)}")
-    options = {"dtype": torch.float32, "weights_only": True, "output_loading_info": True}
-    theirs, found = read("AutoModelForMaskedLM", **options)
-    finite(theirs.state_dict(), folder)
-    return theirs.eval(), read("AutoTokenizer"), found
+
+    # transformers gives random numbers to weights that are not in the file, and skips those for
+    # which it has no place: neither may happen in the encoder
+    lacking = [name for name in found["missing_keys"] if name.startswith(f"{kind}.")]
+    skipped = [name for name in found["unexpected_keys"] if re.search("encoder|embeddings", name)]
+    if lacking or skipped:
+        names = ", ".join(sorted([*lacking, *skipped])[:3])
+        raise UserError(f"{folder} has an encoder with other weights than transformers: {names}")
+    return theirs.eval(), their_tokenizer, tokenizer, found
 
 
-def check_complete(found, kind):
-    """Whether a checkpoint has a masked-LM head, and the names of its weights that are not used.
-
-    transformers gives random numbers to weights that are not in the file, and skips those for which
-    it has no place. UserError if either happened in the encoder.
-    """
-    missing = sorted(found["missing_keys"])
-    has_own_head = published_name("transform.weight", kind) not in missing
-    needed = [name for name in missing if has_own_head or name.startswith(f"{kind}.")]
-    if needed:
-        raise UserError(f"the checkpoint lacks {', '.join(needed[:3])}")
-
-    # in the file of an encoder, names do not begin with the kind
-    left_out = sorted(found["unexpected_keys"])
-    of_encoder = re.compile(rf"({kind}\.)?(embeddings|encoder)\.")
-    unknown = [name for name in left_out if of_encoder.match(name)]
-    if unknown:
-        raise UserError(f"the encoder has parts without a place here: {', '.join(unknown[:3])}")
-    return has_own_head, left_out
-
-
-def copy_of(theirs, old_ids):
+def copy_of(theirs, old_ids, folder):
     """A model of ours with the weights of theirs. old_ids: the published id of each token."""
     kind = theirs.config.model_type
     vectors = theirs.get_input_embeddings().weight  # (V, E)
@@ -217,14 +202,11 @@ def copy_of(theirs, old_ids):
     )
     model = BertForMaskedLM(config).eval()
 
-    # its weights
-    for name, own in model.state_dict().items():
-        tensor = tensors.get(published_name(name, kind))
-        if name in (TOKEN, "bias"):
-            tensor = tensor[old_ids]
-        if tensor is None or tensor.shape != own.shape:
-            raise UserError(f"{published_name(name, kind)} does not fit {name} {list(own.shape)}")
-        own.copy_(tensor)
+    # its weights, those of the vocabulary in the order of our ids
+    weights = {name: tensors[published_name(name, kind)] for name in model.state_dict()}
+    for name in (TOKEN, "bias"):
+        weights[name] = weights[name][old_ids]
+    fill(model, weights, folder)
     return model
 
 
@@ -236,19 +218,17 @@ def copy_of(theirs, old_ids):
 
 
 @torch.inference_mode()
-def check_same_outputs(theirs, ours, old_ids, has_own_head):
-    """The largest difference between the outputs of two models. UserError if it is above rounding.
+def check_same_outputs(theirs, ours, old_ids):
+    """The largest difference between the logits of two models. UserError if it is above rounding.
 
-    In float64, rounding gives some 1e-14. The outputs are logits or, without a head, the hidden
-    states. The probes: two sequences of 3, 40 and the most tokens that the model takes, of two
-    sentences each, the second sequence padded.
+    In float64, rounding gives some 1e-14. The probes: two sequences of 3, half of the most and the
+    most tokens that the model takes, of two sentences each, the second sequence padded.
     """
     theirs.double()
     ours.double()
     numbers = torch.Generator().manual_seed(0)
-    largest = 0.0
-    for length in (3, 40, ours.config.max_length):
-        N = min(length, ours.config.max_length)
+    differences = []
+    for N in (3, ours.config.max_length // 2, ours.config.max_length):
         ids = torch.randint(len(old_ids), (2, N), generator=numbers)  # (2, N)
         types = (torch.arange(N) >= N // 2).long().expand(2, N)  # (2, N)
         mask = torch.ones(2, N, dtype=torch.bool)
@@ -256,15 +236,11 @@ def check_same_outputs(theirs, ours, old_ids, has_own_head):
         if ours.config.variant != "convbert":
             mask[1, N - N // 3 :] = False
 
-        old = {"input_ids": torch.tensor(old_ids)[ids], "attention_mask": mask.long()}
-        if has_own_head:
-            expected = theirs(**old, token_type_ids=types).logits[..., old_ids]  # (2, N, V)
-            found = ours(ids, mask, types)
-        else:
-            expected = theirs.base_model(**old, token_type_ids=types)[0]  # (2, N, C)
-            found = ours.bert(ids, mask, types)
-        largest = max(largest, float((found - expected)[mask].abs().max()))
+        expected = theirs(torch.tensor(old_ids)[ids], mask.long(), types).logits[..., old_ids]
+        found = ours(ids, mask, types)  # (2, N, V)
+        differences.append((found - expected)[mask].abs().max())
     ours.float()
+    largest = torch.stack(differences).max()
     if not largest <= 1e-9:
         raise UserError(
             f"here this model would compute something else (by {largest:.2g}): has it another "
@@ -273,70 +249,33 @@ def check_same_outputs(theirs, ours, old_ids, has_own_head):
     return largest
 
 
-# What tokenizer_config.json may claim, a character, and what becomes of it if the claim is true.
-CLAIMS = (
-    ("do_lower_case", "A", "a"),
-    ("strip_accents", "\u00e9", "e"),
-    ("tokenize_chinese_chars", "\u6f22", " \u6f22 "),
-)
 PROBES = ("The DOG's caf\u00e9, it isn't 12.5 \u6f22\u5b57 ", "the cats were tired.")
-
-
-def read_tokenizer(folder, theirs):
-    """The tokenizer of tokenizer.json. UserError if tokenizer_config.json contradicts it.
-
-    transformers reads both files, and which of the two wins depends on its version. So it is not
-    known with which of the two readings the model was trained.
-    """
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise UserError(f"{path} is not there: AutoTokenizer of transformers writes it")
-    tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-
-    # What transformers was told. It takes accents away with capitals, unless it is told otherwise.
-    claims = {"strip_accents": theirs.init_kwargs.get("do_lower_case")}
-    claims |= {name: value for name, value in theirs.init_kwargs.items() if value is not None}
-
-    # each claim has a text that shows whether tokenizer.json does the same
-    normalize = tokenizer.normalizer.normalize_str if tokenizer.normalizer else str
-    for name, text, changed in CLAIMS:
-        claim = claims.get(name)
-        if claim is not None and claim != (normalize(text) == changed):
-            raise UserError(
-                f"{name} is {claim} for transformers (tokenizer_config.json), but not in "
-                "tokenizer.json: correct one of them"
-            )
-    return tokenizer
 
 
 def check_same_tokens(theirs, ours, old_ids):
     """UserError if a text has other tokens here than in transformers.
 
-    Compared are texts with capitals, accents, numbers and Chinese, and each token that was added to
-    the vocabulary: alone, in other letters, inside a word; and how two sentences become a sequence.
+    Ours is that of tokenizer.json. transformers also reads tokenizer_config.json, which may
+    contradict it, for example in do_lower_case.
+
+    Compared are texts with capitals, accents, numbers and Chinese, a pair of them, and each token
+    that was added to the vocabulary: alone, in other letters, inside a word.
     """
     texts = list(PROBES)
     for token in theirs.get_added_vocab():
         if token not in SPECIAL_TOKENS:
-            texts += [f"the {token} dog, {token.upper()} {token.title()}", f"the{token}dogs"]
+            texts.append(f"the {token} dog, {token.upper()} {token.title()}, the{token}dogs")
 
-    # In the texts of glue.py, "[MASK]" is ordinary text; model.py takes it for the special token.
+    # glue.py reads a text with an Encoder, and model.py with the tokenizer itself
     encode = Encoder(ours)
-    readings = [(text, encode(text)) for text in texts]
-    for text in (*texts, "the [MASK] dog[MASK]"):
-        readings.append((text, ours.encode(text, add_special_tokens=False).ids))
-    for text, ids in readings:
-        if theirs(text, add_special_tokens=False)["input_ids"] != [old_ids[i] for i in ids]:
-            raise UserError(f"the tokenizer of transformers gives other tokens for {text!r}")
-
-    first, second = [list(encode(text)) for text in PROBES]
-    ids = [CLS, *first, SEP, *second, SEP]
-    types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
-    pair = theirs(*PROBES, return_token_type_ids=True)
-    if (pair["input_ids"], pair["token_type_ids"]) != ([old_ids[i] for i in ids], types):
-        raise UserError("its tokenizer does not write a pair as [CLS] first [SEP] second [SEP]")
+    first, second = map(encode, PROBES)
+    readings = [(PROBES, [CLS, *first, SEP, *second, SEP], theirs(*PROBES))]
+    for text in texts:
+        expected = theirs(text, add_special_tokens=False)
+        readings += [(text, encode(text), expected), (text, ids_of(ours, text), expected)]
+    for text, ids, expected in readings:
+        if expected["input_ids"] != [old_ids[i] for i in ids]:
+            raise UserError(f"tokenizer.json and transformers give other tokens for {text!r}")
 
 
 # --- Other names and other ids --------------------------------------------------------------------
@@ -491,35 +430,18 @@ def write_json(path, values):
 
 # --- The command line -----------------------------------------------------------------------------
 
-CHECKPOINT = "with config.json, tokenizer.json and the weights"
-
-# {command: (what it does, its function, what it reads, what it writes)}
-COMMANDS = {
-    "import": (
-        "Make a run of a BERT, ELECTRA or ConvBERT of transformers.",
-        import_checkpoint,
-        f"folder of the checkpoint, {CHECKPOINT} (.safetensors or .bin)",
-        "new folder, of the run: model.py, glue.py and lab work with it",
-    ),
-    "export": (
-        "Make a checkpoint of transformers of a run of `absolute` or `none`.",
-        export_run,
-        "folder of the run",
-        f"new folder, {CHECKPOINT}",
-    ),
-}
+COMMANDS = {"import": import_checkpoint, "export": export_run}
 
 
 def parse_arguments(arguments):
-    """The command line's values; .command is "import" or "export"."""
+    """The command line's values."""
     parser = argparse.ArgumentParser(
-        description="Read and write checkpoints of the transformers library."
+        description="Make a run of a BERT, ELECTRA or ConvBERT of transformers (import), or a "
+        "checkpoint of transformers of a run of `absolute` or `none` (export)."
     )
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, (what, _, source, target) in COMMANDS.items():
-        add = commands.add_parser(name, help=what, description=what).add_argument
-        add("source", type=Path, help=source)
-        add("target", type=Path, help=target)
+    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("source", type=Path, help="folder of the checkpoint, or of the run")
+    parser.add_argument("target", type=Path, help="new folder, of the run, or of the checkpoint")
     return parser.parse_args(arguments)
 
 
@@ -528,8 +450,7 @@ def main(arguments=None):
     args = parse_arguments(arguments)
     if args.target.exists():
         raise UserError(f"{args.target} already exists; name a new folder")
-    _, function, *_ = COMMANDS[args.command]
-    print(*function(args.source, args.target), sep="\n")
+    print(*COMMANDS[args.command](args.source, args.target), sep="\n")
 
 
 if __name__ == "__main__":

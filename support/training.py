@@ -49,10 +49,6 @@ from support.tokenizer import IGNORED, PAD
 # products for each shape separately, so a new shape in every step would be slow.
 PREDICTIONS_MULTIPLE_OF = 64
 
-# A line is printed if there are fewer held-out pairs, or if the text is seen more often.
-FEW_HELD_OUT = 1_000
-MANY_EPOCHS = 100
-
 CHECKPOINT = "train_state.pt"  # in the folder of an unfinished run: from here it is resumed
 SAVE_EVERY = 1_000  # steps, at most: so much work is lost if the machine fails
 
@@ -520,19 +516,6 @@ def dry_run(trainer, one_step):
 
 
 # --- What is said of a run ------------------------------------------------------------------------
-
-
-def say_amount(corpus, recipe):
-    """A line for each amount of text or of training that is too small, or too large, to trust."""
-    held_out = len(corpus.held_out)
-    if held_out < FEW_HELD_OUT:
-        print(f"only {held_out:,} held-out pairs: small differences of their loss may be chance")
-
-    epochs = recipe.steps * recipe.batch_size / len(corpus.train)
-    if epochs < 1:
-        print(f"less than one epoch: the steps see {100 * epochs:.1f} % of the text")
-    elif epochs > MANY_EPOCHS:
-        print(f"{epochs:,.0f} epochs: the model may learn so short a text by heart")
 
 
 def say_next(folder, args):

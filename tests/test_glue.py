@@ -317,7 +317,7 @@ def test_a_renamed_weight_of_the_encoder_is_refused_and_does_not_stay_random(tok
     name = "bert.layers.0.mixer.query.weight"
     assert torch.equal(model.state_dict()[name], weights[name])
     weights["bert.layers.0.mixer.queries.weight"] = weights.pop(name)
-    with pytest.raises(RuntimeError, match="query.weight"):
+    with pytest.raises(UserError, match="query.weight"):
         glue.make_classifier(config, 2, weights, settings)
 
 

@@ -48,26 +48,6 @@ def test_the_seeds_of_steps_have_not_changed_and_are_all_different():
     assert len({pretrain.step_seed(*each) for each in every}) == 3000
 
 
-@pytest.mark.parametrize(
-    "held_out, train, lines",
-    [
-        (1_000, 64_000, []),  # 1 epoch
-        (1_000, 640, []),  # 100 epochs
-        (999, 64_000, ["only 999 held-out pairs"]),
-        (1_000, 64_001, ["less than one epoch"]),
-        (12, 639, ["only 12 held-out pairs", "100 epochs"]),
-    ],
-)
-def test_under_1000_held_out_pairs_under_one_epoch_and_over_a_hundred_are_a_line_each(
-    held_out, train, lines, capsys
-):
-    recipe = recipe_of("--steps 1000 --batch_size 64")
-    pretrain.say_amount(SimpleNamespace(held_out=range(held_out), train=range(train)), recipe)
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == len(lines)
-    assert all(line.startswith(start) for line, start in zip(said, lines, strict=True))
-
-
 def recipe_of(line):
     return pretrain.recipe_for(pretrain.parse_arguments(line.split()))
 

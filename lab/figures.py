@@ -77,13 +77,6 @@ def offset_axis(axis, model, weights, clipped=False):
     axis.set_xlabel("r = j - i (tokens)")
 
 
-def label_matrix(axis, pieces):
-    """The pieces of a sentence at two sides of a matrix: lines are queries, columns are keys."""
-    places = range(len(pieces))
-    axis.set_xticks(places, pieces, rotation=90)
-    axis.set_yticks(places, pieces)
-
-
 # --- The figures: each function gets a model and the options, and returns a figure ----------------
 
 
@@ -103,7 +96,8 @@ def draw_attention(model, tokenizer, args):
     for axis, (title, p) in zip(axes, matrices.items(), strict=True):
         image = axis.imshow(of_head(p, args.head), cmap="cividis", vmin=0, vmax=1)
         axis.set(title=title, xlabel="key j")
-        label_matrix(axis, pieces)
+        axis.set_xticks(range(len(pieces)), pieces, rotation=90)
+        axis.set_yticks(range(len(pieces)), pieces)
     axes[0].set_ylabel("query i")
     figure.colorbar(image, ax=axes, label="attention weight (a line sums to 1)", shrink=0.8)
     return figure
@@ -225,10 +219,7 @@ def main(arguments=None):
         figure = draw_loss(args.runs)
     else:
         figure = FIGURES[args.figure](*load_run(args.runs[0], needs_head=False), args)
-    save(figure, args.out or args.runs[0] / "figures" / f"{args.figure}.png")
-
-
-def save(figure, path):
+    path = args.out or args.runs[0] / "figures" / f"{args.figure}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     print(path)

@@ -232,35 +232,23 @@ def main(arguments=None):
     seq_len = max(load_config(folder).max_length for folder in args.runs)
     tokenizer = Tokenizer.from_str((args.runs[0] / "tokenizer.json").read_text(encoding="utf-8"))
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, tokenizer=tokenizer)
-    runs = []
+    records = []
     for folder in args.runs:
-        settings = run_settings(folder)  # UserError without a log
-        runs.append({"run": folder, "settings": settings, "code": read_log(folder)[0]["code"]})
-    groups_of(runs)
-    for run in runs:
-        if run["settings"]["corpus"] != corpus.fingerprint:
-            raise UserError(f"{run['run']} was not trained on this --corpus")
+        record = {"run": folder.resolve().name, "settings": run_settings(folder)}
+        if record["settings"]["corpus"] != corpus.fingerprint:
+            raise UserError(f"{folder} was not trained on this --corpus")
+        records.append(record | {"code": read_log(folder)[0]["code"], "made_by": made_by(device)})
+    groups_of(records)
 
     # how the losses are measured
-    text = held_out_text(corpus, lengths, runs[0]["settings"].get("causal", False))
+    text = held_out_text(corpus, lengths, records[0]["settings"]["causal"])
     measured = {"lengths": lengths, "scored": int((text.labels != IGNORED).sum())}
     print(f"[N, loss of the same {measured['scored']:,} tokens in sequences of N tokens]")
 
-    records = []
-    for run in runs:
-        folder = run["run"]
-        losses = list(measure_run(folder, text, lengths, device))
-        print(f"{folder}  {losses}", flush=True)
-        records.append(
-            {
-                "run": folder.resolve().name,
-                "settings": run["settings"],
-                "code": run["code"],
-                "made_by": made_by(device),
-                "measured": measured,
-                "losses": losses,
-            }
-        )
+    for folder, record in zip(args.runs, records, strict=True):
+        record["measured"] = measured
+        record["losses"] = list(measure_run(folder, text, lengths, device))
+        print(f"{folder}  {record['losses']}", flush=True)
     rows = table_rows(records, [length_measure(N) for N in lengths])
     print_table(rows, differences_note(records), origin(records))
     if args.out is not None:

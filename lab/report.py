@@ -171,17 +171,14 @@ def length_measure(N):
     return Measure(f"{N:,} tokens", 3, loss)
 
 
-TOY_PAIRS = pairs_measure("minimal pairs (%)", "toy")
-BLIMP = pairs_measure("BLiMP (%)", "blimp")
-TOY_SCORE = glue_measure("fine-tuned")  # the mean over all tasks
-MEASURES = (PARAMETERS, LOSS, ACCURACY, TOY_PAIRS, BLIMP, TOY_SCORE)
+PAIRS = {"toy": "minimal pairs (%)", "blimp": "BLiMP (%)"}  # the titles of built-in pairs
 
 
 def measures_of(records):
-    """MEASURES, and one for each further set of minimal pairs (lab.pairs --data FOLDER)."""
+    """The columns of the table: of pre-training, of each set of minimal pairs, and of GLUE."""
     names = dict.fromkeys(name for record in records for name in record.get("pairs", {}))
-    own = [name for name in names if name not in ("toy", "blimp")]
-    return [*MEASURES, *[pairs_measure(f"{name} (%)", name) for name in own]]
+    pairs = [pairs_measure(PAIRS.get(name, f"{name} (%)"), name) for name in names]
+    return [PARAMETERS, LOSS, ACCURACY, *pairs, glue_measure("fine-tuned")]
 
 
 # --- The runs of a table --------------------------------------------------------------------------

@@ -99,12 +99,6 @@ def test_a_tie_is_a_difference_below_a_ten_thousandth_and_counts_one_half():
     assert pairs.count_right(scores) == 1 + 2 / 2
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
-def test_a_score_that_is_not_finite_is_no_lost_pair(number):
-    with pytest.raises(UserError, match="not finite"):
-        pairs.count_right(np.array([[1.0, 0.0], [0.0, number]]))
-
-
 # --- BLiMP's format -------------------------------------------------------------------------------
 
 
@@ -131,12 +125,6 @@ def test_a_folder_is_read_by_paradigm_and_sorted_by_phenomenon(tmp_path):
 def test_what_is_no_sentence_is_refused_with_its_file_and_line(good, tmp_path):
     (tmp_path / "1.jsonl").write_text(line() + "\n" + line(good=good))
     with pytest.raises(UserError, match="1.jsonl, line 3"):
-        pairs.read_folder(tmp_path)
-
-
-def test_a_paradigm_of_two_phenomena_is_refused_because_results_have_its_name_alone(tmp_path):
-    (tmp_path / "1.jsonl").write_text(line("u", "a") + line("u", "b"))
-    with pytest.raises(UserError, match="two phenomena"):
         pairs.read_folder(tmp_path)
 
 
@@ -173,8 +161,6 @@ def test_a_run_is_scored_once_and_no_result_passes_for_that_of_other_pairs_or_an
     assert [pairs for _, pairs in json.loads(before[0])["paradigms"].values()] == [1, 1]
 
     assert "mean of 2 paradigms" in run_program(pairs.main, *runs, *options).out
-    compared = run_program(pairs.main, *runs, *options, "--compare composite fixed").out
-    assert "composite - fixed" in compared and "(no interval)" in compared
     refused(pairs.main, *runs, *options, "--compare composite none")
 
     # other pairs of the same name, and then another model: the first results stay
@@ -202,17 +188,15 @@ def test_special_tokens_that_are_written_in_a_pair_are_text(runs, tmp_path, run_
 def test_pairs_of_equal_tokens_are_left_out_and_said_and_so_are_unknown_words(
     runs, tmp_path, run_program, refused
 ):
-    """Digits and a letter with an accent are [UNK]. A word of letters is unknown, too."""
+    """Digits are [UNK]. A word of letters is unknown, too."""
     equal = line("digits", "a", "the 0 dogs were tired.", "the 1 dogs were tired.")
-    equal += line("accents", "b", "the dog sl\u00ebpt.", "the dog sl\u00eapt.")
     equal += line("u", "c", "the dog was tired. ", "The dog  was tired.")  # as it is normalised
     write(tmp_path / "some/1.jsonl", equal + line("u", "c") + line("u", "c", "the tac ran."))
     options = ["--device cpu --data", tmp_path / "some"]
     result = run_program(pairs.main, runs[0], *options)
-    left_out = f"3 of 5 pairs are left out: equal tokens in {runs[0]}"
-    assert left_out in result.out and "3 of 5 pairs have a word unknown to" in result.out
+    left_out = f"2 of 4 pairs are left out: equal tokens in {runs[0]}"
+    assert left_out in result.out and "2 of 4 pairs have a word unknown to" in result.out
     assert "mean of 1 paradigms" in result.out
-    assert "1/1" in result.error  # a line of progress, without a terminal
     assert left_out in run_program(pairs.main, runs[0], *options).out  # of a result that is kept
     record = json.loads((runs[0] / "pairs/some.json").read_text())
     assert {name: count for name, (_, count) in record["paradigms"].items()} == {"u": 2}

@@ -3,14 +3,12 @@
 import json
 import os
 import signal
-from random import Random
 
 import pytest
 import torch
 
 from conftest import log_of, needs_signals
 from lab import seq2seq, translation
-from support.tokenizer import PAD
 
 TOY = "--device cpu --variant dynamicconv --steps"
 
@@ -66,47 +64,22 @@ def test_a_run_stopped_in_both_of_its_parts_equals_a_whole_one(run_program, monk
     assert steps == 8 and out.count("finished before") == 2
 
 
-def test_other_settings_are_another_run_that_uses_the_same_spans(run_program, tmp_path):
-    options = f"{TOY} 4 --pretrain 4 --examples 50 --out_dir {tmp_path}"
-    run = tmp_path / "seq2seq-toy-dynamicconv-spans4"
-    run_program(seq2seq.main, options)
-    before = files_of(run)
-    out = run_program(seq2seq.main, options, "--lr 0.005").out
-    assert f"lr is 0.005, not 0.002 as in {run}: {run}-2" in out
-    assert out.count("finished before") == 1  # the spans
-    assert files_of(run) == before != files_of(run.with_name(f"{run.name}-2"))
-    assert run_program(seq2seq.main, options, "--lr 0.005").out.count("finished before") == 2
-    assert run_program(seq2seq.main, run.with_name(f"{run.name}-2"), "the dog").code == 0
-
-
 @pytest.mark.parametrize("longer", ["source", "target"])
-def test_source_and_target_of_a_batch_have_the_width_of_the_longer_one_in_few_shapes(longer):
-    random = Random(0)
+def test_a_batch_has_pairs_whose_two_texts_have_the_width_of_the_longer_one(longer):
+    """Which pairs, and which widths: test_data.py. Of a pair, both texts begin with its number."""
     pairs = []
-    for number in range(500):
-        # the number of the pair, then words
-        words = random.randrange(30)
-        pair = [10 + number] + [5] * words, [10 + number] + [5] * (words // 2)
+    for number in range(10, 500):
+        pair = [number] + [5] * (number % 30), [number] + [5] * (number % 15)
         pairs.append(pair if longer == "source" else pair[::-1])
     batches = seq2seq.PairBatches(pairs, seq_len=30)  # a few texts are longer, and cut
-    epoch = batches.batches.epoch(16, 0, 0)
 
-    # one epoch: all pairs, each with its own target, in batches of few shapes
     seen = set()
-    widths = set()
-    tokens = []
-    for step, (indices, width) in enumerate(epoch):
+    for step, (indices, width) in enumerate(batches.batches.epoch(16, 0, 0)):
         source, target = batches.batch(0, step, 16)
         assert source.shape == target.shape == (len(indices), width)
         assert torch.equal(source[:, 1], target[:, 1])
         seen.update(source[:, 1].tolist())
-        widths.add(source.shape[1])
-        tokens.append(int((target[:, 1:] != PAD).sum()))
-    assert seen == set(range(10, 510))
-    assert widths == {8, 16, 24, 30}
-
-    # the tokens of the target, which are predicted, are nearly equally many
-    assert max(tokens) / min(tokens) < 1.5
+    assert seen == set(range(10, 500))
 
 
 def test_a_trained_model_translates_a_text_that_is_not_too_long(run_program, refused, tmp_path):
@@ -119,7 +92,6 @@ def test_a_trained_model_translates_a_text_that_is_not_too_long(run_program, ref
 @pytest.mark.parametrize(
     "content, message",
     [
-        (None, "No such file"),
         ("a\tb\nc d\n", "line 2 is not `source TAB target`"),
         ("a\tb\n\nc\t \n", "line 3 is not `source TAB target`"),
         ("a\tb\na\tc\n", "has 1 different sources"),
@@ -129,8 +101,7 @@ def test_a_trained_model_translates_a_text_that_is_not_too_long(run_program, ref
 def test_pairs_that_cannot_be_read_are_refused_in_one_line(refused, tmp_path, content, message):
     pytest.importorskip("sacrebleu")
     path = tmp_path / "pairs.tsv"
-    if content is not None:
-        path.write_text(content)
+    path.write_text(content)
     assert message in refused(seq2seq.main, "--data", path)
 
 
@@ -153,11 +124,9 @@ def test_no_source_that_is_held_out_is_trained_on_with_another_target(tmp_path):
 @pytest.mark.parametrize(
     "line, columns",
     [
-        ('"a b"\t"c"', ["a b", "c"]),
         ('"He said ""no""."\t"c\td"', ['He said "no".', "c\td"]),
         ('"No," he said.\tc', ['"No," he said.', "c"]),
         ('a "b"\t5" c', ['a "b"', '5" c']),
-        ('"a\tc', ['"a', "c"]),
     ],
 )
 def test_quotes_around_a_column_are_removed_as_csv_does_and_those_in_a_text_stay(line, columns):
@@ -165,7 +134,7 @@ def test_quotes_around_a_column_are_removed_as_csv_does_and_those_in_a_text_stay
 
 
 def test_bleu_counts_plain_text_with_the_default_or_a_named_tokenizer_and_says_which(
-    run_program, refused, monkeypatch, tmp_path, caplog
+    run_program, refused, monkeypatch, tmp_path
 ):
     pytest.importorskip("sacrebleu")
     monkeypatch.setattr(seq2seq, "OTHERS", seq2seq.TOY)
@@ -178,18 +147,3 @@ def test_bleu_counts_plain_text_with_the_default_or_a_named_tokenizer_and_says_w
         bleu = json.loads((tmp_path / f"seq2seq-pairs-none/{name}.json").read_text())["BLEU"]
         assert f"|tok:{tokenizer}|" in bleu["signature"]
     assert "--bleu nothing is none of" in refused(seq2seq.main, options, "--bleu nothing")
-
-    # its warning of tokenized text is shown; for Multi30k, which is tokenized, there is none
-    tokenized = ["a b c d ."] * 100
-    for data, text, warns in (("multi30k", "|tok:none|", False), (path, "|tok:13a|", True)):
-        caplog.clear()
-        bleu = translation.load_bleu(data)
-        bleu.corpus_score(tokenized, [tokenized])
-        assert text in str(bleu.get_signature())
-        assert ("forgot to detokenize" in caplog.text) is warns
-
-
-def test_a_loss_far_above_guessing_is_no_success(refused, run_program, tmp_path):
-    options = f"{TOY} 6 --out_dir {tmp_path} --lr"
-    assert "above guessing" in refused(seq2seq.main, options, "50")
-    assert run_program(seq2seq.main, options, "0.002").code == 0

@@ -168,10 +168,7 @@ def test_a_beam_that_holds_everything_equals_exhaustive_search(penalty):
     assert best_target(beam_search(of_table(table), 4, 256), penalty) == [CLS, *best, SEP]
 
 
-def test_targets_are_different_and_have_one_end_and_nothing_ended_gives_the_beginnings():
-    table = {(): {A: 0.5, B_: 0.3, SEP: 0.2}, (A,): {A: 0.9, SEP: 0.1}, (A, A): {A: 1.0}}
-    found = found_by(table, 3, beam=3)
-    assert len({tuple(ids) for _, ids in found}) == len(found) == 3
+def test_if_nothing_ended_at_the_limit_the_best_beginning_counts():
     endless = {(): {A: 0.6, B_: 0.4}}
     assert best_target(beam_search(of_table(endless), 1, beam=2), 1.0) == [CLS, A]
 
@@ -229,26 +226,19 @@ def test_bleu_of_multi30k_is_that_of_words_as_they_are():
 
 
 def test_the_penalty_of_length_is_chosen_on_the_validation_set(monkeypatch):
-    scores = {("v", 0.6): 10.0, ("v", 1.0): 30.0, ("v", 1.4): 40.0}
-    scores |= {("t", 0.6): 90.0, ("t", 1.0): 7.0, ("t", 1.4): 5.0}
-    used = []
-
-    def search(model, tokenizer, text, beam):
-        assert not model.training  # with dropout, a translation would be worse
-        return beam
-
-    def best_target(found, penalty):
-        used.append((found, penalty))
-        return []
+    """A target is here its penalty, and the score of a set a function of it."""
+    monkeypatch.setattr(seq2seq, "search", lambda model, tokenizer, text, beam: beam)
+    monkeypatch.setattr(seq2seq, "best_target", lambda beam, penalty: (beam, penalty))
 
     def corpus_score(written, references):
-        return SimpleNamespace(score=scores[references[0][0], used[-1][1]])
+        [(beam, penalty)] = written
+        of_set = {"validation": -abs(penalty - 1.0), "test": 10 * beam + penalty}
+        return SimpleNamespace(score=of_set[references[0][0]])
 
-    monkeypatch.setattr(seq2seq, "search", search)
-    monkeypatch.setattr(seq2seq, "best_target", best_target)
     bleu = SimpleNamespace(corpus_score=corpus_score, get_signature=str)
-    tokenizer = SimpleNamespace(decode=lambda ids: "")
+    tokenizer = SimpleNamespace(decode=lambda target: target)
     trainer = SimpleNamespace(model=small_seq2seq().train(), device=CPU, dtype=torch.float32)
-    found = seq2seq.test_bleu(trainer, tokenizer, bleu, [("v", "v")], [("t", "t")])
-    assert found["beam"] == found["greedy"] == {1.4: 5.0}
-    assert used[-2:] == [(1, 1.4), (seq2seq.BEAM, 1.4)]  # greedy search, then a beam
+    sets = [("", "validation")], [("", "test")]
+    found = seq2seq.test_bleu(trainer, tokenizer, bleu, *sets)
+    assert (found["penalty"], found["greedy"], found["beam"]) == (1.0, 11.0, 51.0)
+    assert not trainer.model.training  # with dropout, a translation would be worse

@@ -187,13 +187,6 @@ def test_predictions_are_those_of_each_row_alone(tokenizer, num_labels):
     np.testing.assert_allclose(predicted, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-def test_answers_leave_a_model_in_the_mode_in_which_it_was(tokenizer, is_training):
-    model = BertForClassification(small_config(tokenizer), 2).train(is_training)
-    predict(model, random_pairs(tokenizer, 3), CPU, torch.float32)
-    assert all(module.training == is_training for module in model.modules())
-
-
 def test_answers_that_are_not_finite_give_no_result(tokenizer):
     model = BertForClassification(small_config(tokenizer), 2)
     model.classifier.bias.data[0] = math.nan
@@ -432,15 +425,6 @@ def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_
     assert set(results(run)) == set(files)
 
 
-def test_a_result_that_another_command_has_made_meanwhile_stays_and_no_lock_is_left(published):
-    out = published[0] / "glue"
-    before = results(published[0])
-    settings, _ = before["cola-seed42.json"]
-    glue.make_result(None, out, settings, {"train": None}, new_trainer=None)
-    assert results(published[0]) == before
-    assert not list(out.glob("running-*"))
-
-
 @pytest.mark.parametrize(
     "change",
     ["--seeds 42 --lr 0.5", "--seeds 97 --dtype bf16", "another model.pt", "other code"],
@@ -472,11 +456,6 @@ def test_results_of_other_settings_code_or_models_are_in_a_folder_of_their_own(
     outcome = run_program(glue.main, "predict", run, *on_cpu)
     assert outcome.code == (change == "another model.pt")
     assert ("glue.py has changed since" in outcome.out) is (change == "other code")
-
-
-@pytest.mark.parametrize("words", ["--task cola rte cola", "--seeds 42 42"])
-def test_a_value_that_is_given_twice_is_refused_while_parsing(refused, words):
-    assert refused(glue.main, "finetune", "run", words).endswith("is given twice")
 
 
 def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(

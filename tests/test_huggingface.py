@@ -137,13 +137,6 @@ def test_an_encoder_has_no_head_and_a_damaged_file_is_refused_in_one_line(tmp_pa
     assert "no checkpoint" in refused(huggingface.main, "import", folder, tmp_path / "other")
 
 
-def test_a_run_of_ours_is_no_checkpoint(tmp_path, refused):
-    write_run(tmp_path / "run")
-    assert "no checkpoint" in refused(
-        huggingface.main, "import", tmp_path / "run", tmp_path / "new"
-    )
-
-
 def test_tokens_that_were_added_stay_tokens(tmp_path):
     """Also in glue.py, which reads word by word, if they contain a space or are special."""
     added = ["new york", transformers.AddedToken("[E1]", special=True)]

@@ -1,7 +1,6 @@
 """Convolutions and the mixers made of them equal their equations.
 
-From top to bottom: depthwise and half convolution, the gate, and dropped kernels; then the mixers
-that have convolutions in place of attention.
+From top to bottom: dropped kernels; then the mixers that have convolutions in place of attention.
 """
 
 import inspect
@@ -11,13 +10,11 @@ import torch
 from torch import nn
 
 import attention
-import references
 from helpers import (
     C,
     H,
     assert_equals_loops,
     assert_near,
-    assert_same_with_gradients,
     draw,
     padded_batch,
     random_mixer,
@@ -25,38 +22,6 @@ from helpers import (
 from model import BertConfig, BertForMaskedLM
 
 # --- Convolutions ---------------------------------------------------------------------------------
-
-
-def test_the_drawing_of_depthwise_convolution_is_what_token_3_sees():
-    """N = 8, dilation 3, three weights: the column 0 3 6 of the drawn image."""
-    x = draw(1, 8, 1).requires_grad_()
-    weight = torch.ones(1, 3, dtype=torch.float64)
-    y = attention.depthwise_convolution(x, weight, dilation=3)
-    seen = torch.autograd.grad(y[0, 3, 0], x)[0][0, :, 0].nonzero().flatten()
-    assert seen.tolist() == [0, 3, 6]
-
-
-@pytest.mark.parametrize("N", [1, 5, 19])
-def test_the_gate_alone_equals_its_loops(N):
-    """g = a * sigmoid(b), and 0 at padding. In training, too: dropout is for the kernels alone."""
-    mixer = random_mixer("lightconv", dropout=0.5).train()
-    x, mask = padded_batch(N)
-    weights = dict(mixer.named_parameters())
-    inputs = [x.requires_grad_(), weights["input.weight"], weights["input.bias"]]
-    expected = references.gate(x, mask, weights)  # (B, N, C)
-    assert_same_with_gradients(mixer.gate(x, mask), expected, inputs)
-
-
-@pytest.mark.parametrize("N", [1, 2, 6, 11])
-def test_half_convolution_alone_equals_its_loops(N):
-    """Values, and the gradients of x and of all weights, without padding."""
-    mixer = random_mixer("conv-v")
-    x, mask = padded_batch(N)
-    weights = dict(mixer.named_parameters())
-    own = [weight for name, weight in weights.items() if name.startswith("value.")]
-    everywhere = torch.ones_like(mask)
-    expected = references.half_convolution(x.requires_grad_(), everywhere, weights, "value")
-    assert_same_with_gradients(mixer.value(x), expected, [x, *own])
 
 
 def assert_kernels_are_dropped(z, heads):
@@ -155,13 +120,6 @@ def test_every_layer_of_a_convolution_equals_its_loops(variant, layer):
     """
     for N in (1, 5, 19):
         assert_equals_loops(variant, N, layer=layer, kernel_size=3)
-
-
-def test_neighbouring_weights_are_1_2_4_8_tokens_apart_in_dilated_layers():
-    """The loops read the dilations from the table of variants, so they cannot tell."""
-    for variant, expected in (("dilated", [1, 2, 4, 8, 1]), ("lightconv", [1, 1, 1, 1, 1])):
-        found = [random_mixer(variant, layer=layer).dilation for layer in range(5)]
-        assert found == expected
 
 
 @pytest.mark.parametrize("given, place", [(None, 5), (1, 1), (3, 3)])

@@ -48,7 +48,7 @@ from model import has_head, load_run, parameter_count, with_end_mark
 from support.commands import UserError, run_command
 from support.corpus import LAST_END
 from support.files import load_checkpoint, write_text
-from support.runs import say_unknown_words, unseen_pieces
+from support.runs import unseen_pieces
 from support.tokenizer import unknown_words, untrained_tokenizer
 
 PAGE = Path(__file__).with_name("page")
@@ -389,8 +389,6 @@ def main(arguments=None):
         if sentence is None:
             raise UserError(f'the page cannot compute {folder}: add a sentence, "the dog barks."')
         packed = [describe_run(folder, sentence) for folder in runs]
-        for folder in runs:
-            say_unknown_words(folder, open_run(folder)[1], sentence)
 
     # a left-to-right model has not learned what a blank is
     offered = BEGINNINGS if packed[0]["causal"] else SENTENCES

@@ -318,7 +318,6 @@ def evaluate(trainer, pairs):
     right, greedy search predicts them from the same beginnings, so it writes the same target (if
     that is within its limit, and has no [UNK], which is never written).
     """
-    was_training = trainer.model.training
     model = trainer.model.eval()
     sums = torch.zeros(4, dtype=torch.float64)  # loss, labels, right tokens, exact targets
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
@@ -334,7 +333,7 @@ def evaluate(trainer, pairs):
         is_right = logits.argmax(dim=-1) == labels  # (B, N), False without a label
         exact = (is_right == is_label).all(dim=1)  # (B,)
         sums += torch.tensor([loss, is_label.sum(), is_right.sum(), exact.sum()])
-    model.train(was_training)
+    model.train()
 
     # means over all labels, and over all targets
     loss, labels, right, exact = sums.tolist()
@@ -511,21 +510,16 @@ def train_and_test(args, sets, bleu, seed):
         if bleu:
             results["BLEU"] = test_bleu(trainer, tokenizer, bleu, *(sets[name] for name in names))
         write_text(path, json.dumps(results, indent=2) + "\n")
-    print_test(place, read_records(path), sets)
-
-
-def print_test(folder, results, sets):
-    """A line for each set that is held out, and the command that translates with the run."""
-    bleu = results.pop("BLEU", None)
-    for name, result in results.items():
-        print(
-            f"{name}: loss {result['loss']:.3f}, accuracy {100 * result['accuracy']:.1f} %, "
-            f"exact {100 * result['exact']:.1f} %"
-        )
+    results = read_records(path)
+    for name in names:
+        loss, accuracy, exact = results[name].values()
+        accuracy, exact = 100 * accuracy, 100 * exact
+        print(f"{name}: loss {loss:.3f}, accuracy {accuracy:.1f} %, exact {exact:.1f} %")
     if bleu:
-        print("BLEU: {greedy:.1f} greedy, {beam:.1f} with a beam ({signature})".format(**bleu))
-    (source, _), *_ = sets["train"]
-    print("next:", shlex.join(["python", "-m", "lab.seq2seq", str(folder), source]))
+        found = results["BLEU"]
+        print("BLEU: {greedy:.1f} greedy, {beam:.1f} with a beam ({signature})".format(**found))
+    source, _ = sets["train"][0]
+    print("next:", shlex.join(["python", "-m", "lab.seq2seq", str(place), source]))
 
 
 def run_folder(args, seed):

@@ -127,12 +127,16 @@ class Own(Term):
         return self.w + self.u
 
 
-def test_the_page_computes_a_new_term_that_is_affine_in_q_and_k(tmp_path, monkeypatch):
+def test_the_page_computes_a_new_term_if_it_is_affine_in_q_and_k(tmp_path, monkeypatch):
     monkeypatch.setitem(TERMS, "own", Own)
     monkeypatch.setitem(VARIANTS, "own", Variant(terms=("fixed", "own")))
     model, tokenizer, run = packed_run(tmp_path, "own")
     (found,) = computed_by_page(run, [CHASED])
     check_page(model, tokenizer, found, CHASED)
+
+    # and no other one
+    monkeypatch.setattr(Own, "query_bias", lambda self, q: q.square() @ self.w)
+    assert explore.pack_model(tmp_path) is None
 
 
 @pytest.mark.parametrize("beyond", ["clip", "zero"])

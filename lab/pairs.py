@@ -315,17 +315,16 @@ def print_tables(records, data, paradigms, compared):
 
     paradigms: a list of Paradigm. compared: two labels, or None.
     """
-    # those of which all runs have pairs
-    results = [record["pairs"][data] for record in records]
-    paradigms = [each for each in paradigms if all(each.name in result for result in results)]
+    # all runs were scored on the same paradigms, or rows_of refuses them
+    scored = records[0]["pairs"][data]
     names = {}  # {phenomenon: the names of its paradigms}
     for name, phenomenon, _ in paradigms:
-        names.setdefault(phenomenon, []).append(name)
+        if name in scored:
+            names.setdefault(phenomenon, []).append(name)
     measures = [pairs_measure(phenomenon, data, names[phenomenon]) for phenomenon in names]
 
     # not the mean of the phenomena, which have different numbers of paradigms
-    all_names = [paradigm.name for paradigm in paradigms]
-    measures.append(pairs_measure(f"mean of {len(all_names)} paradigms", data, all_names))
+    measures.append(pairs_measure(f"mean of {len(scored)} paradigms", data))
 
     # a row per phenomenon, a column per label
     rows = transposed(rows_of(records, measures, compared))

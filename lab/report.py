@@ -138,23 +138,13 @@ def pairs_measure(title, data, paradigms=None):
     return Measure(title, 1, accuracy)
 
 
-def glue_measure(title, task=None):
-    """A Measure: the score after fine-tuning, the mean over its results.
+def glue_score(record):
+    """The score after fine-tuning, the mean over its results.
 
     There is one result for each task and fine-tuning seed. The score of a task is the mean of its
     metrics, and for MNLI of its two halves.
-
-    task: the name of one task; None for all.
     """
-
-    def score(record):
-        scores = []
-        for result in record["glue"]:
-            if task in (None, result["settings"]["task"]):
-                scores.append(result["result"]["score"])
-        return mean_of(scores)
-
-    return Measure(title, 1, score, tuple(FORMATS) if task is None else (task,))
+    return mean_of([result["result"]["score"] for result in record["glue"]])
 
 
 def mean_of(values):
@@ -171,6 +161,7 @@ def length_measure(N):
     return Measure(f"{N:,} tokens", 3, loss)
 
 
+FINE_TUNED = Measure("fine-tuned", 1, glue_score, tuple(FORMATS))
 PAIRS = {"toy": "minimal pairs (%)", "blimp": "BLiMP (%)"}  # the titles of built-in pairs
 
 
@@ -178,7 +169,7 @@ def measures_of(records):
     """The columns of the table: of pre-training, of each set of minimal pairs, and of GLUE."""
     names = dict.fromkeys(name for record in records for name in record.get("pairs", {}))
     pairs = [pairs_measure(PAIRS.get(name, f"{name} (%)"), name) for name in names]
-    return [PARAMETERS, LOSS, ACCURACY, *pairs, glue_measure("fine-tuned")]
+    return [PARAMETERS, LOSS, ACCURACY, *pairs, FINE_TUNED]
 
 
 # --- The runs of a table --------------------------------------------------------------------------

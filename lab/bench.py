@@ -43,10 +43,9 @@ from data import prepare_corpus
 from model import SIZES, BertConfig, BertForMaskedLM
 from pretrain import RECIPES, make_trainer, train_step
 from support.commands import UserError, positive_int, run_command
-from support.devices import choose_device
+from support.devices import choose_device, made_by
 from support.files import write_text
 from support.options import add_device, add_dtype, add_text, add_vocabulary
-from support.runs import made_by
 from support.tables import print_table
 from support.tokenizer import SPECIAL_TOKENS
 

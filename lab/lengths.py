@@ -61,9 +61,9 @@ from lab.report import check_new, length_measure, origin
 from model import load_config, load_run
 from pretrain import evaluate
 from support.commands import UserError, number, run_command
-from support.devices import choose_device
+from support.devices import choose_device, made_by
 from support.options import add_device, add_text
-from support.runs import made_by, read_log, run_settings, write_records
+from support.runs import read_log, write_records
 from support.tables import differences_note, groups_of, print_table, table_rows
 from support.tokenizer import CLS, IGNORED, SEP
 
@@ -234,10 +234,11 @@ def main(arguments=None):
     corpus = prepare_corpus(args.corpus, args.cache_dir, seq_len, tokenizer=tokenizer)
     records = []
     for folder in args.runs:
-        record = {"run": folder.resolve().name, "settings": run_settings(folder)}
-        if record["settings"]["corpus"] != corpus.fingerprint:
+        made = read_log(folder)[0]
+        if made["settings"].get("corpus") != corpus.fingerprint:
             raise UserError(f"{folder} was not trained on this --corpus")
-        records.append(record | {"code": read_log(folder)[0]["code"], "made_by": made_by(device)})
+        record = {name: made[name] for name in ("settings", "code")}
+        records.append({"run": folder.resolve().name, **record, "made_by": made_by(device)})
     groups_of(records)
 
     # how the losses are measured

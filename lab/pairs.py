@@ -46,19 +46,18 @@ from tqdm import tqdm
 from data import next_tokens
 from lab.report import pairs_measure, rows_of
 from model import load_config, load_run, model_without_weights
-from support.code import ROOT, digest_of
+from support.code import ROOT, code_of, digest_of
 from support.commands import UserError, run_command
 from support.corpus import read_lines
-from support.devices import choose_device
+from support.devices import choose_device, made_by
 from support.files import download, sha256_of, write_text
 from support.options import add_device
 from support.runs import (
-    code_of,
+    find_place,
     label_of,
-    made_by,
     place_for,
+    read_log,
     read_records,
-    training_of,
     unseen_pieces,
     warn_about_run,
 )
@@ -287,20 +286,21 @@ def result_of(folder, name, digest, paradigms, device):
     warn_about_run(folder)
     settings = {"model": sha256_of(folder / "model.pt")[:12], f"pairs {name}": digest}
     made = {"settings": settings, "code": code_of(model_without_weights(folder))}
-    path = place_for(folder / "pairs", made) / f"{name}.json"
-    if not path.exists():
+    place, _ = find_place(folder / "pairs", made)
+    if not (place / f"{name}.json").exists():
         result = {
             "made_by": made_by(device),
             "paradigms": dict(score_run(folder, paradigms, device)),
         }
-        write_text(path, json.dumps(result, indent=2) + "\n")
-    result = read_records(path)
+        place = place_for(folder / "pairs", made)
+        write_text(place / f"{name}.json", json.dumps(result, indent=2) + "\n")
+    result = read_records(place / f"{name}.json")
     total = count_pairs(paradigms)
     scored = sum(pairs for _, pairs in result["paradigms"].values())
     if scored < total:
         print(f"{total - scored:,} of {total:,} pairs are left out: equal tokens in {folder}")
 
-    trained = training_of(folder)
+    trained = read_log(folder)[0]
     return {
         "run": folder,
         "settings": trained["settings"],

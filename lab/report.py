@@ -40,7 +40,6 @@ from support.runs import (
     code_changes,
     read_log,
     read_records,
-    run_settings,
     write_records,
 )
 from support.tables import (
@@ -62,8 +61,8 @@ from support.tables import (
 
 def record_of_run(folder):
     """The record of a finished run."""
-    settings = run_settings(folder)
     first, *lines = read_log(folder)
+    settings = first["settings"]
     if not lines or lines[-1]["step"] < settings["steps"]:
         raise UserError(f"{folder} is not finished: the command that started it continues it")
     steps, last = lines[-2:]  # the last steps, and the evaluation after them

@@ -1,8 +1,9 @@
 """The code of a result: a digest of every file of this project that was loaded.
 
-    "model.py"                     a file as a whole; so "support/tokenizer.py" and all others
-    "Dynamic in attention.py"      attention.py by what it defines and imports at its top level
+    "model.py"                         a file as a whole; so "support/tokenizer.py" and all others
+    "class Dynamic in attention.py"    attention.py by what it defines and imports at its top level
     "split_heads in attention.py"
+    "list of layers"                   the modules of the model, by name and class
 
 Nothing is listed by hand: Python knows what it has loaded. Comments, docstrings and layout do not
 count. Two results are compared by the names that both have. So a new file makes no run old, and
@@ -13,15 +14,19 @@ import ast
 import hashlib
 import sys
 import sysconfig
+from functools import cache
 from pathlib import Path
+from symtable import symtable
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# A virtual environment, or Python itself, may lie in the folder of the project.
-LIBRARIES = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
+# A virtual environment, or Python itself, may lie in the folder of the project: this is the folder
+# of both that holds their files.
+LIBRARY = Path(sysconfig.get_path("stdlib")).name  # such as "python3.12"
 
 BY_DEFINITION = "attention.py"
-TABLES = ("TERMS", "VARIANTS")  # a new entry is no change; that of a variant: support.runs.code_now
+# The list of layers says what becomes of an entry in a table. `name` is that of loops over entries.
+TABLES = {"TERMS", "VARIANTS", "name"}
 
 # These files cannot change a result, so an edit of them makes none old.
 WITHOUT_RESULT = (
@@ -32,69 +37,78 @@ WITHOUT_RESULT = (
     "support/code.py",  # the same
 )
 
-READ = {}  # {file: {name: digest}}, of each file as it was when it was first read
 
+def code_of(model):
+    """{name: digest} of the code that a result of this model depends on.
 
-def read_code():
-    """Read the files that are loaded and were not read before.
-
-    Programs do it when they start (run_command): a file may be edited while a long one is running.
+    Of the classes in attention.py, those count of which the model holds an object, and those that
+    they extend. So to edit Rotary changes nothing for dynamic.
     """
-    for module in list(sys.modules.values()):
-        path = Path(getattr(module, "__file__", None) or "")
-        if path.is_absolute():  # a module that torch makes has a file without a folder
-            path = path.resolve()  # "../project/pretrain.py", or a link to the folder
-        if not path.is_relative_to(ROOT) or any(map(path.is_relative_to, LIBRARIES)):
-            continue
-        file = path.relative_to(ROOT).as_posix()
-        if file not in READ and file not in WITHOUT_RESULT:
-            READ[file] = digests_of(file, path.read_text(encoding="utf-8"))
+    used = set()
+    layers = []
+    for name, module in model.named_modules():
+        layers.append((name, type(module).__name__))
+        used.update(f"class {each.__name__} in {BY_DEFINITION}" for each in type(module).__mro__)
 
-
-def digests_of(file, text):
-    """{name: digest} of a file."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        has_docstring = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        if has_docstring and ast.get_docstring(node) is not None:
-            del node.body[0]
-
-    if file != BY_DEFINITION:
-        return {file: digest_of(parts_of(tree))}
-    digests = {}
-    for statement in tree.body:
-        for name, code in definitions(statement):
-            digests[f"{name} in {file}"] = digest_of(parts_of(code))
+    digests = {"list of layers": digest_of(layers)}
+    for name, digest in code_now().items():
+        if name in used or not name.startswith("class "):
+            digests[name] = digest
     return digests
 
 
-def definitions(statement):
-    """[(name, code)]: the class, function or constant that a statement defines, or its imports."""
-    match statement:
-        case ast.ClassDef(name) | ast.FunctionDef(name):
-            return [(name, statement)]
-        case ast.Assign() | ast.AnnAssign():  # also A, B = 1, 2 and A: int = 1
-            nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
-            names = [node.id for node in nodes if isinstance(node.ctx, ast.Store)]
-            return [(name, statement) for name in names if name not in TABLES]
-        case ast.Import(names) | ast.ImportFrom(names=names):
-            module = getattr(statement, "module", "")  # `import x` has none
-            return [(each.asname or each.name, [module, each]) for each in names]
-    return []
+def code_now():
+    """{name: digest} of all code that is loaded.
+
+    Programs also call it when they start (run_command), because a file may be edited while a long
+    one is running: digests_of keeps its digests.
+    """
+    digests = {}
+    for module in list(sys.modules.values()):
+        path = Path(getattr(module, "__file__", None) or "").resolve()
+        if path.is_file() and path.is_relative_to(ROOT) and LIBRARY not in path.parts:
+            digests |= digests_of(path.relative_to(ROOT).as_posix())
+    return digests
+
+
+@cache
+def digests_of(file):
+    """{name: digest} of a file, as it was when it was first asked for."""
+    if file in WITHOUT_RESULT:
+        return {}
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    if file != BY_DEFINITION:
+        return {file: digest_of(parts_of(tree))}
+
+    digests = {}
+    for statement in tree.body:
+        # the names that it defines or imports: Python finds them itself
+        symbols = symtable(ast.unparse(statement), file, "exec").get_symbols()
+        names = {symbol.get_name() for symbol in symbols if symbol.is_local()}
+        if isinstance(statement, ast.ImportFrom):
+            statement.names = []  # another name of the same module changes nothing for these
+        kind = "class " if isinstance(statement, ast.ClassDef) else ""
+        for name in names - TABLES:
+            digests[f"{kind}{name} in {file}"] = digest_of(parts_of(statement))
+    return digests
 
 
 def parts_of(code):
-    """A syntax tree as lists, without its empty fields.
+    """A syntax tree as lists, without its empty fields and docstrings.
 
     Python's own texts of a tree (ast.dump, ast.unparse) change with its version: a new one may give
     nodes a new field, which is empty in code for older ones.
     """
-    if isinstance(code, list):
-        return [parts_of(each) for each in code]
-    if not isinstance(code, ast.AST):
-        return code
-    fields = [(name, parts_of(value)) for name, value in ast.iter_fields(code)]
-    return [type(code).__name__, *[field for field in fields if field[1] not in (None, [])]]
+    match code:
+        case list():
+            return [part for part in map(parts_of, code) if part != []]
+        case ast.Expr(ast.Constant()):
+            return []  # a docstring
+        case ast.AST():
+            fields = [(name, parts_of(value)) for name, value in ast.iter_fields(code)]
+            fields = [field for field in fields if field[1] not in (None, [])]
+            return [type(code).__name__, *fields]
+    return code
 
 
 def digest_of(value):

@@ -23,31 +23,25 @@ settings. Others, and those by other code, are in RUN/glue-2 and so on (support.
 """
 
 import json
-import os
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-import torch
-
-from support.code import digest_of
+from support.code import code_now, digest_of
 from support.commands import UserError, say_once
-from support.devices import is_of_torchrun
 from support.files import load_checkpoint, lock, save_checkpoint, sha256_of, write_text
 from support.glue_files import SUBMISSION, write_zip
 from support.runs import (
-    LOG,
     code_changes,
-    code_now,
     find_place,
+    give_up,
+    is_run,
     label_of,
+    numbered,
     place_for,
-    places,
     read_log,
-    training_of,
-    variant_of,
     warn_about_run,
 )
 from support.tables import print_glue_table
@@ -83,10 +77,15 @@ def new_result(out, name, seed, keeps_all):
     running = out / f"running-{path.stem}"
     # with the lock, no other command does the same
     with lock(running / "process.lock"):
-        yield None if path.exists() else NewResult(path, running / CHECKPOINT)
+        try:
+            yield None if path.exists() else NewResult(path, running / CHECKPOINT)
+        finally:
+            # only what can be continued stays
+            if path.exists() or not (running / CHECKPOINT).exists():
+                shutil.rmtree(running, ignore_errors=True)
+            give_up(out)
     if not keeps_all:
         remove_worse_weights(out, name)
-    shutil.rmtree(running, ignore_errors=True)  # another command may remove it, too
 
 
 def path_of(out, name, seed, kind="json"):
@@ -160,23 +159,19 @@ def newest_results(folder):
 
     runs/fixed/glue with 9 tasks, glue-2 with one (by other code) and glue-3 with 9: it is glue-3.
     """
-    found = places_of_model(folder, RESULTS)
-    results = {out: read_results(out) for out in found}
-
-    def task_count(out):
-        return len({record["settings"]["task"] for record in results[out]})
-
+    found = {out: read_results(out) for out in places_of_model(folder, RESULTS)}
+    tasks = {out: len({record["settings"]["task"] for record in found[out]}) for out in found}
     # max takes the first of those that are equal, so the newest comes first
-    out = max(reversed(found), key=task_count, default=folder / RESULTS)
+    out = max(reversed(found), key=tasks.get, default=folder / RESULTS)
     if len(found) > 1:
         say_once(f"of {', '.join(map(str, found))}: {out}")
-    return out, results.get(out, [])
+    return out, found.get(out, [])
 
 
 def places_of_model(folder, name):
     """The folders RUN/name, RUN/name-2, ... with results of the model that is there now."""
     model = files_of(folder)["model"]
-    found = places(folder / name)
+    found = filter(is_run, numbered(folder / name))
     return [each for each in found if read_log(each)[0]["settings"]["model"] == model]
 
 
@@ -199,19 +194,6 @@ def missing_results(folder, seeds, tasks, code):
         if missing:
             found.append((folder, made, settings, missing))
     return found
-
-
-def own_share(pairs):
-    """The pairs of this process, if torchrun has started several.
-
-    The processes are not connected: each one trains models of its own. If they were connected,
-    Trainer would average the gradients of different models.
-    """
-    if not is_of_torchrun():
-        return pairs
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    return pairs[int(os.environ["RANK"]) :: int(os.environ["WORLD_SIZE"])]
 
 
 def origin_of(folder, splits, is_toy):
@@ -247,8 +229,7 @@ def write_submission(folder, answers, is_toy):
         settings = record["settings"]
         if is_toy != settings["data"].startswith("toy"):
             raise UserError(f"{out} has results of other tasks than those of --data_dir")
-        code = code_now(variant_of(folder))
-        say_once(code_changes(record["code"], code, f"{out} was made"))
+        say_once(code_changes(record["code"], code_now(), f"{out} was made"))
 
         # its answers
         weights = load_weights(out, name, settings["seed"])
@@ -262,11 +243,11 @@ def read_run(path):
 
     path: a run, or one of its folders of results, such as RUN/glue-2, with a row of its own.
     """
-    is_results = (path / LOG).exists() and path.name.startswith(RESULTS)
+    is_results = is_run(path) and path.name.startswith(RESULTS)
     folder = path.resolve().parent if is_results else path
     label = f"{label_of(folder)}/{path.name}" if is_results else label_of(folder)
 
-    made = training_of(folder)
+    made = read_log(folder)[0]
     warn_about_run(folder)
     records = read_results(path) if is_results else newest_results(folder)[1]
     if not records:

@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 
 from support.commands import UserError, given_options, number, positive_int
-from support.runs import folder_name
 from support.tokenizer import VOCABULARY_SIZE
 
 
@@ -114,7 +113,7 @@ def add_training(add):
         help="of weights, batches, masks and dropout: one run per seed (default: 0)",
     )
     add("--out_dir", type=Path, default="runs", help="folder of the runs (default: runs)")
-    add("--name", type=folder_name, help="of the run's folder in it (default: what was trained)")
+    add("--name", help="of the run's folder in it (default: what was trained)")
     add("--eval_every", type=positive_int, help="steps (default: a tenth of all)")
 
 

@@ -18,21 +18,13 @@ place_for returns the folder whose log has the settings and the code of a comman
 results of fine-tuning and of minimal pairs are found, too, in RUN/glue and RUN/pairs.
 """
 
-import argparse
-import datetime
 import json
-import platform
 import re
-import subprocess
-from functools import cache
+import shutil
 from pathlib import Path
 
-import torch
-from torch import nn
-
-import attention  # the one file above that support/ reads: its tables, and the layers it has
-from support.code import READ, ROOT, digest_of, read_code
-from support.commands import UserError, say_once
+from support.code import code_now
+from support.commands import say_once
 from support.files import lock, write_text
 from support.tokenizer import unknown_words
 
@@ -57,59 +49,23 @@ def read_records(path):
 
 
 def read_log(folder):
-    """The records of a run's log, a list; [] without a log, if pretrain.py did not make the run."""
-    path = Path(folder, LOG)
-    return read_records(path) if path.exists() else []
+    """The records of a run's log, a list.
+
+    An imported run has no log, and no seed: its folder tells it from others.
+    """
+    if is_run(folder):
+        return read_records(Path(folder, LOG))
+    variant = read_records(Path(folder, "config.json")).get("variant")
+    settings = {"variant": variant, "seed": str(folder)}
+    return [{"settings": settings, "code": {}, "imported": True}]
 
 
-def run_settings(folder):
-    """What a run depends on, from the first line of its log."""
-    log = read_log(folder)
-    if not log:
-        raise UserError(f"{folder} has no {LOG}: its variant and its seed are unknown")
-    return log[0]["settings"]
+def is_run(folder):
+    """Whether a folder has a log: a run that this program has trained, or its results."""
+    return Path(folder, LOG).exists()
 
 
 # --- What made a result ---------------------------------------------------------------------------
-
-
-def made_by(device):
-    """When, where and by what something was computed: kept with every result."""
-    return {
-        "date": datetime.date.today().isoformat(),
-        "device": f"{device.type} ({device_name(device)})",
-        "torch": str(torch.__version__),
-        "threads": torch.get_num_threads(),
-        "commit": commit(),
-    }
-
-
-def device_name(device):
-    """The model of the GPU or of the CPU: another one rounds differently."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-
-    # Linux says it in a file: "model name : AMD EPYC 9R14 96-Core Processor".
-    if Path("/proc/cpuinfo").exists():
-        model = re.search("model name.*: (.*)", Path("/proc/cpuinfo").read_text())
-        if model:
-            return model[1]
-    return platform.processor() or platform.machine()
-
-
-@cache
-def commit():
-    """The git commit of the code, with "-dirty" if files were changed since; None without git.
-
-    It is read once, as the code itself is (support/code.py). A copy of the project inside another
-    repository has no .git of its own: None, too.
-    """
-    try:
-        command = "git --git-dir=.git describe --always --dirty"
-        done = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True)
-    except OSError:
-        return None
-    return done.stdout.strip() or None
 
 
 def changed(there, here):
@@ -120,41 +76,22 @@ def changed(there, here):
 def code_changes(there, here, since):
     """What changed between the code of two results, as text; "" if nothing did.
 
-    "model.py, Dynamic in attention.py have changed since runs/composite"
+    "model.py, class Dynamic in attention.py have changed since runs/composite"
     """
     names = changed(there, here)
     have = "has" if len(names) == 1 else "have"
     return f"{', '.join(names)} {have} changed since {since}" if names else ""
 
 
-def code_now(variant):
-    """{name: digest} of all code that is loaded, and of the entry of a variant."""
-    read_code()
-    digests = {}
-    for of_file in READ.values():
-        digests |= of_file
-
-    # what the tables hold for the variant; hybrids also use `none`, which has no terms
-    entries = [attention.VARIANTS.get(name) for name in ("none", variant)]
-    terms = [attention.TERMS[name] for name in getattr(entries[1], "terms", ())]
-    return digests | {f"{variant} in attention.py": digest_of([*entries, *terms])}
-
-
-def code_of(model):
-    """{name: digest} of the code that a result of this model depends on.
-
-    Of the terms, mixers and other layers in attention.py, those count of which the model holds an
-    object, and the classes that they extend. So to edit Rotary changes nothing for dynamic.
-    """
-    used = set()
-    for module in model.modules():
-        used.update(type(module).__mro__)
-
-    digests = code_now(model.config.variant)
-    for name, value in vars(attention).items():
-        if isinstance(value, type) and issubclass(value, nn.Module) and value not in used:
-            digests.pop(f"{name} in attention.py", None)
-    return digests
+def differences(run, made, with_seed=True):
+    """How the code and the settings of a run differ from those that made something: texts."""
+    there = read_log(run)[0]
+    old, new = there["settings"], made["settings"]
+    texts = [code_changes(there["code"], made["code"], run)]
+    for name in changed(old, new):
+        if name != "seed" or with_seed:
+            texts.append(f"{name} is {new[name]}, not {old[name]} as in {run}")
+    return list(filter(None, texts))
 
 
 # --- The folder of a run is found by what made it -------------------------------------------------
@@ -162,7 +99,7 @@ def code_of(model):
 #     python pretrain.py                runs/composite
 #     python pretrain.py --lr 1e-3      runs/composite-2     lr is 0.001, not 0.002
 #     (Dynamic is edited)
-#     python pretrain.py                runs/composite-3     Dynamic in attention.py has changed
+#     python pretrain.py                runs/composite-3     class Dynamic in attention.py has ...
 #     (and edited back)
 #     python pretrain.py                runs/composite       finished before
 #
@@ -180,7 +117,7 @@ def place_for(base, made):
 
     It is the one that these settings and this code have made; if there is none, the first one that
     is free and whose label has no other runs. A new run claims its folder: before any work begins,
-    what makes it is written as the first line of the log.
+    what makes it is written as the first line of the log (give_up undoes it).
 
     A log may grow: fine-tuning adds the settings of each new task. Only what both have must be
     equal.
@@ -190,52 +127,30 @@ def place_for(base, made):
     # another command may want the same folder at the same moment
     with lock(base.parent / ".lock", timeout=-1):
         folder, why = find_place(base, made)
-        log = read_log(folder)
-        if not log:
-            write_records(folder / LOG, [made])
-        elif not made["settings"].items() <= log[0]["settings"].items():
-            log[0]["settings"] |= made["settings"]
-            write_records(folder / LOG, log)
-    if folder != base:
-        say_once(f"{why}: {folder}")
+        first, *lines = read_log(folder) if is_run(folder) else [{"settings": {}}]
+        settings = {**first["settings"], **made["settings"]}
+        if settings != first["settings"]:
+            write_records(folder / LOG, [{**made, **first, "settings": settings}, *lines])
+    say_once(why and f"{why}: {folder}")
     return folder
 
 
 def find_place(base, made):
-    """(folder, why it is not another one)."""
+    """(folder, why it is not base)."""
     runs = {}  # {label: its runs}
     for log in sorted(base.parent.glob(f"*/{LOG}")):
         runs.setdefault(label_of(log.parent), []).append(log.parent)
 
-    free = None
-    reasons = []
-    for folder in numbered(base):
-        others = {run: differences(run, made, folder) for run in runs.get(label_of(folder), [])}
-        if others.get(folder) == []:
-            free = folder  # it is there already
-            break
-        differing = [texts for texts in others.values() if texts]
-        if free is None and not differing and is_free(folder):
-            free = folder
-        reasons += differing
-    # of several runs the most similar one is named: the fewest things differ from it
-    fewest = min(reasons, key=len, default=[f"{base} is not free"])
-    return free, "; ".join(fewest[:2])
+    def against(folder):
+        """What speaks against a folder: the first of its label's runs that others have made."""
+        for run in runs.get(label_of(folder), []):
+            texts = differences(run, made, with_seed=run == folder)
+            if texts:
+                return "; ".join(texts[:2])
+        return "" if is_run(folder) or not contents(folder) else f"{folder} is not free"
 
-
-def differences(run, made, folder):
-    """How what made a run differs from what shall make a folder: texts, of code and settings.
-
-    Of a run in another folder, the seed does not count.
-    """
-    there = read_log(run)[0]
-    code = code_changes(there["code"], made["code"], run)
-    texts = [code] if code else []
-    old, new = there["settings"], made["settings"]
-    for name in changed(old, new):
-        if name != "seed" or run == folder:
-            texts.append(f"{name} is {new[name]}, not {old[name]} as in {run}")
-    return texts
+    fitting = [folder for folder in numbered(base) if not against(folder)]
+    return next(filter(is_run, fitting), fitting[0]), against(base)
 
 
 def numbered(base):
@@ -247,21 +162,15 @@ def numbered(base):
         yield base.parent / f"{label}-{number}{seed}"
 
 
-def places(base):
-    """Those of the folders base, base-2, ... that have a log."""
-    return [folder for folder in numbered(base) if (folder / LOG).exists()]
+def contents(folder):
+    """The names of all files in a folder, but for locks."""
+    return {path.name for path in folder.glob("*") if path.suffix != ".lock"}
 
 
-def is_free(folder):
-    """Whether a folder holds no log, no result and no weights."""
-    return not any(path.suffix in (".json", ".jsonl", ".pt") for path in folder.glob("*"))
-
-
-def folder_name(text):
-    """An argparse type: the name of one folder, without a seed."""
-    if text in ("", ".", "..") or Path(text).name != text or label_of(text) != text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a name without / and without -seed0")
-    return text
+def give_up(folder):
+    """Remove a folder that was claimed and got nothing: the next try gets the same name."""
+    if contents(folder) <= {LOG}:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_folder(args, variant, seed):
@@ -270,21 +179,15 @@ def run_folder(args, variant, seed):
     With --name runs/NAME-seed1, and with several variants runs/NAME-composite-seed1. Further runs
     that differ in anything else, such as --lr, get a number: place_for.
     """
+    texts = "-".join(Path(name).resolve().stem for name in args.corpus if name != "toy")
+    parts = [args.size, texts[:LONGEST_NAME], variant, "causal" if args.causal else ""]
+    if args.size == "tiny":
+        del parts[0]
     if args.name:
-        parts = [args.name]
-        if len(args.variant) > 1:
-            parts.append(variant)
-    else:
-        parts = [args.size] if args.size != "tiny" else []
-        texts = "-".join(Path(name).resolve().stem for name in args.corpus if name != "toy")
-        if texts:
-            parts.append(texts[:LONGEST_NAME])
-        parts.append(variant)
-        if args.causal:
-            parts.append("causal")
+        parts = [args.name, variant if len(args.variant) > 1 else ""]
     if args.seed != [0]:
         parts.append(f"seed{seed}")
-    return args.out_dir / "-".join(parts)
+    return args.out_dir / "-".join(filter(None, parts))
 
 
 # --- A run that a program opens -------------------------------------------------------------------
@@ -295,43 +198,22 @@ def warn_about_run(folder):
 
     It needs no model, so a program can call it first: what an edit breaks, it breaks afterwards.
     """
-    log = read_log(folder)
-    if not log:  # another program made it
-        return
-    settings = log[0]["settings"]
-    code = code_now(settings["variant"])
-    say_once(code_changes(log[0]["code"], code, f"{folder} was trained"))
-    step = log[-1].get("step", 0)
-    if step < settings["steps"]:
-        say_once(f"{folder} is not finished: step {step:,} of {settings['steps']:,}")
+    made, *lines = read_log(folder)
+    say_once(code_changes(made["code"], code_now(), f"{folder} was trained"))
+    step = lines[-1]["step"] if lines else 0
+    steps = made["settings"].get("steps", 0)
+    if step < steps:
+        say_once(f"{folder} is not finished: step {step:,} of {steps:,}")
 
 
 def is_imported(folder):
     """Whether another program made the run at first: it has no log, or began with one without."""
-    log = read_log(folder)
-    return not log or log[0].get("imported", False)
-
-
-def variant_of(folder):
-    """The variant of a run, also of an imported one."""
-    return read_records(Path(folder, "config.json"))["variant"]
-
-
-def training_of(folder):
-    """What made a run, the first line of its log.
-
-    An imported run has no log, and no seed: its folder tells it from others.
-    """
-    log = read_log(folder)
-    if log:
-        return log[0]
-    return {"settings": {"variant": variant_of(folder), "seed": str(folder)}, "code": {}}
+    return read_log(folder)[0].get("imported", False)
 
 
 def unseen_pieces(folder):
     """The ids of the pieces that do not occur in the text of a run; none if its log has no such."""
-    log = read_log(folder)
-    return log[0].get("unseen", []) if log else []
+    return read_log(folder)[0].get("unseen", [])
 
 
 def say_unknown_words(folder, tokenizer, text):

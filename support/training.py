@@ -29,12 +29,14 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from support.code import code_of
 from support.commands import StopSignals, UserError
 from support.devices import (
     SYNCHRONOUS,
     RecordedStep,
     autocast,
     from_first_process,
+    made_by,
     own_share,
     process_count,
     rank,
@@ -42,7 +44,7 @@ from support.devices import (
     sum_over_processes,
 )
 from support.files import load_checkpoint, lock, save_checkpoint
-from support.runs import LOG, code_of, made_by, place_for, read_log, write_records
+from support.runs import LOG, give_up, place_for, read_log, write_records
 from support.tokenizer import IGNORED, PAD
 
 # The number of predicted tokens is rounded up to a multiple of this. Libraries prepare matrix
@@ -437,8 +439,8 @@ def train(trainer, folder, one_step, held_out_scores, save_model, eval_every=Non
             )
         finally:
             # nothing was saved: give the folder up, so that the next try gets the same name
-            if rank() == 0 and not list(place.glob("*.pt")):
-                (place / LOG).unlink()
+            if rank() == 0:
+                give_up(place)
     return place, trainer.records[-1]
 
 

@@ -251,7 +251,16 @@ def refused(run_program):
     return call
 
 
-# --- A short pre-training -------------------------------------------------------------------------
+# --- An edit of the code, and a short pre-training ------------------------------------------------
+
+
+def be_edited(patch, edited):
+    """From now on, these files have other digests: {file: {name: digest}}, which may grow."""
+    # imported here, as in run_program
+    from support import code
+
+    digests_of = code.digests_of
+    patch.setattr(code, "digests_of", lambda file: edited.get(file) or digests_of(file))
 
 
 def be_pretrain(words):

@@ -16,6 +16,7 @@ from conftest import (
     ROOT,
     assert_same_run,
     assert_same_weights,
+    be_edited,
     be_pretrain,
     content_of,
     killed_before_its_log,
@@ -27,6 +28,8 @@ from conftest import (
 from lab import pairs, report
 from support import code, runs
 from support.commands import say_once
+
+read_now = code.digests_of.__wrapped__  # without its memory
 
 PAIR = '{"linguistics_term": "p", "UID": "u", "sentence_good": "Ann.", "sentence_bad": "Ben."}\n'
 
@@ -50,11 +53,26 @@ class Mean(Mixer):
 '''
 
 
-@pytest.mark.parametrize("text", ["A = 1", "A: float = 1", "A, B = 1, 2", "A = B = 1"])
-def test_every_constant_of_attention_py_counts(text):
-    before = code.digests_of("attention.py", text)
+@pytest.fixture
+def digests_of(monkeypatch, tmp_path):
+    """digests_of("attention.py", "A = 1") -> {name: digest} of a file with this text."""
+
+    def call(file, text):
+        write(tmp_path / "digests" / file, text)
+        with monkeypatch.context() as patch:
+            patch.setattr(code, "ROOT", tmp_path / "digests")
+            return read_now(file)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "text", ["A = 1", "A: float = 1", "A, B = 1, 2", "A = B = 1", "from m1 import A, B"]
+)
+def test_every_constant_and_import_of_attention_py_counts(text, digests_of):
+    before = digests_of("attention.py", text)
     assert "A in attention.py" in before
-    assert before != code.digests_of("attention.py", text.replace("1", "3"))
+    assert before != digests_of("attention.py", text.replace("1", "3"))
 
 
 @pytest.mark.parametrize("start", ["{}/pretrain.py", "{}/../{}/pretrain.py", "link/pretrain.py"])
@@ -62,7 +80,7 @@ def test_the_started_program_counts_by_whatever_path_it_is_started(start, tmp_pa
     """Of a copy of support/code.py with a program of two lines."""
     for name in ("code.py", "__init__.py"):
         write(tmp_path / "project/support" / name, (ROOT / "support" / name).read_text("utf-8"))
-    program = "from support.code import READ, read_code\nread_code()\nprint(*READ)\n"
+    program = "from support.code import code_now\nprint(*code_now())\n"
     write(tmp_path / "project/pretrain.py", program)
     (tmp_path / "link").symlink_to(tmp_path / "project", target_is_directory=True)
     command = [sys.executable, start.replace("{}", "project")]
@@ -98,26 +116,26 @@ def test_a_mistake_in_a_new_mixer_shows_its_file_and_line(
     lines = [frame.line for frame in frames if frame.filename == str(file)]
     assert any(wrong in line for line in lines)
 
-    # nothing was saved, so nothing is resumed after the mistake is mended
-    left = {path.suffix for path in (tmp_path / "corpus-mean").glob("*")}
-    assert left <= {".lock"}  # which is empty
+    # nothing was saved, so after the mistake is mended the folder is free
+    assert not (tmp_path / "corpus-mean").exists()
 
 
 # --- A run is found by what made it ---------------------------------------------------------------
 
 
 @pytest.fixture
-def edit(monkeypatch):
+def edit(monkeypatch, digests_of):
     """edit(file, old, new): the programs are as they are if they start after this edit."""
     texts = {}
+    edited = {}
 
     def call(file, old, new):
         text = texts.get(file) or (ROOT / file).read_text("utf-8")
         assert old in text
         texts[file] = text.replace(old, new, 1)
-        monkeypatch.setitem(code.READ, file, code.digests_of(file, texts[file]))
+        edited[file] = digests_of(file, texts[file])
 
-    code.read_code()
+    be_edited(monkeypatch, edited)
     say_once.cache_clear()
     return call
 
@@ -131,6 +149,7 @@ FIRST = "attention.py", DYNAMIC, "return 2 * q @ (self.w / math.sqrt(d))"
 BACK = "attention.py", FIRST[2], DYNAMIC
 NEW_VARIANT = """
 import numpy as np
+from kernels import read
 
 def my_mean(x):
     return np.sum(x)
@@ -140,9 +159,10 @@ class Mine(Mixer):
     mean = my_mean
 
 
-MORE = ("fixed",)
 VARIANTS["mine"] = Variant(mixer=Mine)
-"""
+
+
+def make_mixer("""
 
 
 def test_a_run_is_found_by_its_code_whatever_happened_in_between(
@@ -155,20 +175,8 @@ def test_a_run_is_found_by_its_code_whatever_happened_in_between(
     # other comments, a new variant with all that belongs to it, a term of others: the same run
     edit("attention.py", DYNAMIC, DYNAMIC + "  # another comment")
     edit("attention.py", '"""', '"""Another sentence. ')
-    edit(
-        "attention.py",
-        "\n\nVARIANTS = {",
-        NEW_VARIANT.partition("VARIANTS[")[0] + "\n\nVARIANTS = {",
-    )
-    edit(
-        "attention.py",
-        "\n\ndef make_mixer(",
-        "\nVARIANTS['mine'] = Variant(mixer=Mine)\n\n\ndef make_mixer(",
-    )
-    monkeypatch.setitem(attention.VARIANTS, "mine", attention.Variant(terms=("fixed",)))
-    edit(
-        "attention.py", "return self.beta[:, None, :]", "return self.beta[:, None, :]  # (H, 1, K)"
-    )
+    edit("attention.py", "\ndef make_mixer(", NEW_VARIANT)
+    edit("attention.py", "    BEYOND,", "    BEYOND,\n    read,")
     edit("attention.py", "R_i q_i", "R_i  q_i")
     assert "finished before" in start()
     assert runs_in(tmp_path) == ["corpus-composite"]
@@ -176,7 +184,7 @@ def test_a_run_is_found_by_its_code_whatever_happened_in_between(
     # a term of this variant: a new run, in one line; `none` does not have it
     edit(*FIRST)
     out = start()
-    line = f"Dynamic in attention.py has changed since {first}: {first}-2"
+    line = f"class Dynamic in attention.py has changed since {first}: {first}-2"
     assert out.splitlines().count(line) == 1 and "finished before" not in out
     assert "finished before" in start()  # and it is found again
 
@@ -194,6 +202,10 @@ def test_a_run_is_found_by_its_code_whatever_happened_in_between(
     out = start()
     assert "support/corpus.py" in out and f"folder {first}-5" in out
     assert content_of(first) == before
+
+    # another entry of the table
+    monkeypatch.setitem(attention.VARIANTS, "composite", attention.Variant(terms=("fixed",)))
+    assert "list of layers" in start()
 
 
 def test_a_name_is_that_of_the_folders_and_all_seeds_of_a_label_have_one_code(
@@ -218,7 +230,7 @@ def test_a_name_is_that_of_the_folders_and_all_seeds_of_a_label_have_one_code(
     rows = {line.split()[1]: line.split()[3] for line in out.splitlines() if line[:1] == "|"}
     assert rows | {label: "2", f"{label}-2": "3", "mine": "2", "mine-none": "1"} == rows
     compared = run_program(report.main, *folders, "--compare mine", label).out
-    assert f"What differs from mine: {label}: Dynamic in attention.py." in compared
+    assert f"What differs from mine: {label}: class Dynamic in attention.py." in compared
 
     # other code under the name of a row
     (tmp_path / f"{label}-seed1").rename(tmp_path / "mine-seed7")

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import glue
-from conftest import assert_same_weights, kill, rows_of, start_process, words_of
+from conftest import assert_same_weights, be_edited, kill, rows_of, start_process, words_of
 from glue import LabelledPairs, classify, predict, token_ids_of
 from model import BertConfig, BertForClassification, BertForMaskedLM, load_config, save_run
 from model_helpers import TINIER, randomise, toy_tokenizer
-from support import code, glue_files, glue_results, labelled, training
+from support import glue_files, glue_results, labelled, training
 from support.commands import UserError, run_command, say_once
 from support.glue_files import FORMATS, SUBMISSION, Examples, read_task
 from support.runs import write_records
@@ -425,6 +425,9 @@ def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_
     assert set(results(run)) == set(files)
 
 
+OTHER_CODE = {"glue.py": {"glue.py": "other"}}
+
+
 @pytest.mark.parametrize(
     "change",
     ["--seeds 42 --lr 0.5", "--seeds 97 --dtype bf16", "another model.pt", "other code"],
@@ -438,7 +441,7 @@ def test_results_of_other_settings_code_or_models_are_in_a_folder_of_their_own(
     if change == "another model.pt":
         write_run(run, tokenizer, seed=5)
     elif change == "other code":
-        monkeypatch.setitem(code.READ, "glue.py", {"glue.py": "other"})
+        be_edited(monkeypatch, OTHER_CODE)
     else:
         options = [change]
 
@@ -466,7 +469,7 @@ def test_a_task_does_not_start_from_mnli_that_other_code_has_trained(
         path.unlink()
     options = ["finetune", run, *on_cpu, "--dtype fp32 --seeds 42 --task"]
     with monkeypatch.context() as patch:
-        patch.setitem(code.READ, "glue.py", {"glue.py": "other"})
+        be_edited(patch, OTHER_CODE)
         assert "add mnli" in refused(glue.main, *options, "rte")
         call(*options, "mnli", "rte")
     call(*options, "rte")
@@ -491,11 +494,3 @@ def test_rte_starts_from_the_pre_trained_model_if_it_is_asked_for_and_is_marked(
 )
 def test_a_user_s_mistake_in_a_table_is_one_line(published, refused, line, words):
     assert words in refused(glue.main, line, RUN=published[0])
-
-
-def test_processes_of_torchrun_take_turns_over_the_runs_and_seeds(run, on_cpu, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank, seeds in (("0", (42, 834)), ("1", (42, 834, 97))):
-        monkeypatch.setenv("RANK", rank)
-        call("finetune", run, *on_cpu, "--task wnli --epochs 1 --seeds 42 97 834")
-        assert set(results(run)) == {f"wnli-seed{seed}.json" for seed in seeds}

@@ -21,12 +21,6 @@ MAY_IMPORT = {
 }
 
 
-# support/runs.py reads the tables of attention.py, and which layers it has.
-UPPER = {
-    "runs.py": "attention",
-}
-
-
 def imported_names(path):
     """The first name of every module that a file imports, at its top or inside a function.
 
@@ -49,7 +43,6 @@ def test_imports_point_downwards_only():
         files = [ROOT / f"{part}.py"] if part in SIX.split() else [*(ROOT / part).rglob("*.py")]
         assert files, part
         for path in files:
-            also = UPPER.get(path.name, "") if part == "support" else ""
-            may = {part, *allowed.split(), *also.split()}
+            may = {part, *allowed.split()}
             upwards = imported_names(path) & {*MAY_IMPORT, "tests", "."} - may
             assert not upwards, f"{path} imports {upwards}"

@@ -1,8 +1,9 @@
 """The results of fine-tuning on disk: where they lie, which are missing, and what is made of them.
 
-RUN/glue/ gets two files for each task and seed that is finished:
+RUN/glue/ gets three files for each task and seed that is finished:
 
     cola-seed42.json    its settings, its scores, the curve of its loss, and what made it
+    cola-seed42.tsv     each development example: its split, its label, what was predicted
     cola-seed42.pt      its weights; only the best seed keeps them (of MNLI, all do)
     log.jsonl           one line: the settings of all its tasks, and the code
 
@@ -59,8 +60,16 @@ class NewResult(NamedTuple):
     path: Path  # of the result; the weights get the same name with .pt
     checkpoint: Path  # from which it is resumed
 
-    def write(self, trainer, scores):
-        """Write the weights, then the result, which says that it is done."""
+    def write(self, trainer, scores, answers):
+        """Write the weights and the answers, then the result, which says that it is done.
+
+        answers: {split: (examples, 2) labels and predictions}; a class is its number.
+        """
+        lines = ["split\tlabel\tprediction\n"]
+        for split, pairs in answers.items():
+            lines += [f"{split}\t{label:g}\t{prediction:g}\n" for label, prediction in pairs]
+        write_text(self.path.with_suffix(".tsv"), "".join(lines))
+
         first, *log = trainer.records  # settings, code and machine; then the curve of the loss
         record = {**first, "result": scores, "seconds": round(trainer.seconds, 3), "log": log}
         save_checkpoint(self.path.with_suffix(".pt"), trainer.model.state_dict())
@@ -212,14 +221,15 @@ def files_of(folder):
 # --- What is made of results ----------------------------------------------------------------------
 
 
-def write_submission(folder, answers, is_toy):
-    """Write RUN/glue/submission.zip: of each task by the best seed.
+def write_submission(folder, tasks, answers, is_toy):
+    """Write RUN/glue/submission.zip: of each of these tasks by the best seed.
 
     answers: function of (task, split, settings, weights) that returns the answers to a test split.
     """
     out, _ = newest_results(folder)
     predictions = {}
-    for file, (name, split, dev_split) in SUBMISSION.items():
+    files = {file: parts for file, parts in SUBMISSION.items() if parts[0] in tasks}
+    for file, (name, split, dev_split) in files.items():
         records = read_results(out, name)
         if not records:
             raise UserError(f"{out} has no result of {name}: glue.py finetune makes it")

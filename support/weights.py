@@ -1,9 +1,6 @@
 """Weights that belong to a model, and those of another one."""
 
-import hashlib
 import re
-
-import torch
 
 from support.commands import UserError, say_once
 
@@ -33,14 +30,6 @@ def take(model, weights, folder):
     fitting, new, left = compare(model, weights)
     model.load_state_dict(fitting, strict=False)
     say_once(f"{len(fitting)} weights are those of {folder}; new: {new}; not used: {left}")
-
-
-def digest_of_weights(weights):
-    """12 hexadecimal digits for {name: tensor}."""
-    digest = hashlib.sha256()
-    for name, weight in sorted(weights.items()):
-        digest.update(name.encode() + weight.contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:12]
 
 
 def fill(model, weights, folder):

@@ -320,12 +320,13 @@ def test_a_score_is_the_mean_of_the_metrics_and_of_the_splits(monkeypatch):
     first = SimpleNamespace(answers=[1, 0, 0, 0], examples=Examples(None, None, [1, 1, 0, 0]))
     second = SimpleNamespace(answers=[1, 1], examples=Examples(None, None, [0, 1]))
     dev = {"first": first, "second": second}
-    result = glue.evaluate(None, dev, ("accuracy", "f1"), CPU, torch.float32)
+    result, answers = glue.evaluate(None, dev, ("accuracy", "f1"), CPU, torch.float32)
     f1 = 100 * 2 / 3
     expected = {"accuracy": 75, "f1": f1, "score": (75 + f1) / 2}
     assert result["scores"]["first"] == pytest.approx(expected)
     assert result["score"] == pytest.approx((75 + f1 + 50 + f1) / 4)
     assert result["constant_prediction"]
+    assert answers["first"].tolist() == [[1, 1], [1, 0], [0, 0], [0, 0]]  # labels, predictions
 
 
 # --- Starts, best models, the submission ----------------------------------------------------------
@@ -343,11 +344,11 @@ def test_tasks_start_from_mnli_of_their_seed_and_the_best_seed_of_each_split_pre
     score = glue.evaluate
 
     def make_up(model, dev, *arguments):
-        result = score(model, dev, *arguments)
+        result, answers = score(model, dev, *arguments)
         model.classifier.bias.data[0] = notes.job[1]
         for split in result["scores"]:
             result["scores"][split]["score"] = made_up[split][[42, 97].index(notes.job[1])]
-        return result
+        return result, answers
 
     monkeypatch.setattr(glue, "evaluate", make_up)
     call("finetune", run, *on_cpu, "--dtype fp32 --epochs 2 --lr 0.01 --seeds 42 97")
@@ -494,3 +495,26 @@ def test_rte_starts_from_the_pre_trained_model_if_it_is_asked_for_and_is_marked(
 )
 def test_a_user_s_mistake_in_a_table_is_one_line(published, refused, line, words):
     assert words in refused(glue.main, line, RUN=published[0])
+
+
+def test_answers_to_the_development_examples_are_kept_and_a_submission_of_some_tasks_is_made(
+    published, on_cpu, tmp_path
+):
+    run = shutil.copytree(published[0], tmp_path / "run")
+    _, result = results(run)["mnli-seed42.json"]
+    lines = rows_of((run / "glue/mnli-seed42.tsv").read_text("utf-8"))
+    assert lines[0] == ["split", "label", "prediction"]
+    for split, scores in result["scores"].items():
+        right = [label == prediction for name, label, prediction in lines[1:] if name == split]
+        assert len(right) == OTHER_ROWS and 100 * np.mean(right) == scores["accuracy"]
+
+    call("predict", run, *on_cpu, "--task mnli")
+    names = zipfile.ZipFile(run / "glue/submission.zip").namelist()
+    assert sorted(names) == ["AX.tsv", "MNLI-m.tsv", "MNLI-mm.tsv"]
+
+
+def test_a_command_that_fails_at_its_first_step_leaves_no_folder(run, on_cpu, monkeypatch):
+    monkeypatch.setattr(glue, "task_loss", None)
+    with pytest.raises(TypeError):
+        call("finetune", run, *on_cpu, "--task cola --seeds 42")
+    assert not (run / "glue").exists()

@@ -36,6 +36,8 @@ NEVER_WRITTEN = (PAD, UNK, CLS, MASK)  # by a model that writes a text
 IGNORED = -100
 
 VOCABULARY_SIZE = 30_004  # 30,000 pieces of words, [UNK] among them, and 4 more special tokens
+SMALL_VOCABULARY = 8_192  # of a text with fewer bytes than LARGE_TEXT (docs/text.md says why)
+LARGE_TEXT = 50_000_000
 SMALL_LANGUAGE = 1_000  # with at most this many word forms, each word form is one token
 SAMPLE_SIZE = 32_000_000  # characters of text, at most, on which a tokenizer is trained
 LONGEST_WORD = 100  # characters; longer words do not train the tokenizer

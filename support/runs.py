@@ -83,7 +83,7 @@ def code_changes(there, here, since):
     return f"{', '.join(names)} {have} changed since {since}" if names else ""
 
 
-def differences(run, made, with_seed=True):
+def differences(run, made, with_seed):
     """How the code and the settings of a run differ from those that made something: texts."""
     there = read_log(run)[0]
     old, new = there["settings"], made["settings"]
@@ -147,7 +147,8 @@ def find_place(base, made):
             texts = differences(run, made, with_seed=run == folder)
             if texts:
                 return "; ".join(texts[:2])
-        return "" if is_run(folder) or not contents(folder) else f"{folder} is not free"
+        has_no_log = (folder / "model.pt").exists() and not is_run(folder)
+        return f"{folder} is an imported model" if has_no_log else ""
 
     fitting = [folder for folder in numbered(base) if not against(folder)]
     return next(filter(is_run, fitting), fitting[0]), against(base)
@@ -162,14 +163,9 @@ def numbered(base):
         yield base.parent / f"{label}-{number}{seed}"
 
 
-def contents(folder):
-    """The names of all files in a folder, but for locks."""
-    return {path.name for path in folder.glob("*") if path.suffix != ".lock"}
-
-
 def give_up(folder):
     """Remove a folder that was claimed and got nothing: the next try gets the same name."""
-    if contents(folder) <= {LOG}:
+    if all(path.name.endswith((LOG, ".lock")) for path in folder.glob("*")):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -180,9 +176,8 @@ def run_folder(args, variant, seed):
     that differ in anything else, such as --lr, get a number: place_for.
     """
     texts = "-".join(Path(name).resolve().stem for name in args.corpus if name != "toy")
-    parts = [args.size, texts[:LONGEST_NAME], variant, "causal" if args.causal else ""]
-    if args.size == "tiny":
-        del parts[0]
+    size = args.size.replace("tiny", "")
+    parts = [size, texts[:LONGEST_NAME], variant, "causal" if args.causal else ""]
     if args.name:
         parts = [args.name, variant if len(args.variant) > 1 else ""]
     if args.seed != [0]:
@@ -208,7 +203,7 @@ def warn_about_run(folder):
 
 def is_imported(folder):
     """Whether another program made the run at first: it has no log, or began with one without."""
-    return read_log(folder)[0].get("imported", False)
+    return read_log(folder)[0].get("imported")
 
 
 def unseen_pieces(folder):

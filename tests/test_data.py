@@ -200,6 +200,17 @@ def test_one_thread_prepares_the_same_corpus_as_several(tmp_path, monkeypatch):
     assert alone.fingerprint == corpus.fingerprint
 
 
+def test_the_vocabulary_is_small_if_the_text_is_unless_another_one_is_asked_for(
+    tmp_path, monkeypatch
+):
+    text = text_of_many_words()
+    monkeypatch.setattr(data, "SMALL_VOCABULARY", 800)
+    assert corpus_of(tmp_path, text).vocab_size == 800
+    assert corpus_of(tmp_path, text, vocab_size=900).vocab_size == 900
+    monkeypatch.setattr(data, "LARGE_TEXT", len(text))
+    assert corpus_of(tmp_path, text).vocab_size > 900
+
+
 def test_special_tokens_that_are_written_in_a_text_are_text(tmp_path):
     corpus = corpus_of(tmp_path, "one [SEP] two\nthree [MASK] [PAD]\n" * 4)
     assert corpus.tokens.min() >= len(SPECIAL_TOKENS)

@@ -20,6 +20,7 @@ from model_helpers import (
     SMALL,
     WORDS,
     every_word_once,
+    random_model,
     randomise,
     small_config,
     small_model,
@@ -27,6 +28,7 @@ from model_helpers import (
     write_run,
 )
 from support.tokenizer import train_tokenizer, unknown_words
+from support.weights import take
 
 
 def normalised(x):
@@ -295,3 +297,14 @@ def test_the_command_line_answers_each_blank_and_says_if_the_run_is_unfinished(r
     assert outcome.code == 0 and len(blanks) == 2
     assert "not finished: step 3 of 5" in unfinished
     assert '"zebra" is unknown' in unknown and '"tired" is unknown' in unseen
+
+
+def test_with_the_weights_of_fixed_and_a_table_of_zeros_composite_computes_what_fixed_does():
+    """So a run that begins with another one's weights (--init) begins where that one ended."""
+    fixed = random_model("fixed")
+    composite = random_model("composite")
+    take(composite, fixed.state_dict(), "the run of fixed")
+    for layer in composite.bert.layers:
+        nn.init.zeros_(layer.mixer.terms["dynamic"].w)
+    ids = every_word_once()
+    assert_near(composite.bert(ids), fixed.bert(ids))

@@ -4,7 +4,7 @@ They are cut out of the source as it is now. What is left of such a function is 
 signature and its docstring (equation, shapes):
 
     def query_bias(self, q):
-        raise NotImplementedError("part 3: the fixed term")
+        raise NotImplementedError("attention.Fixed.query_bias: see course/handout.md")
 
 The copy has no tests, whose plain loops are the functions again, and no answers but those of the
 cases of seed 0, as numbers (course/cases.pt).
@@ -18,7 +18,7 @@ import torch
 
 from course.assignment import GIVE_AWAY, GRADED
 from course.grade import load_cases
-from course.source import ROOT, blank_body, file_of, replace_body
+from course.source import ROOT, blank_body, change_body, file_of
 from support.commands import UserError
 
 # A copy has these files and folders, whatever else lies beside them (runs, submissions) ...
@@ -43,14 +43,11 @@ def blank_command(args):
             shutil.copy(path, folder)
 
     # the blanks
-    bodies = {function.name: blank_body(function) for function in GRADED}
-    for name, graded in GIVE_AWAY.items():
-        bodies[name] = f'raise NotImplementedError("as {graded}, which you write")'
-    for name, body in bodies.items():
-        change(folder / file_of(name), replace_body, name, body)
+    for name in (*GIVE_AWAY, *(function.name for function in GRADED)):
+        change(folder / file_of(name), change_body, name, lambda _, name=name: blank_body(name))
 
     # what the functions must do, with answers: no equation is needed to compare
-    torch.save([case._asdict() for case in load_cases(0)], folder / "course/cases.pt")
+    torch.save([tuple(case) for case in load_cases(0)], folder / "course/cases.pt")
 
     # README prints one of the functions, and pages have links to what is left out
     change(folder / "README.md", without_listing)

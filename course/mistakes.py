@@ -16,10 +16,9 @@ line @@ of a function, blocks of a question and its answer. course/bank is an ex
 
 from typing import NamedTuple
 
-from course.source import ROOT, body_text
+from course.source import ROOT
 
 LIST = ROOT / "course/mistakes.diff"
-BANK = ROOT / "course/bank"
 
 
 class Mistake(NamedTuple):
@@ -31,9 +30,9 @@ class Mistake(NamedTuple):
     old: str
     new: str
 
-    def body(self):
+    def put_into(self, body):
         """The body of the function, with the mistake in it."""
-        return body_text(self.function).replace(self.old, self.new)
+        return body.replace(self.old, self.new)
 
 
 def read_mistakes(path):

@@ -3,6 +3,8 @@
 import math
 import random
 
+import torch
+
 TASK = """
 Three tokens, one head, d = 2, K = 3, as in course/by_hand.md: q, k and v have a row per token, w
 (d, K) and beta (H, K) have a column for each of r = -1, 0, 1. Use a calculator; calculate with four
@@ -16,6 +18,7 @@ decimals, write three.
    alone, over the keys in the window? Why not the others?
 """
 
+SHAPES = {"q": (3, 2), "k": (3, 2), "v": (3, 2), "w": (2, 3), "beta": (1, 3)}
 EXPONENTIALS = 12  # that differ, in a task: all are equally long
 
 
@@ -38,21 +41,18 @@ def seeds_of(name):
 
 def task(name):
     """The task of a name, as text."""
-    lines = [f"{letter} = {matrix}" for letter, matrix in draw(name).items()]
+    lines = [f"{letter} = {x.int().tolist()}" for letter, x in draw(name).items()]
     return "\n".join([f"The task of {name}", TASK, *lines])
 
 
 def draw(name):
-    """q, k, v (3, 2), w (2, 3) and beta (1, 3): whole numbers, the same for the same name.
-
-    They are lists, not tensors: importing torch would take longer than all the rest.
-    """
+    """{letter: matrix} of whole numbers, the same for the same name."""
     numbers = random.Random(name)
-    shapes = {"q": (3, 2), "k": (3, 2), "v": (3, 2), "w": (2, 3), "beta": (1, 3)}
     while True:
         drawn = {}
-        for letter, (rows, columns) in shapes.items():
-            drawn[letter] = [numbers.choices([-1, 0, 1, 2], k=columns) for _ in range(rows)]
+        for letter, (rows, columns) in SHAPES.items():
+            chosen = numbers.choices([-1.0, 0.0, 1.0, 2.0], k=rows * columns)
+            drawn[letter] = torch.tensor(chosen).view(rows, columns)
         if is_fair(**drawn):
             return drawn
 
@@ -60,35 +60,21 @@ def draw(name):
 def is_fair(q, k, v, w, beta):
     """Whether a task is as hard as the others, and shows what it shall show.
 
-    The queries differ, and none is 0. No channel of v and not beta is constant.
+    The numbers of a row are at most 3 apart, so no weight is near 1. No channel of v is constant,
+    nor is beta. The queries differ, and none is 0.
     """
-    rows = exponents(q, k, w, beta[0])
-    sizes = [[a / math.sqrt(2) + b for a, b in row] for row in rows]
-    apart = [max(row) - min(row) for row in sizes]
+    biases = q @ w / math.sqrt(2) + beta
+    a, b, c = biases
+    matrix = torch.stack([a[[1, 2, 2]], b, c[[0, 0, 1]]])
+    rows = torch.cat([biases, q @ k.t() / math.sqrt(2) + matrix])  # exponentials are taken of these
     return (
-        len({*map(tuple, q), (0, 0)}) == 4
-        and all(len(set(column)) > 1 for column in [*zip(*v, strict=True), *beta])
-        and len({pair for row in rows for pair in row}) == EXPONENTIALS
-        and max(apart) <= 3  # so that no weight is near 1, and the others count
+        spread(rows).max() <= 3
+        and spread(v.t()).min() > 0
+        and spread(beta) > 0
+        and len({(0, 0), *map(tuple, q.tolist())}) == 4
+        and len(rows.round(decimals=4).unique()) == EXPONENTIALS
     )
 
 
-def exponents(q, k, w, beta):
-    """The rows of steps 1 and 3, whose exponentials are computed. (a, b) is a / sqrt(2) + b."""
-    columns = list(zip(*w, strict=True))  # w_r, for r = -1, 0, 1
-    biases = []
-    scores = []
-    for i, q_i in enumerate(q):
-        # step 1: the bias of query i, q_i . w_r / sqrt(2) + beta_r
-        bias = [(dot(q_i, w_r), b) for w_r, b in zip(columns, beta, strict=True)]
-        biases.append(bias)
-
-        # step 3: for each key j the content, and the bias at r = j - i, clipped to the window
-        read = [bias[max(-1, min(1, j - i)) + 1] for j in range(3)]
-        scores.append([(a + dot(q_i, k_j), b) for (a, b), k_j in zip(read, k, strict=True)])
-    return biases + scores
-
-
-def dot(x, y):
-    """The scalar product of two lists."""
-    return sum(a * b for a, b in zip(x, y, strict=True))
+def spread(rows):
+    return rows.amax(dim=1) - rows.amin(dim=1)

@@ -1,7 +1,5 @@
 """Where a function is in its file, and its body.
 
-    body_text("kernels.convolve")     N = value.shape[-2] ...
-
 Decorators, the signature and the docstring (equation, shapes) stay when a body is replaced, and the
 rest of the file is byte for byte the same.
 """
@@ -18,38 +16,23 @@ def file_of(name):
     return name.partition(".")[0] + ".py"
 
 
-def statements_of(text, name):
-    """The statements of a function, without its docstring, in the text of its file."""
+def change_body(text, name, change):
+    """The text of a file, with change(body) in place of the body of a function.
+
+    A body has no indentation, and begins after the docstring.
+    """
     node = ast.parse(text)
     for part in name.split(".")[1:]:
         [node] = [child for child in node.body if getattr(child, "name", None) == part]
-    return node.body[1:] if ast.get_docstring(node) else node.body
+    first, last = node.body[0], node.body[-1]
 
-
-def body_text(name):
-    """The body of a function of the project, as it is in its file, but without indentation."""
-    text = (ROOT / file_of(name)).read_text(encoding="utf-8")
-    statements = statements_of(text, name)
-    lines = text.split("\n")[statements[0].lineno - 1 : statements[-1].end_lineno]
-    return textwrap.dedent("\n".join(lines))
-
-
-def replace_body(text, name, body):
-    """The text of a file in which the body of a function, after its docstring, is `body`.
-
-    `body` has no indentation.
-    """
-    statements = statements_of(text, name)
+    # after the docstring, with the comments that stand before the first statement
     lines = text.split("\n")
-    first, last = statements[0], statements[-1]
-
-    # comments before the first statement go, too
-    start = first.lineno - 1
-    while lines[start - 1].strip().startswith("#"):
-        start -= 1
-    lines[start : last.end_lineno] = [textwrap.indent(body, " " * first.col_offset)]
+    start = first.end_lineno if ast.get_docstring(node) else first.lineno - 1
+    body = textwrap.dedent("\n".join(lines[start : last.end_lineno]))
+    lines[start : last.end_lineno] = [textwrap.indent(change(body), " " * first.col_offset)]
     return "\n".join(lines)
 
 
-def blank_body(function):
-    return f'raise NotImplementedError("part {function.part}: {function.title}")'
+def blank_body(name):
+    return f'raise NotImplementedError("{name}: see course/handout.md")'

@@ -1,10 +1,11 @@
 """Runs a student's functions: inputs in, tensors out. It knows no answer.
 
-    python worker.py REQUESTS
+    python worker.py REQUESTS SECONDS
 
-REQUESTS is a file of torch.save: for each case its function, what is asked, and its inputs. What
-goes to standard output is for each of them a length, 8 bytes, and {output: tensor}, saved by torch,
-or {"error": why there is none}. The grader trusts nothing of it.
+SECONDS is how long a case may compute: not on the clock, which runs faster on a busy machine.
+REQUESTS is a file of torch.save, with the function and the inputs of each case. What goes to
+standard output is for each of them a length, 8 bytes, and {output: tensor}, saved by torch, or
+{"error": why there is none}. The grader trusts nothing of it.
 """
 
 import importlib
@@ -21,8 +22,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-SECONDS = 10  # of computing, for a case: a busy machine takes longer on the clock
-MEMORY = 2 * 2**30  # bytes, besides what torch itself has
+MEMORY = 3 * 2**30  # bytes
 
 
 # --- How a function is called, if not by its inputs alone -----------------------------------------
@@ -31,55 +31,54 @@ MEMORY = 2 * 2**30  # bytes, besides what torch itself has
 def attention(module, q, k, v, attention_mask, causal=False, dropout=0.0, **positions):
     torch.manual_seed(0)
     positions = importlib.import_module("kernels").Positions(**positions)
-    return module.attention(q, k, v, attention_mask, positions, dropout, causal)
+    z = module.attention(q, k, v, attention_mask, positions, dropout, causal)
+    return {"result": z, "largest": z.amax()}
 
 
 def term(name, letter, module, table, q):
     """The bias of a term, whose table is a tensor of ours."""
-    sizes = dict(heads=q.shape[1], hidden_size=q.shape[1] * q.shape[-1], beyond="clip")
-    made = getattr(module, name)(SimpleNamespace(kernel_size=table.shape[1], **sizes))
+    H, d = q.shape[1], q.shape[-1]
+    config = SimpleNamespace(heads=H, hidden_size=H * d, kernel_size=table.shape[1], beyond="clip")
+    made = getattr(module, name)(config)
     delattr(made, letter)
     setattr(made, letter, table)
     return made.query_bias(q)
 
 
-def lowest_at_padding(module, attention_mask, dtype, scores):
-    return module.lowest_at_padding(attention_mask, getattr(torch, dtype))
+def lowest_at_padding(module, attention_mask, scores):
+    """Every number that gives the weight 0 is right: so the weights are compared."""
+    lowest = module.lowest_at_padding(attention_mask, scores.dtype)
+    padding = ~attention_mask[:, None, None]
+    weights = torch.where(padding, lowest + scores.to(lowest.dtype), lowest).softmax(dim=-1)
+    dtype = torch.tensor(lowest.dtype == scores.dtype)
+    return {"is 0": lowest == 0, "weights": weights, "dtype": dtype}
 
 
 def mask_tokens(module, input_ids, vocab_size, seed):
-    """Twice, with the same generator and another global seed."""
-    found = {}
-    for n, names in enumerate((("masked_ids", "labels"), ("masked_ids again", "labels again"))):
-        torch.manual_seed(n)
-        pair = module.mask_tokens(input_ids, vocab_size, torch.Generator().manual_seed(seed))
-        found |= zip(names, pair, strict=True)
-    return found
+    generator = torch.Generator().manual_seed(seed)
+    masked_ids, labels = module.mask_tokens(input_ids, vocab_size, generator)
+    return {"masked_ids": masked_ids, "labels": labels}
 
 
-class Linear(nn.Module):
+class Linear(nn.ParameterList):
     """A model whose gradients are known: the tokens themselves, or 7 where one is masked."""
-
-    def __init__(self, scale):
-        super().__init__()
-        self.one, self.two = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(2))
-        self.scale = scale
 
     def loss(self, input_ids, attention_mask, labels, count):
         tokens = torch.where(attention_mask, input_ids, 7)
-        return self.scale * (torch.cat([self.one, self.two]) * tokens).sum() / count
+        return self.scale * (torch.cat([*self]) * tokens).sum() / count
 
 
-def update(module, batches, labels, scale, device="cpu"):
+def update(module, batches, labels, scale, device):
     """Gradient descent. On the device "meta" tensors have no numbers to read."""
-    model = Linear(scale).to(device)
+    model = Linear([torch.ones(1), torch.ones(2)]).to(device)
+    model.scale = scale
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, foreach=False)
     for masked_ids in batches.to(device):
         loss, norm = module.update(model, optimizer, masked_ids, labels.to(device))
     if device == "meta":
         return {"are tensors": torch.tensor(torch.is_tensor(loss) and torch.is_tensor(norm))}
-    weights = torch.cat([model.one, model.two])
-    return {"weights": weights, "loss": torch.as_tensor(loss), "norm": torch.as_tensor(norm)}
+    found = {"weights": torch.cat([*model]), "loss": loss, "norm": norm}
+    return {name: torch.as_tensor(x) for name, x in found.items()}
 
 
 CALLS = {
@@ -92,28 +91,49 @@ CALLS = {
 }
 
 
-def call(function, inputs):
-    """{output: tensor} of a function of the student."""
+def call(function, **inputs):
+    """What a function of the student returns, or {output: tensor}."""
     file, _, name = function.partition(".")
     module = importlib.import_module(file)
     if function in CALLS:
-        result = CALLS[function](module, **inputs)
-    else:
-        result = getattr(module, name)(**inputs)
-    return result if isinstance(result, dict) else {"result": result}
+        return CALLS[function](module, **inputs)
+    return getattr(module, name)(**inputs)
 
 
-def use_given(names):
-    """Put functions of the project in place of the student's: they are in given.py."""
-    for name in names:
-        file, *classes, last = name.split(".")
-        theirs, ours = importlib.import_module(file), importlib.import_module("given")
-        for each in classes:
-            theirs, ours = getattr(theirs, each), getattr(ours, each)
-        setattr(theirs, last, getattr(ours, last))
+# --- What is compared -----------------------------------------------------------------------------
+
+LINES = "lines of Python that more tokens add"
+AFTER = "after the call"
 
 
-# --- What a case asks for -------------------------------------------------------------------------
+def answer(function, inputs):
+    """{output: tensor} of a call, with gradients for the inputs that require them."""
+    if "few" in inputs:
+        few, many = (lines_of(function, given) for given in inputs.values())
+        return {LINES: torch.tensor(many - few)}
+
+    outputs = function(**inputs)
+    if not isinstance(outputs, dict):
+        outputs = {"result": outputs}
+    tensors = {name: x for name, x in inputs.items() if torch.is_tensor(x)}
+    leaves = {name: x for name, x in tensors.items() if x.requires_grad}
+    if leaves:
+        result = outputs["result"]
+        weighting = torch.arange(result.numel()).cos().view_as(result)
+
+        # a result that needs no gradient has gradients of 0
+        total = (result * weighting).sum() + 0 * sum(leaf.sum() for leaf in leaves.values())
+        found = torch.autograd.grad(total, leaves.values())
+        outputs |= {f"gradient of {name}": x for name, x in zip(leaves, found, strict=True)}
+    outputs |= {f"{name} {AFTER}": x for name, x in tensors.items()}
+    return {name: plain(x) for name, x in outputs.items()}
+
+
+def plain(x):
+    """A tensor as it is sent back."""
+    if not torch.is_tensor(x):
+        raise TypeError(f"it returns {type(x).__name__}, not a tensor")
+    return x.detach().clone(memory_format=torch.contiguous_format)
 
 
 def lines_of(function, inputs):
@@ -125,40 +145,11 @@ def lines_of(function, inputs):
         count += 1
         return trace
 
-    call(function, inputs)  # what runs in the first call alone
+    function(**inputs)  # what runs in the first call alone
     sys.settrace(trace)
-    try:
-        call(function, inputs)
-    finally:
-        sys.settrace(None)
+    function(**inputs)
+    sys.settrace(None)
     return count
-
-
-def gradients(function, inputs):
-    weighting = inputs.pop("weighting")
-    leaves = {n: x for n, x in inputs.items() if torch.is_tensor(x) and x.is_floating_point()}
-    for leaf in leaves.values():
-        leaf.requires_grad_()
-    [result] = call(function, inputs).values()
-
-    # a result that needs no gradient has gradients of 0
-    total = (result * weighting).sum() + 0 * sum(leaf.sum() for leaf in leaves.values())
-    found = torch.autograd.grad(total, leaves.values())
-    named = {f"gradient of {n}": x for n, x in zip(leaves, found, strict=True)}
-    return {"result": result, **named}
-
-
-def answer(function, ask, inputs):
-    """{output: tensor} of a request."""
-    if ask == "gradients":
-        return gradients(function, inputs)
-    if ask == "lines":
-        added = lines_of(function, inputs["many"]) - lines_of(function, inputs["few"])
-        return {"lines of Python that more tokens add": torch.tensor(added)}
-    outputs = call(function, inputs)
-    if ask == "inputs":
-        return {name: x for name, x in inputs.items() if torch.is_tensor(x)}
-    return outputs
 
 
 # --- The process ----------------------------------------------------------------------------------
@@ -177,13 +168,6 @@ def error(exception):
     return f"{type(exception).__name__}: {message}{place}"
 
 
-def plain(x):
-    """A tensor as it is sent back."""
-    if not torch.is_tensor(x):
-        raise TypeError(f"it returns {type(x).__name__}, not a tensor")
-    return x.detach().clone(memory_format=torch.contiguous_format)
-
-
 def limit():
     """No files, and little memory. Only Linux keeps such limits."""
     if sys.platform != "linux":
@@ -191,33 +175,31 @@ def limit():
     import resource
 
     tempfile.gettempdir()  # Python tries it with a file, once, and torch asks for it
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main(path):
+def main(path, seconds):
     # what the grader reads; what a student prints goes nowhere
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
     requests = torch.load(path, weights_only=True)
     limit()
-    for request in requests:
+    for function, inputs in requests:
         if hasattr(signal, "setitimer"):  # not on Windows
-            signal.setitimer(signal.ITIMER_PROF, SECONDS)  # then the process ends
+            signal.setitimer(signal.ITIMER_PROF, float(seconds))  # then the process ends
         try:
-            use_given(request.pop("given"))
-            found = {name: plain(x) for name, x in answer(**request).items()}
+            found = answer(partial(call, function), inputs)
         except BaseException as exception:  # also SystemExit
             found = {"error": error(exception)}
         data = io.BytesIO()
         torch.save(found, data)
-        out.write(len(data.getvalue()).to_bytes(8, "big") + data.getvalue())
+        frame = data.getvalue()
+        out.write(len(frame).to_bytes(8, "big") + frame)
         out.flush()
 
 
 if __name__ == "__main__":
     sys.path[0] = str(Path.cwd())
-    main(sys.argv[1])
+    main(*sys.argv[1:])

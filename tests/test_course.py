@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shutil
 import sys
 import zipfile
 
@@ -12,50 +11,50 @@ import torch
 
 import attention
 from conftest import ROOT, write
-from course import grade
+from course import grade, instructor
 from course.__main__ import main
 from course.assignment import GRADED
 from course.cases import make_cases
-from course.mistakes import BANK, LIST, read_blocks, read_mistakes
-from course.personal import EXPONENTIALS, draw, exponents, seeds_of
-from course.source import body_text, file_of, replace_body
+from course.mistakes import LIST, read_blocks, read_mistakes
+from course.personal import EXPONENTIALS, draw, seeds_of
+from course.source import change_body, file_of
+from kernels import bias_matrix
 
+BANK = ROOT / "course/bank"
 CASES = make_cases(seed=1)
 
 
-def submission(folder, bodies=None, **added):
-    """The right files, with other bodies and with what is added at the end of a file."""
-    folder.mkdir()
-    for file in grade.STUDENTS:
-        shutil.copy(ROOT / file, folder)
-    for name, body in (bodies or {}).items():
-        text = (folder / file_of(name)).read_text("utf-8")
-        write(folder / file_of(name), replace_body(text, name, body))
-    for file, text in added.items():
-        with open(folder / f"{file}.py", "a", encoding="utf-8") as opened:
-            opened.write(text)
-    return folder
+def cases_of(*functions):
+    return [case for case in CASES if case.function in functions]
 
 
-def graded(folder, *functions):
-    """{function: (share of its points, what is said)} of these functions; the others are right."""
-    names = [f.name for f in GRADED if f.name in functions]
-    cases = [case for case in CASES if case.function in names]
-    grades = grade.grade(folder, cases)
-    return {f.name: (points / f.points, said) for f, points, said in grades if f.name in names}
+def body_of(name):
+    """The body of a function of the project."""
+    bodies = []
+    grade.changed_files(name, lambda body: bodies.append(body) or "pass")
+    return bodies[0]
+
+
+def files_with(bodies):
+    """The right files with other bodies."""
+    files = grade.right_files()
+    for name, body in bodies.items():
+        text = files[file_of(name)].decode()
+        files[file_of(name)] = change_body(text, name, lambda _, body=body: body).encode()
+    return files
 
 
 # --- The students' copy ---------------------------------------------------------------------------
 
 
-def test_a_copy_has_blanks_and_cases_but_no_equation_and_its_grader_gives_the_same(
+def test_a_copy_has_blanks_but_no_equation_and_its_grader_gives_own_designs_all_points(
     tmp_path, monkeypatch
 ):
     out = tmp_path / "out"
     assert main(["blank", str(out)]) == 0
     texts = [path.read_text("utf-8") for path in (out / "README.md", *out.rglob("*.py"))]
     for name in (function.name for function in GRADED):
-        for line in body_text(name).splitlines():
+        for line in body_of(name).splitlines():
             code = line.partition("  #")[0].strip()
             if len(code) > 40 and not code.startswith("#"):
                 assert not any(code in text for text in texts), (name, code)
@@ -65,12 +64,42 @@ def test_a_copy_has_blanks_and_cases_but_no_equation_and_its_grader_gives_the_sa
     for name in ("answers.md", "mistakes.diff", "cases.py", "bank", "instructor.py", "../tests"):
         assert not (out / "course" / name).exists()
 
-    # the grader of the copy: no points, and with the project's bodies all of them
+    # the grader of the copy: no points
     monkeypatch.setattr(grade, "PUBLIC", out / "course/cases.pt")
-    for folder, points in ((out, 0), (submission(tmp_path / "right"), 40)):
-        table = tmp_path / "table.csv"
-        assert main(["grade", str(folder), "--csv", str(table)]) == 0
-        assert sum(points_of(table).values()) == points
+    table = tmp_path / "table.csv"
+    (tmp_path / "own").mkdir()
+    own = own_design(tmp_path / "own")
+    assert main(["grade", str(out), str(own), "--csv", str(table)]) == 0
+    assert points_of(table) == {str(out): 0, str(own): 40}
+
+
+def own_design(folder):
+    """A right submission, with prints, helpers, a file and a design of one's own."""
+    files = files_with(
+        {
+            "kernels.convolve": "print(1)\nfrom mine.bands import of\nreturn of(kernels, value)",
+            "attention.lowest_at_padding": "return _low(attention_mask).to(dtype)",
+            "attention.Fixed.query_bias": "return BETA(self)",
+        }
+    )
+    files["attention.py"] += b"""
+def _low(mask):
+    return (mask.float() - 1)[:, None, None] * 1e38
+BETA = lambda term: term.beta.unsqueeze(1)
+"""
+    files["mine/bands.py"] = b"""
+import kernels
+def of(w, v):
+    return kernels.bias_matrix(w, v.shape[-2], 'zero') @ v
+"""
+    return submission(folder, files)
+
+
+def submission(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(text)
+    return folder
 
 
 def points_of(table):
@@ -84,112 +113,34 @@ def points_of(table):
 # --- The grader -----------------------------------------------------------------------------------
 
 
-def test_helpers_files_prints_and_a_design_of_ones_own_cost_nothing(tmp_path):
-    folder = submission(
-        tmp_path / "anna",
-        {
-            "kernels.convolve": "print(1)\nfrom mine.bands import of\nreturn of(kernels, value)",
-            "attention.lowest_at_padding": "return _low(attention_mask).to(dtype)",
-            "attention.Fixed.query_bias": "return BETA(self)",
-        },
-        attention="\n\ndef _low(mask):\n    return (mask.float() - 1)[:, None, None] * 1e38\n"
-        "\n\nBETA = lambda term: term.beta.unsqueeze(1)\n",
-    )
-    (folder / "mine").mkdir()
-    write(
-        folder / "mine/bands.py",
-        "import kernels\n\ndef of(w, v):\n"
-        "    return kernels.bias_matrix(w, v.shape[-2], 'zero') @ v\n",
-    )
-    names = ("kernels.convolve", "attention.lowest_at_padding", "attention.Fixed.query_bias")
-    assert [share for share, _ in graded(folder, *names).values()] == [1, 1, 1]
+REASONS = {  # what a student wrote, and what is said
+    "attention.composite_attention": ("raise SystemExit", "SystemExit: "),
+    "kernels.bias_matrix": ("import os\nos._exit(0)", "it ended Python"),
+    "kernels.sum_by_offset": ("while True:\n    pass", "or computes for more than 3 seconds"),
+    "kernels.convolve": ("return torch.zeros(2**32)", "can't allocate memory"),
+    "attention.depthwise_convolution": ("raise BaseException('x' * 10**6)", "BaseException: xxx"),
+    "attention.attention": ("return v.sum()", "its shape is (), and should be (2, 2, 7, 4)"),
+    "attention.Fixed.query_bias": ("open('x', 'w').write('1' * 10**6)", "File too large"),
+    "attention.Dynamic.query_bias": ("# 2\n\nreturn q.rows", "no attribute 'rows', line LINE of"),
+    "attention.relative_values": ("return 1", "TypeError: it returns int, not a tensor"),
+    "data.mask_tokens": ("return input_ids, input_ids", "(sequence, i) = (0, 0): it is"),
+}
 
 
-@pytest.mark.parametrize(
-    "body, message",
-    [
-        ("raise SystemExit", "SystemExit: "),
-        ("import os\nos._exit(0)", "it ended Python"),
-        ("while True:\n    pass", "or computes for more than 10 seconds"),
-        ("return torch.zeros(2**32)", "can't allocate memory"),
-        ("raise BaseException('x' * 10**6)", "BaseException: xxx"),
-        ("with open('x', 'w') as file:\n    file.write('1')", "File too large"),
-        ("# two\n\nreturn self.beta.rows", "no attribute 'rows', line LINE of attention.py"),
-        ("return 1", "TypeError: it returns int, not a tensor"),
-        ("return self.beta", "its shape is (2, 3), and should be (2, 1, 3)"),
-        ("return self.beta[:, None].half()", "its dtype is torch.float16, and should be torch.fl"),
-    ],
-)
-def test_a_reason_is_given_and_other_functions_keep_their_points(tmp_path, body, message):
-    if sys.platform != "linux" and ("allocate" in message or "large" in message):
-        pytest.skip("limits of memory and files: Linux alone")
-    folder = submission(tmp_path / "anna", {"attention.Fixed.query_bias": body})
-    found = graded(folder, "attention.Fixed.query_bias", "attention.Dynamic.query_bias")
-    lines = (folder / "attention.py").read_text("utf-8").splitlines()
-    line = lines.index(" " * 8 + "# two") + 3 if "two" in body else 0
-    share, said = found["attention.Fixed.query_bias"]
-    assert share == 0 and message.replace("LINE", str(line)) in said
-    assert max(map(len, said.splitlines())) < 500
-    assert found["attention.Dynamic.query_bias"][0] == 1
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory and files: Linux alone")
+def test_a_reason_is_given_and_other_functions_keep_their_points(monkeypatch):
+    files = files_with({name: body for name, (body, _) in REASONS.items()})
+    lines = files["attention.py"].decode().splitlines()
+    first = {case.function: case for case in reversed(CASES)}
+    monkeypatch.setattr(grade, "CASE_SECONDS", 3)
+    said = grade.run_cases(files, list(first.values()))
+    assert {name for name, messages in said.items() if any(messages.values())} == {*REASONS}
+    for name, (_, reason) in REASONS.items():
+        [message] = said[name].values()
+        assert reason.replace("LINE", str(lines.index(" " * 8 + "# 2") + 3)) in message
+        assert len(message) <= grade.LONGEST
 
 
-WRONG = [  # what a student wrote, and the case that says so
-    ("kernels.sum_by_offset", "x[..., 0, 0] = 0\nRIGHT", "inputs_are_not_changed: x: differs"),
-    (
-        "attention.relative_values",
-        "sums = sum_by_offset(p, table.shape[-1], beyond)\n"
-        "return torch.stack([sums[..., i, :] @ table.t() for i in range(p.shape[-1])], dim=-2)",
-        "no_loop_over_the_positions",
-    ),
-    ("attention.Dynamic.query_bias", "return q @ self.w", "it_is_divided_by_sqrt_d: differs first"),
-    ("kernels.bias_matrix", "RIGHT", ""),
-]
-
-
-@pytest.mark.parametrize("name, body, case", WRONG, ids=[name for name, *_ in WRONG])
-def test_one_mistake_leaves_less_than_half_of_the_points(tmp_path, name, body, case):
-    body = body.replace("RIGHT", body_text(name))
-    share, said = graded(submission(tmp_path / "anna", {name: body}), name)[name]
-    assert case in said and (0 < share < 0.5 if case else share == 1)
-
-
-def test_a_function_that_does_nothing_has_no_points(tmp_path):
-    folder = submission(tmp_path / "anna", {"attention.relative_values": "return p"})
-    assert graded(folder, "attention.relative_values")["attention.relative_values"][0] == 0
-
-
-def test_a_mistake_that_spreads_costs_once(tmp_path):
-    """`attention` and `relative_values` call functions that are wrong here, in two files."""
-    wrong = {
-        "kernels.sum_by_offset": "return x[..., :K]",
-        "attention.lowest_at_padding": "return torch.zeros(len(attention_mask), 1, 1, 1)",
-    }
-    names = (*wrong, "attention.attention", "attention.relative_values")
-    shares = {n: x for n, (x, _) in graded(submission(tmp_path / "anna", wrong), *names).items()}
-    assert shares["attention.attention"] == shares["attention.relative_values"] == 1
-    assert max(shares[name] for name in wrong) < 0.5
-
-
-def test_a_syntax_error_names_its_line_and_costs_its_file_alone(tmp_path):
-    folder = submission(tmp_path / "anna", kernels="\n\ndef f(:\n    pass\n")
-    found = graded(folder, "kernels.convolve", "kernels.bias_matrix", "attention.attention")
-    line = len((ROOT / "kernels.py").read_text("utf-8").splitlines()) + 3
-    assert f"SyntaxError: invalid syntax (kernels.py, line {line})" in found["kernels.convolve"][1]
-    assert [share for share, _ in found.values()] == [0, 0, 1]
-
-
-FORGED = """
-
-import os, pickle, sys, torch
-torch.Tensor.abs = torch.zeros_like
-torch.allclose = torch.equal = lambda *args, **kwargs: True
-for fd in range(3, 20):
-    for data in (pickle.dumps(print), b"", b"x" * 10**6):
-        try:
-            os.write(fd, len(data).to_bytes(8, "big") + data)
-        except OSError:
-            break
-"""
 STEAL = """
 import sys
 def found(frame):
@@ -201,27 +152,81 @@ def found(frame):
 from tests import references
 return found(sys._getframe()) or references.relative_scores(bias, N, beyond)
 """
+WRONG = {  # what a student wrote, and a case that says so
+    "attention.Dynamic.query_bias": (
+        "q /= math.sqrt(q.shape[-1])\nreturn q @ self.w",
+        "inputs_are_not_changed: q after the call: differs first at",
+    ),
+    "attention.relative_values": (
+        "sums = sum_by_offset(p, table.shape[-1], beyond)\n"
+        "return torch.stack([sums[..., i, :] @ table.t() for i in range(p.shape[-1])], dim=-2)",
+        "no_loop_over_the_positions: lines of Python that more tokens add: it is",
+    ),
+    "kernels.convolve": ("return value", "0 of 9 cases pass"),
+    "kernels.bias_matrix": (STEAL, "No module named 'tests'"),
+}
 
 
-@pytest.mark.parametrize("at_the_end, body", [(FORGED, "return bias"), ("", STEAL)])
-def test_forged_and_stolen_answers_get_nothing(tmp_path, at_the_end, body):
-    folder = submission(tmp_path / "anna", {"kernels.bias_matrix": body}, kernels=at_the_end)
-    assert graded(folder, "kernels.bias_matrix")["kernels.bias_matrix"][0] == 0
+def test_one_mistake_leaves_less_than_half_of_the_points_and_doing_nothing_none():
+    files = files_with({name: body for name, (body, _) in WRONG.items()})
+    said = grade.run_cases(files, cases_of(*WRONG))
+    for function in GRADED:
+        if function.name in WRONG:
+            points, reason = grade.points_of(function, said[function.name])
+            assert WRONG[function.name][1] in reason
+            assert points < function.points / 2
+            assert (points == 0) == function.name.startswith("kernels.")
 
 
-def test_odd_submissions_get_nothing_and_cost_nobody_else_points(tmp_path):
-    """Links, no zip, none of the files."""
-    linked, zero, right = (tmp_path / name for name in ("linked", "zero", "right"))
+def graded(folder, files, *functions):
+    """{function: (share of its points, reason)} of what the grader gives to files."""
+    grades = grade.grade(submission(folder, files), cases_of(*functions))
+    return {f.name: (points / f.points, reason) for f, points, reason in grades}
+
+
+def test_a_mistake_that_spreads_and_a_syntax_error_cost_only_where_they_are(tmp_path):
+    """`attention` calls a function that is wrong, and imports a file that is no Python."""
+    files = files_with({"attention.lowest_at_padding": "return 0 * attention_mask"})
+    line = len(files["kernels.py"].splitlines()) + 1
+    files["kernels.py"] += b"def f(:\n"
+    found = graded(tmp_path, files, "attention.attention", "kernels.convolve")
+    assert found["attention.attention"] == (1, "all 15 cases pass")
+    syntax_error = f"SyntaxError: invalid syntax (kernels.py, line {line})"
+    assert found["kernels.convolve"] == (0, syntax_error)
+
+
+FORGED = b"""
+import os, pickle, torch
+torch.Tensor.abs = torch.zeros_like
+torch.allclose = torch.equal = lambda *args, **kwargs: True
+for fd in range(3, 20):
+    for data in (pickle.dumps(print, 2), b"", b"x" * 10**6):
+        try:
+            os.write(fd, len(data).to_bytes(8, "big") + data)
+        except OSError:
+            break
+"""
+
+
+def test_forged_answers_and_a_patched_torch_get_nothing(tmp_path):
+    files = files_with({"kernels.bias_matrix": "return bias"})
+    files["kernels.py"] += FORGED
+    assert graded(tmp_path, files, "kernels.bias_matrix")["kernels.bias_matrix"][0] == 0
+
+
+def test_odd_submissions_get_nothing_and_do_not_end_the_batch(tmp_path):
+    """Links, no zip."""
+    linked, zero, notes = (tmp_path / name for name in ("linked", "zero", "notes.zip"))
     linked.mkdir()
     for file in grade.STUDENTS:
         (linked / file).symlink_to(ROOT / file)
     zero.mkdir()
     (zero / "kernels.py").symlink_to("/dev/zero")
-    (tmp_path / "notes.zip").write_bytes(b"no zip")
-    names = [linked, zero, tmp_path / "notes.zip", submission(right)]
+    notes.write_bytes(b"no zip")
     table = tmp_path / "table.csv"
-    assert main(["grade", *map(str, names), "--csv", str(table), "--seed", "1"]) == 0
-    assert points_of(table) == {path.stem: 40 * (path == right) for path in names}
+    names = [str(linked), str(zero), str(notes)]
+    assert main(["grade", *names, "--csv", str(table), "--seed", "1"]) == 0
+    assert points_of(table) == dict.fromkeys(names, 0)
 
 
 def test_a_zip_is_unpacked_with_folders_and_two_files_of_one_name_are_named(tmp_path):
@@ -233,19 +238,9 @@ def test_a_zip_is_unpacked_with_folders_and_two_files_of_one_name_are_named(tmp_
             archive.writestr("__MACOSX/work/._kernels.py", "")
             archive.writestr("work/.venv/lib/data.py", "")
     files = grade.read_submission(tmp_path / "anna.zip")
-    assert {str(path) for path in files} == {"kernels.py", "helpers/one.py"}
+    assert {*files} == {"kernels.py", "helpers/one.py"}
     with pytest.raises(grade.UserError, match="a/kernels.py, b/kernels.py"):
         grade.read_submission(tmp_path / "bert.zip")
-
-
-def test_students_of_one_name_have_lines_of_their_own(tmp_path):
-    for group in ("one", "two"):
-        (tmp_path / group).mkdir()
-        submission(tmp_path / group / "anna", {f.name: "return" for f in GRADED})
-    table = tmp_path / "table.csv"
-    folders = [str(tmp_path / group / "anna") for group in ("one", "two")]
-    assert main(["grade", *folders, "--csv", str(table)]) == 0
-    assert [*points_of(table)] == folders
 
 
 # --- Mistakes -------------------------------------------------------------------------------------
@@ -257,7 +252,7 @@ def test_every_mistake_changes_one_piece_of_a_function_and_names_one_of_its_case
     assert {mistake.function for mistake in mistakes} == {line.name for line in GRADED}
     cases = {(case.function, case.name) for case in CASES}
     for mistake in mistakes:
-        assert body_text(mistake.function).count(mistake.old) == 1, mistake
+        assert body_of(mistake.function).count(mistake.old) == 1, mistake
         assert mistake.old != mistake.new
         assert (mistake.function, mistake.case) in cases, mistake
 
@@ -267,9 +262,15 @@ def test_every_mistake_changes_one_piece_of_a_function_and_names_one_of_its_case
         assert f"| {bug.what} | N = " in rubric
 
 
-def test_check_runs_a_mistake_and_finds_it(capsys):
-    assert main(["check", "Fixed"]) == 0
-    assert "3 of 3 mistakes fail the case that says so" in capsys.readouterr().out
+def test_check_says_which_mistakes_are_noticed(tmp_path, monkeypatch, capsys):
+    what = "@@ attention.Fixed.query_bias\n\n{}\n! column_r_of_beta_is_column_r_of_the_bias\n"
+    write(tmp_path / "list.diff", what.format("mirrored") + "- beta\n+ beta.flip(-1)\n")
+    write(tmp_path / "bugs.diff", what.format("the same") + "- beta\n+ beta.clone()\n")
+    monkeypatch.setattr(instructor, "LIST", tmp_path / "list.diff")
+    assert main(["check", "--bank", str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert "column_r_of_beta_is_column_r_of_the_bias: NOT NOTICED" in printed
+    assert "1 of 2 mistakes fail the case that says so" in printed
 
 
 # --- Sheets, marks and runs -----------------------------------------------------------------------
@@ -285,7 +286,7 @@ def test_sheets_hold_a_task_and_one_bug_and_only_the_instructor_has_the_answers(
     for name in ("anna", "bert"):
         sheet, code = sorted((out / name).iterdir(), key=lambda path: path.suffix, reverse=True)
         own = sheet.read_text("utf-8")
-        assert "tulip" not in own and f"q = {draw(f'{name}, tulip')['q']}" in own
+        assert "tulip" not in own and f"q = {draw(f'{name}, tulip')['q'].int().tolist()}" in own
         assert "tulip" not in answers
 
         # one function differs from the right file, by a bug of the bank
@@ -296,39 +297,35 @@ def test_sheets_hold_a_task_and_one_bug_and_only_the_instructor_has_the_answers(
 
 
 def test_all_tasks_are_equally_long_and_show_what_they_shall_show():
-    for n in range(100):
-        drawn = draw(f"student {n}")
-        q, k, v, w, beta = (torch.tensor(rows).float() for rows in drawn.values())
+    for n in range(5):
+        q, k, v, w, beta = draw(f"student {n}").values()
         assert q.any(dim=1).all() and len(q.unique(dim=0)) == 3
-        rows = exponents(drawn["q"], drawn["k"], drawn["w"], drawn["beta"][0])
-        assert len({pair for row in rows for pair in row}) == EXPONENTIALS
-
-        # no weight (the result, with unit vectors as values) is near 1
-        weights = attention.composite_attention(q[None], k[None], torch.eye(3)[None], w, beta)
-        assert weights.max() <= 0.95
+        assert v.std(dim=0).all() and beta.std()
+        bias = q @ w / 2**0.5 + beta
+        scores = q @ k.t() / 2**0.5 + bias_matrix(bias, 3)
+        exponentials = torch.cat([bias, scores]).flatten().tolist()
+        assert len({round(x, 5) for x in exponentials}) == EXPONENTIALS
+        assert scores.softmax(dim=-1).max() <= 0.95
 
 
 def test_the_answers_of_a_task_are_those_of_the_code_and_wrong_numbers_are_carried_on(capsys):
-    one, again, other = draw("anna"), draw("anna"), draw("bert")
-    assert one == again != other
-
-    # not before the task was tried
+    q, k, v, w, beta = draw("anna").values()
     assert main(["by_hand", "anna"]) == 0
-    assert "5. z\n[[" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"q = {q.int().tolist()}" in printed and f"beta = {beta.int().tolist()}" in printed
 
-    def printed(*arguments):
-        assert main(["by_hand", "anna", "--answers", *arguments]) == 0
+    def z_of(*arguments):
+        assert main(["answers", "anna", *arguments]) == 0
         section = capsys.readouterr().out.partition("5. z\n[[")[2].partition("]]")[0]
         return [float(x) for x in section.replace("[", " ").replace("]", " ").split()]
 
-    q, k, v, w, beta = (torch.tensor(rows).float() for rows in one.values())
     z = attention.composite_attention(q[None], k[None], v[None], w, beta)[0]
-    assert printed() == pytest.approx(z.flatten().tolist(), abs=6e-4)
+    assert z_of() == pytest.approx(z.flatten().tolist(), abs=6e-4)
 
     # a student who forgot beta in step 1
     z = attention.composite_attention(q[None], k[None], v[None], w, 0 * beta)[0]
     wrong = " ".join(str(x) for x in (q @ w / 2**0.5).flatten().tolist())
-    assert printed("--wrong", "1", wrong) == pytest.approx(z.flatten().tolist(), abs=6e-4)
+    assert z_of("--wrong", "1", wrong) == pytest.approx(z.flatten().tolist(), abs=6e-4)
 
 
 def test_marks_of_a_table_that_a_spreadsheet_has_saved(tmp_path, capsys):

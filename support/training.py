@@ -67,15 +67,6 @@ def step_seed(seed, step, stream):
     return int(state) >> 1  # 63 bits, so that it is also a signed 64-bit integer
 
 
-def is_worth_compiling(device, steps):
-    """Whether a run gains from kernels.compile_model: on a GPU, from 50,000 steps on.
-
-    In BERT-small's size, compiling takes about 5 minutes on an H100 and saves 4 to 6 ms a step
-    (docs/speed.md).
-    """
-    return device.type == "cuda" and steps >= 50_000
-
-
 # --- The model, as a step calls it ----------------------------------------------------------------
 
 
@@ -396,7 +387,9 @@ def check_finite(loss, step, settings):
 # --- A run and its folder -------------------------------------------------------------------------
 
 
-def train(trainer, folder, one_step, held_out_scores, save_model, eval_every=None):
+def train(
+    trainer, folder, one_step, held_out_scores, save_model, eval_every=None, before_steps=None
+):
     """Train to the last step, unless the run is finished.
 
     Args:
@@ -407,6 +400,7 @@ def train(trainer, folder, one_step, held_out_scores, save_model, eval_every=Non
         held_out_scores: function that returns the held-out loss and accuracy.
         save_model: function that writes the model, for use, into a folder.
         eval_every: steps between evaluations; None: a tenth of all.
+        before_steps: function that is called before the first step; None: none.
     Returns:
         (the run's folder, where the model and its log are saved; the last line of the log).
     """
@@ -431,6 +425,8 @@ def train(trainer, folder, one_step, held_out_scores, save_model, eval_every=Non
             trainer.resume(place / CHECKPOINT)
             if trainer.step:
                 print(f"  continues at step {trainer.step:,}")
+            if before_steps is not None:
+                before_steps()
             trainer.run(
                 one_step=one_step,
                 save=lambda: save_all(trainer, save_model, place),

@@ -7,9 +7,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from attention import VARIANTS
+from attention import VARIANTS, mixer_of_layer
 from data import TOY
-from model import BertConfig, BertForMaskedLM, save_run
+from model import BertConfig, BertForMaskedLM, Layer, save_run
 from support.corpus import read_lines
 from support.tokenizer import SPECIAL_TOKENS, train_tokenizer
 
@@ -94,3 +94,52 @@ def toy_tokenizer(sentences, vocab_size):
 def every_word_once():
     """Token ids (1, 6): six ordinary words."""
     return torch.arange(5, 11)[None]
+
+
+# --- Dropout --------------------------------------------------------------------------------------
+
+
+def dropout_masks(place, compiled, seeds, device):
+    """What dropout with p = 0.5 keeps in a layer of composite, for each seed: (B, N, C) bool.
+
+    place: "attention": the weights are equal, and value j is 1 at channel j of each head, 0
+        elsewhere: so channel j of query i says whether weight ij was kept. "mixer" or "ffn": it
+        gives ones, of which 0 or 2 remains, and after LayerNorm a negative or positive number.
+    compiled: function that compiles a module in place, or leaves it as it is.
+    """
+    B, N, H = 8, 32, 4
+    C = H * N
+    config = small_config("composite", dropout=0.5, hidden_size=C, max_length=N)
+    layer = Layer(config, mixer_of_layer(config, 0)).to(device)
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            parameter.fill_(1.0 if name.endswith("norm.weight") else 0.0)
+        if place == "attention":
+            layer.mixer.value.weight.copy_(torch.eye(C))
+            layer.mixer.output.weight.copy_(torch.eye(C))
+        else:
+            last = layer.mixer.output if place == "mixer" else layer.ffn[-1]
+            last.bias.fill_(1.0)
+
+    module = layer.mixer if place == "attention" else layer
+    x = torch.zeros(N, C, device=device)
+    if place == "attention":
+        x += torch.eye(N, device=device).repeat(1, H)
+    attention_mask = torch.ones(B, N, dtype=torch.bool, device=device)
+    compiled(module)
+    masks = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        masks.append(module(x.expand(B, N, C), attention_mask) > 0)
+    return masks
+
+
+def assert_dropout_follows_from_the_seed(compiled, device="cpu"):
+    """Equal seeds give equal masks. Other seeds, and neighbours in all directions: independent."""
+    for place in ("attention", "mixer", "ffn"):
+        mask, again, other = dropout_masks(place, compiled, (1, 1, 2), device)
+        assert torch.equal(mask, again), place
+        pairs = [(mask, torch.ones_like(mask)), (mask, other)]
+        pairs += [(mask, mask.roll(1, dimension)) for dimension in range(3)]
+        for one, another in pairs:
+            assert abs((one == another).float().mean() - 0.5) < 0.03, place

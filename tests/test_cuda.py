@@ -5,6 +5,7 @@ test_compiled.py. A GPU adds up in another order each time, so equal means: equa
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,8 +16,10 @@ import kernels
 import pretrain
 import recorded_programs
 from attention import VARIANTS
-from model_helpers import small_config
+from model_helpers import assert_dropout_follows_from_the_seed, small_config
 from recorded_programs import CPU, PROGRAMS, Reading, Sentences, train, trainer_of
+from support.compiling import compile_run
+from support.devices import autocast
 
 pytestmark = pytest.mark.cuda
 if not torch.cuda.is_available():
@@ -131,6 +134,22 @@ def test_a_run_that_is_stopped_goes_on_as_one_that_was_not(program, tmp_path):
     assert_near(losses, expected)
 
 
+def test_a_trainer_that_resumes_after_a_recording_records_again(tmp_path):
+    """The state of AdamW is then in new tensors, of which the first recordings know nothing."""
+    config = small_config(dropout=0.1)
+    expected, _ = trained("pretrain.py", config, steps=12)
+    trainer = trainer_of("pretrain.py", config, DEVICE, **SETTINGS)
+    train(trainer, "pretrain.py", 3)
+    trainer.save(tmp_path / "state.pt")
+    train(trainer, "pretrain.py", 6)
+    assert_recorded(trainer)
+    trainer.resume(tmp_path / "state.pt")
+    train(trainer, "pretrain.py", 12)
+    assert_recorded(trainer)
+    losses = torch.stack(trainer.losses[:3] + trainer.losses[6:]).cpu()
+    assert_near(losses, expected)
+
+
 @pytest.mark.parametrize("devices", [(DEVICE, CPU), (CPU, DEVICE)])
 def test_a_checkpoint_is_continued_on_another_device(devices, tmp_path):
     """Without dropout and masks, which each kind of device draws by itself."""
@@ -174,3 +193,38 @@ def test_compiled_steps_equal_called_ones_recorded_or_not():
     assert counters["stats"]["unique_graphs"] == compiled
     expected = pretrain.evaluate(eager.model, Sentences(), 3, DEVICE, torch.float32)
     assert found[0] == pytest.approx(expected[0], abs=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_steps_with_dropout_equal_called_ones_when_they_are_recorded(dtype):
+    """The compiler draws its own masks, so compiled steps are compared with compiled ones."""
+    config = small_config("composite", dropout=0.1)
+    called, _ = trained("pretrain.py", config, 20, records=False, compiles=True, dtype=dtype)
+    recorded, trainer = trained("pretrain.py", config, 20, compiles=True, dtype=dtype)
+    assert_recorded(trainer)
+    assert_near(recorded, called, 2e-4 if dtype == torch.float32 else 5e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_of_compiled_layers_is_independent_and_follows_from_the_seed(dtype):
+    with autocast(DEVICE, dtype):
+        assert_dropout_follows_from_the_seed(lambda module: module.compile(dynamic=False), DEVICE)
+
+
+def test_a_run_finds_on_the_disk_what_processes_have_compiled(monkeypatch, tmp_path):
+    """All of it; the losses are equal."""
+    config = small_config("composite", dropout=0.1)
+    expected, _ = trained("pretrain.py", config, steps=4, compiles=True)
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch.compiler.reset()
+    trainer = trainer_of("pretrain.py", config, DEVICE, **SETTINGS)
+    trainer.environment["compiled"] = kernels.compile_model(trainer.model, DEVICE)
+    batches = SimpleNamespace(epoch=lambda *given: [(range(4), 12), (range(2), 20)])  # Sentences
+    compile_run(trainer, pretrain.make_trainer, pretrain.update, batches)
+    counters.clear()
+    train(trainer, "pretrain.py", 4)
+    assert_recorded(trainer)
+    assert counters["inductor"]["fxgraph_cache_miss"] == 0
+    assert counters["inductor"]["fxgraph_cache_hit"] > 0
+    assert_near(torch.stack(trainer.losses).cpu(), expected)

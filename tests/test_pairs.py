@@ -80,20 +80,6 @@ def test_scores_are_those_of_the_definition_with_batches_of_any_size(
         assert found == pytest.approx(expected, abs=1e-3)
 
 
-# paradigms whose two sentences have the same words, or whose pairs have twins
-ORDER_DECIDES = [each for each in TOY if each.phenomenon not in ("opinions", "kinds")]
-
-
-@pytest.mark.parametrize("paradigm", ORDER_DECIDES, ids=lambda paradigm: paradigm.name)
-def test_a_model_without_positions_is_right_in_exactly_half_where_order_decides(
-    toy_word_tokenizer, paradigm
-):
-    tested = paradigm.pairs[:6]
-    model = model_for(toy_word_tokenizer, "none")
-    scores = pairs.score_pairs(model, toy_word_tokenizer, tested, 4_096)
-    assert pairs.count_right(scores) == len(tested) / 2
-
-
 def test_a_tie_is_a_difference_below_a_ten_thousandth_and_counts_one_half():
     scores = np.array([[1.0, 0.0], [0.0, 1.0], [0.00009, 0.0], [0.0, 0.00009]])
     assert pairs.count_right(scores) == 1 + 2 / 2

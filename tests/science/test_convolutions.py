@@ -3,20 +3,16 @@
 From top to bottom: dropped kernels; then the mixers that have convolutions in place of attention.
 """
 
-import inspect
-
 import pytest
 import torch
 from torch import nn
 
-import attention
 from helpers import (
     C,
     H,
     assert_equals_loops,
     assert_near,
     draw,
-    padded_batch,
     random_mixer,
 )
 from model import BertConfig, BertForMaskedLM
@@ -77,27 +73,6 @@ def test_dynamicconv_drops_weights_of_its_kernels_and_scales_the_others_up():
     torch.manual_seed(0)
     z = mixer.convolution(torch.ones(4, 50, C, dtype=torch.float64))[:, 1:-1]
     assert_kernels_are_dropped(z, H)
-
-
-@pytest.mark.parametrize("variant", ["none", "composite-conv-qk", "shaw", "convbert"])
-def test_attention_gets_the_dropout_of_the_config_in_training_and_none_otherwise(
-    monkeypatch, variant
-):
-    given = []
-    reference = attention.attention
-
-    signature = inspect.signature(reference)
-
-    def note(*arguments, **options):
-        bound = signature.bind(*arguments, **options)
-        given.append(bound.arguments["dropout"])
-        return reference(*arguments, **options)
-
-    mixer = random_mixer(variant, dropout=0.25)
-    monkeypatch.setattr(attention, "attention", note)
-    mixer.train()(*padded_batch(5))
-    mixer.eval()(*padded_batch(5))
-    assert given == [0.25, 0.0]
 
 
 # --- Convolutions in place of attention -----------------------------------------------------------

@@ -231,7 +231,7 @@ def test_the_processes_end_with_the_run_that_has_started_them(tmp_path):
     import fcntl
 
     def wait_until(condition):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.1)

@@ -35,7 +35,7 @@ import numpy as np
 from model import model_without_weights, parameter_count
 from support.commands import UserError, run_command
 from support.glue_files import FORMATS
-from support.glue_results import newest_results, places_of_model
+from support.glue_results import fullest_results, places_of_model
 from support.runs import (
     code_changes,
     read_log,
@@ -68,7 +68,7 @@ def record_of_run(folder):
     steps, last = lines[-2:]  # the last steps, and the evaluation after them
 
     # what was measured with the trained model
-    _, glue = newest_results(folder)
+    _, glue = fullest_results(folder)
     for result in glue:
         del result["log"]  # the curve of its loss
     pairs = {}

@@ -3,7 +3,7 @@
     "model.py"                         a file as a whole; so "support/tokenizer.py" and all others
     "class Dynamic in attention.py"    attention.py by what it defines and imports at its top level
     "split_heads in attention.py"
-    "list of layers"                   the modules of the model, by name and class
+    "list of layers"                   the modules of the model, by name, class and dilation
 
 Nothing is listed by hand: Python knows what it has loaded. Comments, docstrings and layout do not
 count. Two results are compared by the names that both have. So a new file makes no run old, and
@@ -17,6 +17,8 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 from symtable import symtable
+
+from torch import nn
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,20 +43,27 @@ WITHOUT_RESULT = (
 def code_of(model):
     """{name: digest} of the code that a result of this model depends on.
 
-    Of the classes in attention.py, those count of which the model holds an object, and those that
-    they extend. So to edit Rotary changes nothing for dynamic.
+    Of the modules in attention.py, those count of which the model holds an object, and those that
+    they extend. So to edit Rotary changes nothing for dynamic. All other code counts.
     """
     used = set()
     layers = []
     for name, module in model.named_modules():
-        layers.append((name, type(module).__name__))
-        used.update(f"class {each.__name__} in {BY_DEFINITION}" for each in type(module).__mro__)
+        layers.append((name, type(module).__name__, getattr(module, "dilation", 1)))
+        used.update(each.__name__ for each in type(module).__mro__)
 
+    modules = {name for name, each in vars(sys.modules["attention"]).items() if is_module(each)}
+    unused = {f"class {name} in {BY_DEFINITION}" for name in modules - used}
     digests = {"list of layers": digest_of(layers)}
     for name, digest in code_now().items():
-        if name in used or not name.startswith("class "):
+        if name not in unused:
             digests[name] = digest
     return digests
+
+
+def is_module(value):
+    """Whether a value is a class of torch's modules."""
+    return isinstance(value, type) and issubclass(value, nn.Module)
 
 
 def code_now():

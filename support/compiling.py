@@ -49,10 +49,10 @@ def compile_run(trainer, make_trainer, update, batches):
     epoch = batches.epoch(settings["batch_size"], settings["seed"], 0)
     shapes = sorted({(len(indices), width) for indices, width in epoch})
 
-    # All layers share their code. A hybrid has two kinds of them; by default the last layer is
-    # attention. So two layers are enough.
+    # Layers of one kind share their code. There are at most five kinds: four dilations, and the
+    # attention of a hybrid, by default the last layer.
     model = trainer.model
-    config = replace(model.config, layers=2, attention_layer=None)
+    config = replace(model.config, layers=min(model.config.layers, 5), attention_layer=None)
     make_model = partial(type(model), config)
     as_in_the_run = partial(
         make_trainer,

@@ -43,6 +43,7 @@ from support.runs import (
     numbered,
     place_for,
     read_log,
+    read_records,
     warn_about_run,
 )
 from support.tables import print_glue_table
@@ -104,7 +105,7 @@ def path_of(out, name, seed, kind="json"):
 
 def read_results(out, name="*", seed="*"):
     """The records of what is finished, of a task and seed or of all, in the order of the files."""
-    return [json.loads(path.read_text()) for path in sorted(out.glob(f"{name}-seed{seed}.json"))]
+    return [read_records(path) for path in sorted(out.glob(f"{name}-seed{seed}.json"))]
 
 
 def load_weights(out, name, seed):
@@ -161,7 +162,7 @@ def claim_folder(folder, made):
     return place_for(folder / RESULTS, made)
 
 
-def newest_results(folder):
+def fullest_results(folder):
     """The results of a run that a table shows, (folder, records).
 
     If there are several folders (glue, glue-2, ...), it is the one with the most tasks; if some
@@ -227,7 +228,7 @@ def write_submission(folder, tasks, answers, is_toy):
 
     answers: function of (task, split, settings, weights) that returns the answers to a test split.
     """
-    out, _ = newest_results(folder)
+    out, _ = fullest_results(folder)
     predictions = {}
     files = {file: parts for file, parts in SUBMISSION.items() if parts[0] in tasks}
     for file, (name, split, dev_split) in files.items():
@@ -260,7 +261,7 @@ def read_run(path):
 
     made = read_log(folder)[0]
     warn_about_run(folder)
-    records = read_results(path) if is_results else newest_results(folder)[1]
+    records = read_results(path) if is_results else fullest_results(folder)[1]
     if not records:
         raise UserError(f"{folder} has no results: python glue.py finetune {quote(str(folder))}")
     run = {"run": folder, "label": label, "glue": records}

@@ -134,7 +134,7 @@ def add_machine(add):
     add(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="compile the layers (default: on a GPU, if the steps are so many that it pays)",
+        help="compile the layers (default: pretrain.py on a GPU, if it pays)",
     )
     add_eager(add)
 
@@ -191,7 +191,7 @@ def add_settings(seeds, add):
         help="of classifier, batches and dropout: one result per seed (default: the ten published)",
     )
 
-    # those of `defaults` in glue.settings_for; without a default: None means that it was not given
+    # those of glue.published_settings; without a default: None means that it was not given
     by_task = "default: the published value of the task"
     add("--lr", type=number(float, 1e-12), help=f"peak learning rate; {by_task}")
     add("--epochs", type=positive_int, help=by_task)

@@ -29,7 +29,7 @@ from support.files import lock, write_text
 from support.tokenizer import unknown_words
 
 LOG = "log.jsonl"
-LONGEST_NAME = 80  # characters in the name of a run that stand for its texts
+LONGEST_TEXTS = 80  # characters in the name of a run that stand for its texts
 
 
 # --- The log of a run -----------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def label_of(folder):
 
 
 def place_for(base, made):
-    """The folder of a run: base, base-2, ... If it is not base, a line says why.
+    """The folder of a run: base, base-2, ... If others have made base, a line says what differs.
 
     It is the one that these settings and this code have made; if there is none, the first one that
     is free and whose label has no other runs. A new run claims its folder: before any work begins,
@@ -177,7 +177,7 @@ def run_folder(args, variant, seed):
     """
     texts = "-".join(Path(name).resolve().stem for name in args.corpus if name != "toy")
     size = args.size.replace("tiny", "")
-    parts = [size, texts[:LONGEST_NAME], variant, "causal" if args.causal else ""]
+    parts = [size, texts[:LONGEST_TEXTS], variant, "causal" if args.causal else ""]
     if args.name:
         parts = [args.name, variant if len(args.variant) > 1 else ""]
     if args.seed != [0]:
@@ -191,7 +191,7 @@ def run_folder(args, variant, seed):
 def warn_about_run(folder):
     """Warn if other code has trained a run, or if it is not finished.
 
-    It needs no model, so a program can call it first: what an edit breaks, it breaks afterwards.
+    It needs no model, so it is called before the weights are read, which may not fit other code.
     """
     made, *lines = read_log(folder)
     say_once(code_changes(made["code"], code_now(), f"{folder} was trained"))

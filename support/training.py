@@ -158,8 +158,8 @@ def prediction_count(labels, label_share):
 
     M is only a shape. On a CPU the labels are counted. On a GPU, counting would make the CPU wait,
     so there M is an upper limit. For example, of 8,192 tokens each is masked with probability 0.15:
-    1,229 in the mean, and M is 1,472. (Of 50 million batches, one has more masked tokens than M:
-    its last ones are missing in its loss.)
+    1,229 in the mean, and M is 1,472. (One of 10^13 such batches has more masked tokens than M, and
+    one of 50 million of the worst size, about 216 tokens: its last ones are missing in its loss.)
 
     labels: (b, N). label_share: the share of the tokens that have a label, in the mean.
     """
@@ -185,7 +185,7 @@ class Trainer:
         device, dtype: where and in which precision it runs.
         micro_batch, label_share: as in Prepared.
         is_eager: True: no step is recorded (support/devices.py).
-        is_compiled: for the log only: whether kernels.compile_model was called.
+        is_compiled: whether kernels.compile_model was called.
     """
 
     def __init__(
@@ -419,6 +419,7 @@ def train(
     with lock(place / f"process{rank()}.lock"):
         last = from_first_process(lambda: read_log(place)[-1])
         if last.get("step") == steps:
+            (place / CHECKPOINT).unlink(missing_ok=True)  # killed before it was deleted
             print(f"  finished before: held-out loss {last['held_out_loss']:.3f}")
             return place, last
         try:

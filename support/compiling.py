@@ -13,6 +13,7 @@ The run finds it on the disk, and computes the same as without it.
 """
 
 import os
+import signal
 import sys
 from dataclasses import replace
 from functools import partial
@@ -72,6 +73,10 @@ def compile_run(trainer, make_trainer, update, batches):
 
 def do_steps(number, make_model, make_trainer, update, parts):
     """In the process of this number: a step of each shape (B, N) of its part."""
+    # torch ends this process by SIGINT if the run is killed; a run in the background of a script
+    # ignores that signal, and so would this one
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
     torch._inductor.config.compile_threads = 1  # the other cores have processes of their own
 
     # The compiler finds its work again by the hash of a pickle. This names torch.contiguous_format

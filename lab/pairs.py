@@ -34,6 +34,7 @@ A paradigm is a set of pairs of one kind; several paradigms test one phenomenon.
 
 import argparse
 import json
+import sys
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -135,7 +136,10 @@ def read_folder(folder):
                 texts = [""]
             if not all(text.strip() for text in texts):
                 raise UserError(f"{path}, line {number} is not a pair in BLiMP's format")
-            paradigms.setdefault(name, Paradigm(name, phenomenon, [])).pairs.append(pair)
+            paradigm = paradigms.setdefault(name, Paradigm(name, phenomenon, []))
+            if paradigm.phenomenon != phenomenon:
+                raise UserError(f"{folder}: {name} (UID) has two phenomena (linguistics_term)")
+            paradigm.pairs.append(pair)
     if not paradigms:
         raise UserError(f"{folder} has no pairs in files *.jsonl")
     return sorted(paradigms.values(), key=lambda paradigm: (paradigm.phenomenon, paradigm.name))
@@ -222,6 +226,8 @@ def score_pairs(model, tokenizer, pairs, tokens_per_batch):
 
 def count_right(scores):
     """How many pairs are right, of the scores (pairs, 2) of good and bad; a tie counts one half."""
+    if not np.isfinite(scores).all():
+        raise UserError("a score is not finite: the weights are too large")
     differences = scores[:, 0] - scores[:, 1]  # (pairs,) good - bad
     ties = int((np.abs(differences) < TIE).sum())
     wins = int((differences >= TIE).sum())
@@ -239,7 +245,9 @@ def score_run(folder, paradigms, device):
     tokens_per_batch = TOKENS_PER_BATCH.get(device.type, 2048)
     paradigms = pairs_that_differ(folder, tokenizer, paradigms)
 
-    for name, _, pairs in tqdm(paradigms, str(folder), unit="paradigm", disable=None):
+    # without a terminal, a line each minute
+    seconds = 0.1 if sys.stderr.isatty() else 60
+    for name, _, pairs in tqdm(paradigms, str(folder), unit="paradigm", mininterval=seconds):
         scores = score_pairs(model, tokenizer, pairs, tokens_per_batch)
         yield name, [count_right(scores), len(pairs)]
 
@@ -283,10 +291,13 @@ def result_of(folder, name, digest, paradigms, device):
     A run that was not scored before is scored; other code scores it in RUN/pairs-2 (place_for).
     name, digest, paradigms: what read_data returns.
     """
+    # where its result is, or will be
     warn_about_run(folder)
     settings = {"model": sha256_of(folder / "model.pt")[:12], f"pairs {name}": digest}
     made = {"settings": settings, "code": code_of(model_without_weights(folder))}
     place, _ = find_place(folder / "pairs", made)
+
+    # scored only once; the folder is claimed when there is something to write
     if not (place / f"{name}.json").exists():
         result = {
             "made_by": made_by(device),
@@ -295,6 +306,8 @@ def result_of(folder, name, digest, paradigms, device):
         place = place_for(folder / "pairs", made)
         write_text(place / f"{name}.json", json.dumps(result, indent=2) + "\n")
     result = read_records(place / f"{name}.json")
+
+    # what was left out
     total = count_pairs(paradigms)
     scored = sum(pairs for _, pairs in result["paradigms"].values())
     if scored < total:

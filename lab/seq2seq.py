@@ -318,6 +318,7 @@ def evaluate(trainer, pairs):
     right, greedy search predicts them from the same beginnings, so it writes the same target (if
     that is within its limit, and has no [UNK], which is never written).
     """
+    was_training = trainer.model.training
     model = trainer.model.eval()
     sums = torch.zeros(4, dtype=torch.float64)  # loss, labels, right tokens, exact targets
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
@@ -333,7 +334,7 @@ def evaluate(trainer, pairs):
         is_right = logits.argmax(dim=-1) == labels  # (B, N), False without a label
         exact = (is_right == is_label).all(dim=1)  # (B,)
         sums += torch.tensor([loss, is_label.sum(), is_right.sum(), exact.sum()])
-    model.train()
+    model.train(was_training)
 
     # means over all labels, and over all targets
     loss, labels, right, exact = sums.tolist()
@@ -407,7 +408,8 @@ def test_bleu(trainer, tokenizer, bleu, validation, test):
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(
-        description="Train an encoder and a decoder to translate, or translate a text with a run."
+        description="Train an encoder and a decoder to translate, or translate a text with a run.",
+        allow_abbrev=False,
     )
     add = parser.add_argument
 

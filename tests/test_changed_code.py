@@ -17,9 +17,12 @@ from conftest import (
     assert_same_run,
     assert_same_weights,
     be_edited,
+    be_pretrain,
     content_of,
     killed_before_its_log,
     log_of,
+    needs_signals,
+    start_process,
     write,
 )
 from lab import pairs, report
@@ -267,6 +270,23 @@ def test_an_imported_model_keeps_its_folder_and_a_dry_run_takes_none(start, tmp_
     assert len(runs_in(tmp_path)) == 2 and not (tmp_path / "corpus-composite-2/log.jsonl").exists()
     assert f"{base} is an imported model: {base}-2" in start()
     assert content_of(base) == before
+
+
+@needs_signals
+def test_commands_that_start_at_once_get_a_folder_each_and_the_same_one_is_refused(
+    short_run, tmp_path, start
+):
+    start("--lr 0.1 --dry_run")  # the text is prepared
+    rates = ["0.001", "0.002", "0.003"]
+    processes = []
+    for lr in rates:
+        processes.append(start_process(be_pretrain, short_run("--lr", lr)))
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    logs = [log_of(tmp_path / name) for name in runs_in(tmp_path)]
+    assert sorted(str(log[0]["settings"]["lr"]) for log in logs) == rates
+    assert all(log[-1]["step"] == 4 for log in logs)
 
 
 def test_while_a_run_is_trained_its_command_is_refused_and_others_take_the_next_number(

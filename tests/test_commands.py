@@ -38,7 +38,9 @@ pretrain --lr nan                                               | --lr
 pretrain --device abacus                                        | --device abacus
 pretrain --corpus no-such-corpus                                | no-such-corpus
 pretrain --seed 1 1                                             | is given twice
+pretrain --variant none fixed none                              | is given twice
 glue finetune RUN --task cola rte cola                          | is given twice
+glue finetune RUN --seeds 42 42                                 | is given twice
 pretrain --stepz 5                                              | --stepz
 glue RUN                                                        | invalid choice
 glue table no-run                                               | no-run
@@ -153,3 +155,12 @@ def test_an_ignored_signal_stays_ignored():
         os.kill(os.getpid(), signal.SIGHUP)
         assert stop.number == 0
     assert signal.signal(signal.SIGHUP, before) == signal.SIG_IGN
+
+
+def test_where_a_signal_does_not_exist_the_others_stop(monkeypatch):
+    """Windows has neither SIGHUP nor SIGUSR1."""
+    monkeypatch.delattr(signal, "SIGHUP", raising=False)
+    monkeypatch.delattr(signal, "SIGUSR1", raising=False)
+    with StopSignals() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.number == signal.SIGTERM

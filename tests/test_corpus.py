@@ -11,18 +11,21 @@ from pathlib import Path
 
 import pytest
 
+import data
 from conftest import write
 from data import prepare_corpus
 from model import with_end_mark
-from support import corpus
+from support import corpus, files
 from support.commands import UserError, say_once
 from support.corpus import find_text_files, read_lines, read_paragraphs, sentences_of
 from support.tokenizer import (
+    LONGEST_WORD,
     Encoder,
     count_forms,
     ids_of,
     sample_text,
     train_tokenizer,
+    untrained_tokenizer,
 )
 
 
@@ -65,10 +68,13 @@ def test_a_record_ends_at_a_line_feed_only(tmp_path):
         ("a.txt", CAFE.encode("cp1252"), "iconv -f WINDOWS-1252 -t UTF-8"),
         ("a.txt", CAFE.encode("utf-16"), "iconv"),
         ("a.zip", b"PK\3\4\0\0", "docs/text.md"),
+        ("a.txt", CAFE.encode() * 3 + b"\xff\x81", "not text in UTF-8"),
         ("a.txt", CAFE.encode()[:-1], "not text in UTF-8"),  # the file was cut
         ("a.txt", b"a" * 1000 + b"\0b", "a binary file"),
         ("a.txt.gz", gzip.compress(b"text", mtime=0)[:-5], "is damaged"),
+        ("a.txt.gz", b"text", "is damaged"),
         ("a.txt.xz", lzma.compress(b"text")[:-5], "is damaged"),
+        ("a.txt.bz2", bz2.compress(b"text")[:-5], "is damaged"),
         ("a.txt.bz2", b"text", "is damaged"),
     ],
 )
@@ -141,6 +147,16 @@ def test_a_book_with_wrapped_lines_gives_the_sentences_of_the_book_with_one_para
     assert sentences(text_file(tmp_path, wrapped(PARAGRAPHS))) == plain
 
 
+def test_a_paragraph_is_joined_also_where_the_lines_end_from_which_the_layout_is_found(
+    tmp_path, monkeypatch
+):
+    plain = sentences(text_file(tmp_path, "\n".join(PARAGRAPHS)))
+    path = text_file(tmp_path, wrapped(PARAGRAPHS))
+    for lines in range(100, 104):  # 4 lines a paragraph, with the empty one
+        monkeypatch.setattr(corpus, "LAYOUT_LINES", lines)
+        assert sentences(path) == plain
+
+
 def test_empty_lines_change_nothing_in_a_text_with_one_paragraph_a_line(tmp_path):
     plain = sentences(text_file(tmp_path, "\n".join(PARAGRAPHS)))
     assert sentences(text_file(tmp_path, "\n\n".join(PARAGRAPHS))) == plain
@@ -181,7 +197,11 @@ def test_sentences_end_at_the_marks_of_other_scripts(text, expected, tmp_path):
         ("\u201cIs it?\u201d", True),
         ("\u732b\u5417\uff1f", True),
         ("\u4ed6\u8bf4\uff1a\u201c\u597d\u3002\u201d", True),
+        ("\u300c\u306f\u3044\u3002\u300d", True),
         ("\u0939\u0948\u0964", True),
+        ("\u06c1\u0627\u06ba\u06d4", True),
+        ("(Yes!)", True),
+        ("\u201eGeh!\u201c", True),
         ("\u00ab Oui. \u00bb", True),
         ("Well\u2026", True),
         ("It barks.[1]", True),
@@ -242,9 +262,12 @@ def test_a_file_without_an_ending_is_read_in_a_folder_as_it_is_by_its_name(name,
     "text",
     [
         '{"text": "One."}',
+        '{ "text": "One."}',
+        '\n\n{"text": "One."}',
         '\ufeff{"text": "One."}',
         '[{"text": "One."},\n{"text": "Two."}]',
         '{\n  "text": "One."\n}',
+        '[\n"One."\n]',
         '["One.", "Two."]',
         "{'text': 'One.'}",
     ],
@@ -291,8 +314,13 @@ def test_a_link_that_leads_nowhere_is_an_error_that_names_it(name, tmp_path):
 def other_names(kind, folder):
     """Names that together name the file folder/a.txt twice."""
     file = folder / "a.txt"
+    if kind == "folder and file":
+        return [folder, file]
     if kind == "dots":
         return [folder, folder / ".." / folder.name]
+    if kind == "link to the folder":
+        (folder.parent / "link").symlink_to(folder, target_is_directory=True)
+        return [folder, folder.parent / "link"]
     if kind == "link in the folder":  # as in the cache of Hugging Face
         (folder / "b.txt").symlink_to(file)
         return [folder]
@@ -302,7 +330,7 @@ def other_names(kind, folder):
 
 @pytest.mark.parametrize(
     "kind",
-    ["dots", "link in the folder", "hard link"],
+    ["folder and file", "dots", "link to the folder", "link in the folder", "hard link"],
 )
 def test_a_text_under_two_names_is_read_once_and_a_line_says_so(kind, tmp_path, capsys):
     write(tmp_path / "t/a.txt", "One.\nTwo.\nThree.\nFour.\nFive.")
@@ -316,20 +344,55 @@ def test_a_text_under_two_names_is_read_once_and_a_line_says_so(kind, tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "sentences.bin", "tokenizer.json", "meta.json"])
-@pytest.mark.parametrize("damage", ["cut", "zeros"])
+@pytest.mark.parametrize("damage", ["cut", "zeros", "gone"])
 def test_a_damaged_corpus_is_named_and_prepared_again(name, damage, tmp_path, capsys):
     text = str(text_file(tmp_path, "The dog barks.\nA cat runs.\nYes.\nNo.\n" * 9))
     prepare_corpus([text], tmp_path / "cache", 32)
     (file,) = (tmp_path / "cache").glob(f"*/{name}")
     whole = file.read_bytes()
-    half = len(whole) // 16 * 8
-    file.write_bytes(whole[:half] + (b"" if damage == "cut" else bytes(len(whole) - half)))
+    if damage == "gone":
+        file.unlink()
+    else:
+        half = len(whole) // 16 * 8
+        file.write_bytes(whole[:half] + (b"" if damage == "cut" else bytes(len(whole) - half)))
 
     say_once.cache_clear()
     capsys.readouterr()
     prepare_corpus([text], tmp_path / "cache", 32)
-    assert f"{name} is damaged: the text is prepared again" in capsys.readouterr().out
+    named = "meta.json" if damage == "gone" else name
+    assert f"{named} is damaged: the text is prepared again" in capsys.readouterr().out
     assert file.read_bytes() == whole
+
+
+def test_a_prepared_corpus_is_opened_without_a_lock_or_a_write(tmp_path, monkeypatch):
+    text = str(text_file(tmp_path, "One.\nTwo.\nThree.\nFour.\n"))
+    first = prepare_corpus([text], tmp_path / "cache", 32)
+    monkeypatch.setattr(files, "lock", None)
+    assert prepare_corpus([text], tmp_path / "cache", 32).fingerprint == first.fingerprint
+
+
+def test_a_full_disk_is_named_and_leaves_no_corpus(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(data, "write_arrays", full)
+    text = str(text_file(tmp_path, "One.\nTwo.\nThree.\nFour.\n"))
+    with pytest.raises(OSError, match=r"No space left on device: '.*cache.*'"):
+        prepare_corpus([text], tmp_path / "cache", 32)
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.suffix == ""]
+
+
+def test_a_text_that_grows_while_it_is_read_is_said_in_a_line(tmp_path, monkeypatch, capsys):
+    path = text_file(tmp_path, "One.\nTwo.\nThree.\nFour.\n")
+
+    def growing(sample, vocab_size):
+        with open(path, "a") as text:
+            text.write("Five.\n")
+        return train_tokenizer(sample, vocab_size)
+
+    monkeypatch.setattr(data, "train_tokenizer", growing)
+    prepare_corpus([str(path)], tmp_path / "cache", 32)
+    assert f"{path} has changed while it was read" in capsys.readouterr().out
 
 
 # --- How much of it is used -----------------------------------------------------------------------
@@ -341,6 +404,14 @@ def test_little_use_of_a_text_is_said_in_a_line_of_its_own(tmp_path, capsys):
     prepare_corpus([str(text_file(tmp_path, text))], tmp_path / "cache", 32)
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("warning: 72 % of the tokens are used") for line in lines)
+
+
+def test_words_beyond_the_limit_are_cut_where_they_are_the_text(tmp_path):
+    tokenizer = untrained_tokenizer()
+    chinese = "\u4e00" * (LONGEST_WORD + 7)
+    assert sum(map(len, count_forms(tokenizer, [chinese]))) >= LONGEST_WORD
+    address = "x" * (LONGEST_WORD + 1)
+    assert "x" not in "".join(count_forms(tokenizer, ["the dog slept. " * 1000 + address]))
 
 
 @pytest.mark.parametrize("mark", ["\u00ad", "\u200b", "\u2060", "\ufeff"])

@@ -172,15 +172,18 @@ def test_the_ids_of_a_text_are_those_of_its_words_and_give_the_text_back(tmp_pat
     assert tokenizer.encode("Na\u00efve  \ufb01x,\t(e.g. 3.5km) ").ids == ids.tolist()
 
 
-def test_other_tokenizers_encode_whole_texts():
+def test_other_tokenizers_encode_whole_texts_and_large_vocabularies_have_32_bits():
     """Those of imported models. A byte-level one gives another piece to a word after a space."""
     byte_level = Tokenizer(models.BPE())
     byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet)
     byte_level.train_from_iterator(["the dog and the cat and the dog"] * 9, trainer)
-    text = "the dog and the cat"
-    assert Encoder(byte_level)(text).tolist() == byte_level.encode(text).ids
+    large = Tokenizer(models.WordLevel({f"w{i}": i for i in range(70_000)}, unk_token="w0"))
+    large.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    for tokenizer, text in ((byte_level, "the dog and the cat"), (large, "w69999 w1")):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        assert Encoder(tokenizer)(text).tolist() == ids
 
 
 def prepare_with_one_thread(path, cache):
@@ -290,6 +293,18 @@ def test_unseen_are_the_ids_that_do_not_occur_in_the_text(small):
     assert small.tokenizer.token_to_id("\u2581") in expected
 
 
+def test_kept_lengths_are_those_of_cutting_token_by_token_from_the_longer_sentence():
+    for a, b, room in itertools.product(range(9), range(9), range(2, 18)):
+        kept_a = a
+        kept_b = b
+        while kept_a + kept_b > room:
+            if kept_a > kept_b:
+                kept_a -= 1
+            else:
+                kept_b -= 1
+        assert data.kept_lengths(a, b, room) == (kept_a, kept_b), (a, b, room)
+
+
 def test_rows_hold_both_sentences_marks_and_padding_and_are_cut_to_the_length():
     a = [10, 11, 12, 13, 14, 15]
     b = [20, 21, 22]
@@ -332,10 +347,17 @@ def test_the_choice_of_held_out_pairs_has_not_changed():
     assert held_out.reshape(-1, 2).tolist() == np.stack([starts, starts + 1], axis=1).tolist()
 
 
-def test_the_masks_of_the_held_out_pairs_have_not_changed(tmp_path):
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+def test_the_masks_of_the_held_out_pairs_are_these_whatever_torch_s_default_dtype_is(
+    tmp_path, default
+):
     """For the same reason. The pairs of 18, 14, 14 and 16 tokens are sorted before the masks."""
     corpus = corpus_of(tmp_path, numbered_text(400))
-    masked_ids, labels = corpus.held_out_masked  # (4, N) each
+    torch.set_default_dtype(default)
+    try:
+        masked_ids, labels = corpus.held_out_masked  # (4, N) each
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert (masked_ids != PAD).sum(dim=1).tolist() == [14, 14, 16, 18]
     masked = (labels != -100).nonzero().tolist()  # [pair, token]
     assert masked == [[0, 2], [0, 3], [0, 12], [1, 3], [1, 11], [2, 9], [3, 5], [3, 11]]
@@ -378,6 +400,16 @@ def test_all_held_out_pairs_stay_if_fewer_than_32_would_be_left_and_a_line_says_
     assert corpus.counts["in_both"] == in_both > 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith(f"warning: {in_both} of the held-out pairs") for line in lines)
+
+
+def test_pairs_of_the_same_tokens_with_another_border_are_different():
+    """Of 2,000 pairs of the tokens 5 6 7, those held out are 5 6 | 7 and the others 5 | 6 7."""
+    _, chosen = data.train_and_held_out(2_000)
+    begins = 3 * np.arange(2_000)
+    middles = begins + 1
+    middles[chosen] += 1
+    starts = np.append(np.stack([begins, middles], axis=1), 6_000)
+    assert data.choose_held_out(np.tile([5, 6, 7], 2_000), starts) == (chosen.tolist(), 0)
 
 
 # --- Batches --------------------------------------------------------------------------------------
@@ -428,9 +460,16 @@ def shapes_of(found):
 def test_a_width_is_the_next_number_with_three_binary_digits_and_never_above_seq_len():
     widths = sorted({data.width_of(length, 256) for length in range(1, 257)})
     assert widths == [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256]
-    assert [data.width_of(length, 100) for length in (1, 9, 48, 65, 97, 100)] == [
-        *(8, 16, 48, 80, 100, 100)
-    ]
+    for length in range(1, 257):
+        expected = min(width for width in widths if width >= length)
+        assert data.width_of(length, 256) == expected, length
+        assert data.width_of(length, 100) == min(expected, 100), length
+
+
+def test_the_batches_of_the_drawing():
+    """The example of BatchesByWidth: B and N of each."""
+    batches = batches_of([7] * 11 + [13] * 7 + [23] * 4, seq_len=24)
+    assert shapes_of(epoch_of(batches, batch_size=4)) == {(8, 9): 1, (16, 4): 2, (24, 2): 3}
 
 
 @pytest.mark.parametrize("batch_size", [32, 128])
@@ -542,6 +581,18 @@ def test_a_corpus_pads_its_batches_to_the_widths_of_their_classes(tmp_path, sent
         )
         seen.update(sentences_of(corpus, batch))
     assert seen == set(sentences_of(corpus, corpus.sequences(corpus.train)))
+
+
+def test_a_batch_has_the_width_of_its_class_also_if_its_long_pairs_are_in_another_batch(tmp_path):
+    """One long pair, and what is left over of many short ones."""
+    short = "".join(f"one d{number} two\nthree d{number}\n" for number in range(300))
+    long = "here" + " ends" * 9
+    corpus = corpus_of(tmp_path, f"{short}{long}\n{long}\n")
+    assert shapes_of(epoch_of(corpus.batches_by_width, 5)) == {(16, 5): 58, (24, 4): 2}
+    batches = [corpus.batch(0, step, 5) for step in range(60)]
+    wide = [batch for batch in batches if batch.shape == (4, 24)]
+    assert sorted(int((batch != PAD).sum(dim=1).max()) for batch in wide) == [10, 23]
+    assert sum(1 for batch in batches if batch.shape == (5, 16)) == 58
 
 
 # --- Held-out batches -----------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """lab/explore.py: the page computes what the model computes, or shows the model's numbers."""
 
 import json
+import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -25,6 +28,9 @@ IDS, _ = look.encode_sentence(small_model(), word_tokenizer(), SENTENCE)  # (1, 
 H = 4
 WITH_BLANKS = "the [MASK] was tired . the dogs [MASK]"  # without an end mark
 CHASED = "the cat that chased the dogs [MASK] tired."
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
 
 # --- The scripts of the page, run by node ---------------------------------------------------------
 
@@ -248,3 +254,89 @@ def test_the_matrices_of_the_page_times_the_values_give_what_the_mixer_gives(tmp
     ):
         assert [word for word, _ in found] == [word for word, _ in best]
         assert [p for _, p in found] == pytest.approx([p for _, p in best], abs=1e-6)
+
+
+def test_a_left_to_right_model_shows_the_next_words_after_every_token():
+    model = small_model()
+    model.config.causal = True
+    answers = look.best_words(model, word_tokenizer(), IDS)
+    expected = model(IDS)[0].softmax(dim=-1).topk(5).values  # (N, 5)
+    found = [[probability for _, probability in best] for best in answers.values()]
+    torch.testing.assert_close(torch.tensor(found), expected)
+
+
+# --- The page in a browser ------------------------------------------------------------------------
+
+# Types a sentence, clicks a token, a switch, a head and a word of the list, and presses a key; then
+# tries to reach a network. What the page shows after each step becomes its text.
+READER = """<script>
+const errors = [];
+window.addEventListener("error", (event) => errors.push(event.message));
+const shown = (selector) => document.querySelector(selector).textContent;
+const steps = [];
+window.addEventListener("load", async () => {
+  while (!document.body.dataset.measured) await new Promise((done) => setTimeout(done, 50));
+  steps.push(shown("#answers"), shown(".which"));
+  const field = document.getElementById("sentence");
+  field.value = "the dogs [MASK] tired.";
+  field.dispatchEvent(new Event("input"));
+  await new Promise((done) => setTimeout(done, 500));
+  steps.push(shown("#answers"));
+  document.getElementById("token-0-2").click();
+  steps.push(shown(".terms figcaption"));
+  document.getElementById("switch-0-dynamic").click();
+  steps.push(shown("#answers"));
+  document.getElementById("head-0-1-3").click();
+  steps.push(shown(".which"));
+  const key = new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true });
+  document.body.dispatchEvent(key);
+  steps.push(shown(".which"));
+  let refused = 0;
+  await fetch("http://127.0.0.1:9/").catch(() => { refused += 1; });
+  const requests = performance.getEntriesByType("resource").map((entry) => entry.name);
+  const result = document.createElement("pre");
+  result.id = "result";
+  result.textContent = JSON.stringify({ steps, errors, refused, requests });
+  document.body.append(result);
+});
+</script>"""
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs chromium")
+def test_a_reader_types_and_clicks_and_the_page_loads_nothing(tmp_path):
+    packed_run(tmp_path / "run", "composite")
+    explore.main([str(tmp_path / "run"), CHASED, "--html", str(tmp_path / "page.html")])
+    page = (tmp_path / "page.html").read_text("utf-8")
+    (tmp_path / "page.html").write_text(page.replace("<title>", READER + "<title>"), "utf-8")
+    options = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+        "--disable-background-networking --disable-component-update --virtual-time-budget=60000"
+    )
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    done = subprocess.run(
+        [CHROMIUM, *options.split(), profile, "--dump-dom", str(tmp_path / "page.html")],
+        capture_output=True,
+        text=True,
+    )
+    result = json.loads(re.search('<pre id="result">(.*?)</pre>', done.stdout)[1])
+    assert result["errors"] == [] and result["refused"] == 1
+    assert [name for name in result["requests"] if not name.startswith("http://127.0.0.1:9")] == []
+
+    first, opened, typed, query, switched, clicked, pressed = result["steps"]
+    model, tokenizer = explore.open_run(tmp_path / "run")[:2]
+    for text, sentence in ((first, CHASED), (typed, "the dogs [MASK] tired.")):
+        ((word, p), *_) = fill_in(model, tokenizer, sentence)[0]
+        assert f"[MASK]{word} {100 * p:.1f} %" in text
+    assert re.fullmatch(r"Layer [12], head [1-4]", opened)
+    assert "“\u2068dogs\u2069”" in query
+    assert typed.replace("run[MASK]", "with all terms") in switched
+    assert (clicked, pressed) == ("Layer 2, head 4", "Layer 1, head 1")
+
+
+def test_a_sentence_cannot_become_a_part_of_the_page():
+    sentence = "</script><script>alert(1)</script> </SCRIPT > <!-- <script> \"'\\ &lt; <b>bold</b>"
+    page = explore.make_page([sentence], [])
+    assert page.count("<") == explore.make_page([], []).count("<")
+    start = page.index('<script type="application/json" id="data">')
+    text = page[page.index(">", start) + 1 : page.index("</script", start)]
+    assert json.loads(text)["sentences"] == [sentence]

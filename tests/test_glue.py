@@ -187,6 +187,13 @@ def test_predictions_are_those_of_each_row_alone(tokenizer, num_labels):
     np.testing.assert_allclose(predicted, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+def test_answers_leave_a_model_in_the_mode_in_which_it_was(tokenizer, is_training):
+    model = BertForClassification(small_config(tokenizer), 2).train(is_training)
+    predict(model, random_pairs(tokenizer, 3), CPU, torch.float32)
+    assert all(module.training == is_training for module in model.modules())
+
+
 def test_answers_that_are_not_finite_give_no_result(tokenizer):
     model = BertForClassification(small_config(tokenizer), 2)
     model.classifier.bias.data[0] = math.nan
@@ -424,6 +431,15 @@ def test_two_commands_with_different_seeds_on_one_run_leave_all_results(run, on_
         assert process.exitcode == 0
     files = [f"{task}-seed{seed}.json" for task in ("mnli", "rte") for seed in (42, 97, 834, 622)]
     assert set(results(run)) == set(files)
+
+
+def test_a_result_that_another_command_has_made_meanwhile_stays_and_no_lock_is_left(published):
+    out = published[0] / "glue"
+    before = results(published[0])
+    settings, _ = before["cola-seed42.json"]
+    glue.make_result(None, out, settings, {"train": None}, new_trainer=None)
+    assert results(published[0]) == before
+    assert not list(out.glob("running-*"))
 
 
 OTHER_CODE = {"glue.py": {"glue.py": "other"}}

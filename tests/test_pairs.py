@@ -80,9 +80,29 @@ def test_scores_are_those_of_the_definition_with_batches_of_any_size(
         assert found == pytest.approx(expected, abs=1e-3)
 
 
+# paradigms whose two sentences have the same words, or whose pairs have twins
+ORDER_DECIDES = [each for each in TOY if each.phenomenon not in ("opinions", "kinds")]
+
+
+@pytest.mark.parametrize("paradigm", ORDER_DECIDES, ids=lambda paradigm: paradigm.name)
+def test_a_model_without_positions_is_right_in_exactly_half_where_order_decides(
+    toy_word_tokenizer, paradigm
+):
+    tested = paradigm.pairs[:6]
+    model = model_for(toy_word_tokenizer, "none")
+    scores = pairs.score_pairs(model, toy_word_tokenizer, tested, 4_096)
+    assert pairs.count_right(scores) == len(tested) / 2
+
+
 def test_a_tie_is_a_difference_below_a_ten_thousandth_and_counts_one_half():
     scores = np.array([[1.0, 0.0], [0.0, 1.0], [0.00009, 0.0], [0.0, 0.00009]])
     assert pairs.count_right(scores) == 1 + 2 / 2
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_not_finite_is_no_lost_pair(number):
+    with pytest.raises(UserError, match="not finite"):
+        pairs.count_right(np.array([[1.0, 0.0], [0.0, number]]))
 
 
 # --- BLiMP's format -------------------------------------------------------------------------------
@@ -111,6 +131,12 @@ def test_a_folder_is_read_by_paradigm_and_sorted_by_phenomenon(tmp_path):
 def test_what_is_no_sentence_is_refused_with_its_file_and_line(good, tmp_path):
     (tmp_path / "1.jsonl").write_text(line() + "\n" + line(good=good))
     with pytest.raises(UserError, match="1.jsonl, line 3"):
+        pairs.read_folder(tmp_path)
+
+
+def test_a_paradigm_of_two_phenomena_is_refused_because_results_have_its_name_alone(tmp_path):
+    (tmp_path / "1.jsonl").write_text(line("u", "a") + line("u", "b"))
+    with pytest.raises(UserError, match="two phenomena"):
         pairs.read_folder(tmp_path)
 
 

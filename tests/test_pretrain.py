@@ -6,7 +6,10 @@ Which folder a run gets: test_changed_code.py. The training step: science/test_t
 import itertools
 import math
 import os
+import shlex
 import signal
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from conftest import (
     log_of,
     needs_signals,
     start_process,
+    write,
 )
 from model import BertForMaskedLM, load_run
 from support import training
@@ -68,6 +72,22 @@ def test_on_a_gpu_more_logits_are_computed_than_any_number_of_masked_tokens(monk
     assert count == 1472  # 1228.8 + 6 * 32.3, rounded up
 
 
+@pytest.mark.parametrize("name", ["my runs/it's one", "runs/a\nb-composite"])
+def test_the_next_command_can_be_pasted_if_a_name_has_spaces_or_a_line_end(name, capsys):
+    args = SimpleNamespace(corpus=["toy"], causal=False)
+    training.say_next(Path(name), args)
+    command = shlex.split(capsys.readouterr().out.partition("next: ")[2])
+    assert command[:3] == ["python", "model.py", name]
+
+
+def test_a_text_with_a_line_end_in_its_name_is_trained_on_and_found_again(tmp_path, run_program):
+    text = write(tmp_path / "a\nb.txt", "The dog barks.\nA cat runs.\nYes.\nNo.\n" * 9)
+    options = ["--steps 1 --batch_size 2 --device cpu --cache_dir", tmp_path, "--corpus", text]
+    for rate, number in (("--lr 1e-3", ""), ("--lr 1e-4", "-2")):
+        run_program(pretrain.main, rate, *options, "--out_dir", tmp_path / "runs")
+        assert (tmp_path / f"runs/a\nb-composite{number}/model.pt").exists()
+
+
 # --- Whole runs -----------------------------------------------------------------------------------
 
 
@@ -105,6 +125,12 @@ def test_the_log_has_the_steps_and_the_evaluations_and_what_they_depend_on(start
     assert steps[-1]["lr"] == pretrain.learning_rate(6, 7, 2, 1e-3)
     assert first["settings"]["kernel_size"] == 17
     assert first["settings"]["corpus"] == corpus.fingerprint
+
+
+def test_each_variant_with_each_seed_is_a_run_of_its_own(start, tmp_path):
+    start("--variant none composite --seed 1 2 --steps 2")
+    names = ("none-seed1", "none-seed2", "composite-seed1", "composite-seed2")
+    assert len({log_of(tmp_path / f"corpus-{name}")[-1]["held_out_loss"] for name in names}) == 4
 
 
 # --- Kills ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The pages: the function of README.md, links, commands, and new variants, run."""
+"""The pages: the function of README.md, links, outputs, commands, and new variants, run."""
 
 import ast
 import importlib
@@ -15,6 +15,7 @@ import torch
 
 from attention import VARIANTS, Variant, composite_attention
 from conftest import ROOT, words_of, write
+from support.tables import PUBLISHED
 
 README = (ROOT / "README.md").read_text("utf-8")
 EXTEND = (ROOT / "docs/extend.md").read_text("utf-8")
@@ -36,6 +37,14 @@ def test_the_function_of_the_paper_is_that_of_attention():
     code = ast.parse(textwrap.dedent(inspect.getsource(composite_attention))).body[0]
     del code.body[0]  # the docstring
     assert ast.unparse(ast.parse(shown)) == ast.unparse(code)
+
+
+def test_the_table_of_the_paper_has_its_variants():
+    table = README.split("| `--variant` |")[1].split("\n\n")[0]
+    names = re.findall(r"^\| (.*?) \|", table, flags=re.M)
+    found = re.findall(r"`([\w-]+)`", " ".join(names))
+    published = {line.split()[0] for line in PUBLISHED["small"].splitlines()[::2]}
+    assert set(found) == published <= set(VARIANTS)
 
 
 # --- Links ----------------------------------------------------------------------------------------

@@ -1,11 +1,15 @@
 """What the tests in tests/science share: small mixers and models with random weights, batches."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+import attention
+import data
+import kernels
 import model_helpers
 import references
 from attention import VARIANTS, mixer_of_layer
@@ -95,9 +99,90 @@ def loss_of(model, ids):
     return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
 
 
+# --- The attention function -----------------------------------------------------------------------
+
+
+def attention_inputs(N, K, dtype=torch.float64, B=2, H=2, d=5):
+    """{name: value} of the arguments of `attend`: all terms, and all with a gradient.
+
+    The second half of the second sentence is padding.
+    """
+    numbers = generator(100 * N + K)
+
+    def leaf(*shape):
+        x = torch.randn(*shape, generator=numbers, dtype=torch.float64)
+        return x.to(dtype).requires_grad_()
+
+    mask = torch.ones(B, N, dtype=torch.bool)
+    if N > 1:
+        mask[1:, (N + 1) // 2 :] = False
+    return dict(
+        q=leaf(B, H, N, d),
+        k=leaf(B, H, N, d),
+        v=leaf(B, H, N, d),
+        attention_mask=mask,
+        query_bias=leaf(B, H, N, K),
+        key_bias=leaf(B, H, N, K),
+        value_table=leaf(d, K),
+    )
+
+
+def attend(
+    q,
+    k,
+    v,
+    attention_mask,
+    query_bias=None,
+    key_bias=None,
+    value_table=None,
+    beyond="clip",
+    by=None,
+    **options,
+):
+    """attention.attention, or another function of the same arguments, without the record."""
+    positions = kernels.Positions(query_bias, key_bias, value_table, beyond)
+    return (by or attention.attention)(q, k, v, attention_mask, positions, **options)
+
+
+def results(function, inputs, **options):
+    """{"z": z, and for each input with a gradient its name: the gradient}.
+
+    The seed of the dropout and the gradient of z are always the same.
+    """
+    torch.manual_seed(0)
+    z = function(**inputs, **options)
+    given = {name: x for name, x in inputs.items() if x is not None and x.requires_grad}
+    gradients = torch.autograd.grad(z, list(given.values()), upstream_for(z))
+    return {"z": z.detach(), **dict(zip(given, gradients, strict=True))}
+
+
 def upstream_for(z):
     """A fixed gradient of the shape and dtype of z, different for every number."""
     return torch.arange(z.numel(), dtype=torch.float64).sin().to(z.dtype).view(z.shape)
+
+
+def lines_run(function, *arguments):
+    """How many lines of attention.py, kernels.py and data.py a call runs.
+
+    Each iteration of a loop counts, also inside a comprehension.
+    """
+    files = (attention.__file__, kernels.__file__, data.__file__)
+    count = 0
+
+    def note(frame, event, argument):
+        nonlocal count
+        if frame.f_code.co_filename not in files:
+            return None
+        count += event == "line"
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        function(*arguments)
+    finally:
+        sys.settrace(before)
+    return count
 
 
 # --- Comparisons ----------------------------------------------------------------------------------
@@ -154,3 +239,28 @@ def assert_equals_loops(variant, N, beyond="clip", layer=0, **settings):
     x.requires_grad_()
     expected = references.mixer(x, mask, weights, config, layer)[mask]  # (real tokens, C)
     assert_same_with_gradients(mixer(x, mask)[mask], expected, [x, *weights.values()])
+
+
+# --- Drawings in docstrings -----------------------------------------------------------------------
+
+
+def drawn(function, drawing):
+    """A matrix that is drawn in the docstring of a function, with a number for each letter.
+
+    a0 is 100, a1 is 101, b0 is 200, s12 is 1912, and 0 is 0. Every line of the drawing must occur
+    in the docstring, so the test and the docstring cannot become different.
+    """
+    docstring = " ".join(function.__doc__.split())
+    matrix = []
+    for line in drawing.strip().splitlines():
+        cells = line.split()
+        assert " ".join(cells) in docstring, f"{function.__name__} does not draw {line.strip()!r}"
+        matrix.append([number_of(cell) for cell in cells])
+    return torch.tensor(matrix, dtype=torch.float64)
+
+
+def number_of(cell):
+    if cell == "0":
+        return 0
+    letter = ord(cell[0]) - ord("a") + 1
+    return 100 * letter + int(cell[1:] or 0)

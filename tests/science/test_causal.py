@@ -179,9 +179,12 @@ def test_the_classifier_reads_the_last_real_token():
 
 
 @every_beyond
-def test_the_kernels_of_a_causal_model_end_at_the_token_itself(beyond):
+def test_attention_has_no_weight_after_the_query_and_kernels_end_at_the_token_itself(beyond):
     model = small_model("composite", kernel_size=5, beyond=beyond, causal=True).float()
     ids = random_tokens(1, 9)
+    p = torch.from_numpy(look.attention_map(model, ids, layer=2))  # (H, N, N)
+    assert_near(p, p.tril())
+    assert_near(p.sum(dim=-1), torch.ones(p.shape[:2]), 1e-6)
     for kernels in (look.fixed_kernels(model)[1], look.dynamic_kernels(model, ids, 1)):
         assert kernels.shape[-1] == 3
         assert_near(torch.from_numpy(kernels.sum(-1)), torch.ones(kernels.shape[:-1]), 1e-6)

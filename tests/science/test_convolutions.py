@@ -1,23 +1,62 @@
 """Convolutions and the mixers made of them equal their equations.
 
-From top to bottom: dropped kernels; then the mixers that have convolutions in place of attention.
+From top to bottom: depthwise and half convolution, the gate, and dropped kernels; then the mixers
+that have convolutions in place of attention.
 """
+
+import inspect
 
 import pytest
 import torch
 from torch import nn
 
+import attention
+import references
 from helpers import (
     C,
     H,
     assert_equals_loops,
     assert_near,
+    assert_same_with_gradients,
     draw,
+    padded_batch,
     random_mixer,
 )
 from model import BertConfig, BertForMaskedLM
 
 # --- Convolutions ---------------------------------------------------------------------------------
+
+
+def test_the_drawing_of_depthwise_convolution_is_what_token_3_sees():
+    """N = 8, dilation 3, three weights: the column 0 3 6 of the drawn image."""
+    x = draw(1, 8, 1).requires_grad_()
+    weight = torch.ones(1, 3, dtype=torch.float64)
+    y = attention.depthwise_convolution(x, weight, dilation=3)
+    seen = torch.autograd.grad(y[0, 3, 0], x)[0][0, :, 0].nonzero().flatten()
+    assert seen.tolist() == [0, 3, 6]
+
+
+@pytest.mark.parametrize("N", [1, 5, 19])
+def test_the_gate_alone_equals_its_loops(N):
+    """g = a * sigmoid(b), and 0 at padding. In training, too: dropout is for the kernels alone."""
+    mixer = random_mixer("lightconv", dropout=0.5).train()
+    x, mask = padded_batch(N)
+    weights = dict(mixer.named_parameters())
+    inputs = [x.requires_grad_(), weights["input.weight"], weights["input.bias"]]
+    expected = references.gate(x, mask, weights)  # (B, N, C)
+    assert_same_with_gradients(mixer.gate(x, mask), expected, inputs)
+
+
+@pytest.mark.parametrize("N", [1, 2, 6, 11])
+def test_half_convolution_alone_equals_its_loops(N):
+    """Values, and the gradients of x and of all weights, without padding."""
+    mixer = random_mixer("conv-v")
+    x, mask = padded_batch(N)
+    weights = dict(mixer.named_parameters())
+    own = [weight for name, weight in weights.items() if name.startswith("value.")]
+    everywhere = torch.ones_like(mask)
+    expected = references.half_convolution(x.requires_grad_(), everywhere, weights, "value")
+    assert_same_with_gradients(mixer.value(x), expected, [x, *own])
 
 
 def assert_kernels_are_dropped(z, heads):
@@ -75,6 +114,27 @@ def test_dynamicconv_drops_weights_of_its_kernels_and_scales_the_others_up():
     assert_kernels_are_dropped(z, H)
 
 
+@pytest.mark.parametrize("variant", ["none", "composite-conv-qk", "shaw", "convbert"])
+def test_attention_gets_the_dropout_of_the_config_in_training_and_none_otherwise(
+    monkeypatch, variant
+):
+    given = []
+    reference = attention.attention
+
+    signature = inspect.signature(reference)
+
+    def note(*arguments, **options):
+        bound = signature.bind(*arguments, **options)
+        given.append(bound.arguments["dropout"])
+        return reference(*arguments, **options)
+
+    mixer = random_mixer(variant, dropout=0.25)
+    monkeypatch.setattr(attention, "attention", note)
+    mixer.train()(*padded_batch(5))
+    mixer.eval()(*padded_batch(5))
+    assert given == [0.25, 0.0]
+
+
 # --- Convolutions in place of attention -----------------------------------------------------------
 
 CONVOLUTIONS = ["lightconv", "dynamicconv", "dilated"]
@@ -95,6 +155,13 @@ def test_every_layer_of_a_convolution_equals_its_loops(variant, layer):
     """
     for N in (1, 5, 19):
         assert_equals_loops(variant, N, layer=layer, kernel_size=3)
+
+
+def test_neighbouring_weights_are_1_2_4_8_tokens_apart_in_dilated_layers():
+    """The loops read the dilations from the table of variants, so they cannot tell."""
+    for variant, expected in (("dilated", [1, 2, 4, 8, 1]), ("lightconv", [1, 1, 1, 1, 1])):
+        found = [random_mixer(variant, layer=layer).dilation for layer in range(5)]
+        assert found == expected
 
 
 @pytest.mark.parametrize("given, place", [(None, 5), (1, 1), (3, 3)])

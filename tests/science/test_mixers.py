@@ -9,11 +9,12 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad, jacrev, vmap
 
 from attention import TERMS, VARIANTS, DepthwiseConvolution, Term, make_mixer
 from helpers import (
     C,
+    H,
     assert_equals_loops,
     assert_near,
     draw,
@@ -108,6 +109,17 @@ def test_neither_content_nor_amount_of_padding_changes_a_real_token(variant, bey
 
 
 # --- Properties that follow from the equations ----------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if "fixed" in VARIANTS[name].terms])
+def test_a_constant_added_to_beta_changes_nothing_with_clip(variant):
+    """One for each head."""
+    mixer = random_mixer(variant)
+    x, mask = padded_batch(10)
+    before = mixer(x, mask)[mask]
+    with torch.no_grad():
+        mixer.terms["fixed"].beta += draw(H, 1)
+    assert_near(mixer(x, mask)[mask], before, 1e-12)
 
 
 @every_variant
@@ -265,7 +277,8 @@ def test_the_kernel_of_lightconv_starts_with_xaviers_range():
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @every_variant
-def test_vmap_and_grad_of_torch_func_give_the_gradients_of_each_sequence(variant):
+def test_vmap_grad_and_jacrev_of_torch_func_equal_autograd(variant):
+    """Outputs and gradients sequence by sequence, a Jacobian, and models that share all but one."""
     mixer = random_mixer(variant)
     weights = dict(mixer.named_parameters())
     x = draw(3, 6, C)  # (B, N, C)
@@ -276,7 +289,7 @@ def test_vmap_and_grad_of_torch_func_give_the_gradients_of_each_sequence(variant
     def loss(weights, x):
         return one_sequence(weights, x).square().sum()
 
-    # vmap over sequences is a batch, and their gradients add up to that of the batch
+    # vmap over sequences is a batch, and the gradients of its sequences add up to that of the batch
     assert_near(vmap(one_sequence, in_dims=(None, 0))(weights, x), mixer(x))
     of_sequences = vmap(grad(loss), in_dims=(None, 0))(weights, x)
     of_batch = torch.autograd.grad(
@@ -284,6 +297,16 @@ def test_vmap_and_grad_of_torch_func_give_the_gradients_of_each_sequence(variant
     )
     for of_each, total in zip(of_sequences.values(), of_batch, strict=True):
         assert_near(of_each.sum(dim=0), total, 1e-10)
+
+    # d output / d input
+    expected = torch.autograd.functional.jacobian(lambda x: mixer(x[None])[0], x[0])
+    assert_near(jacrev(one_sequence, argnums=1)(weights, x[0]), expected, 1e-10)
+
+    # two models that differ in one parameter, whichever it is
+    for name, parameter in weights.items():
+        two = torch.stack([parameter, 0 * parameter])
+        outputs = vmap(lambda one, name=name: one_sequence(weights | {name: one}, x[0]))(two)
+        assert_near(outputs[0], mixer(x[:1])[0])
 
 
 # --- A mixer in a model of one's own --------------------------------------------------------------
@@ -307,10 +330,14 @@ def test_a_mixer_on_its_own_takes_a_mask_of_any_kind(variant):
     "mask",
     [
         torch.zeros(2, 9),  # what is added to scores: 0 and a very low number
+        torch.zeros(2, 9, dtype=torch.long) - 10_000,
         torch.ones(2, 1, 1, 9, dtype=torch.bool),
+        torch.ones(9, dtype=torch.bool),
         torch.ones(1, 9, dtype=torch.bool),
+        torch.ones(2, 9, 9, dtype=torch.bool),
+        torch.ones(9, 2, dtype=torch.bool),
     ],
-    ids=["float", "B11N", "1N"],
+    ids=["float", "numbers", "B11N", "N", "1N", "BNN", "NB"],
 )
 def test_a_mask_must_be_1_at_real_tokens_and_0_at_padding_and_have_the_shape_B_N(mask):
     mixer = make_mixer("composite", hidden_size=16, heads=4)
@@ -336,7 +363,10 @@ def test_a_mixer_on_its_own_starts_with_the_spread_of_a_model(variant):
     [
         (dict(variant="compsite"), "unknown variant 'compsite'; the variants are: none, absolute"),
         (dict(heads=3), "hidden_size 16 cannot be divided among 3 heads"),
+        (dict(heads=0), "hidden_size 16 cannot be divided among 0 heads"),
         (dict(kernel_size=4), "kernel_size must be odd"),
+        (dict(kernel_size=0), "kernel_size must be odd"),
+        (dict(kernel_size=-3), "kernel_size must be odd"),
         (dict(beyond="zer0"), "beyond must be one of clip, zero, not 'zer0'"),
     ],
 )

@@ -3,18 +3,22 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import model as model_module
 from attention import mixer_of_layer
 from helpers import assert_near
 from model import (
     SIZES,
+    BertConfig,
     BertForClassification,
     BertForMaskedLM,
     Layer,
     fill_in,
     load_config,
     load_run,
+    masked_lm_loss,
+    parameter_count,
 )
 from model_helpers import (
     SMALL,
@@ -27,6 +31,7 @@ from model_helpers import (
     word_tokenizer,
     write_run,
 )
+from support.commands import UserError
 from support.tokenizer import train_tokenizer, unknown_words
 from support.weights import take
 
@@ -40,6 +45,11 @@ def normalised(x):
 
 def exact_gelu(x):
     return x * 0.5 * (1 + torch.erf(x / 2**0.5))
+
+
+def loss_of(model, input_ids, labels, size=None):
+    """The loss of a batch, as a training step computes it."""
+    return model.loss(input_ids, None, labels, count=(labels != -100).sum(), M=size)
 
 
 # --- Embeddings and layer -------------------------------------------------------------------------
@@ -64,6 +74,13 @@ def test_embeddings_are_the_normalised_sum_projected_to_the_hidden_size(embeddin
         assert_near(result[0, i], expected)
 
 
+def test_only_a_model_with_positions_has_a_longest_sequence():
+    ids = torch.full((1, 25), 5)
+    assert small_model("composite")(ids).shape == (1, 25, len(WORDS))
+    with pytest.raises(RuntimeError, match="25.* must match .*24"):
+        small_model("absolute")(ids)
+
+
 def test_layer_is_post_norm_with_exact_gelu():
     layer = small_model().double().bert.layers[0]
     x = torch.randn(2, 5, 32, dtype=torch.float64)
@@ -73,6 +90,17 @@ def test_layer_is_post_norm_with_exact_gelu():
     inner = exact_gelu(layer.ffn[0](middle))
     expected = normalised(middle + layer.ffn[2](inner))
     assert_near(layer(x, attention_mask), expected, 1e-10)
+
+
+# --- A parameter that all layers share ------------------------------------------------------------
+
+
+def test_all_layers_of_deberta_share_one_table_that_is_counted_once():
+    """The same Parameter, not only equal numbers."""
+    model = small_model("deberta", kernel_size=5, layers=3)
+    first, *others = [layer.mixer.P for layer in model.bert.layers]
+    assert others and all(table is first for table in others)
+    assert parameter_count(model) == parameter_count(small_model("none", layers=3)) + 5 * 32
 
 
 # --- What reaches the encoder ---------------------------------------------------------------------
@@ -180,8 +208,21 @@ def test_loss_is_the_mean_negative_log_probability_of_the_masked_tokens(size):
     labels = torch.tensor([[8, -100, -100, -100], [-100, -100, 5, 11]])
     log_p = model(input_ids).log_softmax(-1)
     expected = -(log_p[0, 0, 8] + log_p[1, 2, 5] + log_p[1, 3, 11]) / 3
-    loss = model.loss(input_ids, None, labels, count=3, M=size)
-    assert abs(loss - expected) < 1e-12
+    assert abs(loss_of(model, input_ids, labels, size) - expected) < 1e-12
+
+
+def test_masked_lm_loss_is_the_cross_entropy_of_torch_times_the_share_of_the_part():
+    """Here 4 of the 10 masked tokens of a batch."""
+    logits = torch.randn(6, len(WORDS), dtype=torch.float64)
+    targets = torch.tensor([5, -100, 7, 8, -100, 11])
+    assert_near(masked_lm_loss(logits, targets, 10), 0.4 * F.cross_entropy(logits, targets))
+
+
+def test_the_loss_of_logits_without_any_masked_token_is_zero_and_not_nan():
+    logits = torch.randn(3, len(WORDS), requires_grad=True)
+    loss = masked_lm_loss(logits, torch.full((3,), -100), 10)
+    loss.backward()
+    assert loss == 0 and logits.grad.eq(0).all()
 
 
 # --- The classifier -------------------------------------------------------------------------------
@@ -218,6 +259,18 @@ def test_a_config_has_what_its_variant_uses():
     assert small_config("lightconv-hybrid", attention_layer=1).attention_layer == 1
 
 
+def test_a_config_of_an_unknown_variant_is_refused_in_one_line():
+    with pytest.raises(UserError, match="^unknown variant 'compsite'; the variants are: none, abs"):
+        BertConfig.from_size("tiny", "compsite")
+
+
+@pytest.mark.parametrize("number", [0, 5])
+def test_a_config_whose_attention_layer_is_not_one_of_its_layers_is_refused(number):
+    """A hybrid would silently have no layer of self-attention."""
+    with pytest.raises(UserError, match=f"^attention_layer {number}: .* 1 to 4$"):
+        BertConfig.from_size("tiny", "dilated-hybrid", attention_layer=number)
+
+
 # --- Fill in the blank ----------------------------------------------------------------------------
 
 
@@ -239,8 +292,11 @@ def test_fill_in_ranks_the_words_for_each_blank_by_the_model_s_own_probabilities
     [
         ("The cat saw the [MASK].", []),
         ("The dot saw the [MASK], dot.", ["dot", ","]),  # every letter is known, the word is not
+        ("zebra? [MASK] zebra", ["zebra", "?"]),
         ("the cat.\u201d saw", ["\u201d"]),  # of two marks, the full stop is known
+        ("the cat\u200b saw", []),  # a space of no width is no mark
         ("the cat\u200e saw \U0001f642 the dogs", ["\\u200e", "\U0001f642"]),
+        ("the cafe\u0301", []),
     ],
 )
 def test_unknown_are_words_and_marks_without_a_piece_and_words_that_are_only_spelled(text, unknown):
@@ -252,8 +308,10 @@ def test_unknown_are_words_and_marks_without_a_piece_and_words_that_are_only_spe
 def test_unknown_are_pieces_that_training_never_has_and_a_lone_space_is_named_with_its_mark():
     tokenizer = train_tokenizer(["the cat saw the dogs. the dogs saw the cat."], 60)
     unseen = [tokenizer.token_to_id("\u2581"), tokenizer.token_to_id("\u2581dogs")]
+    assert unknown_words(tokenizer, "the cat saw the cat.", unseen) == []
     assert unknown_words(tokenizer, "the dogs saw the cat .", unseen) == ["dogs", " ."]
     assert unknown_words(tokenizer, "the dogs saw the cat .") == []
+    assert unknown_words(tokenizer, "the cat \U0001f404", unseen) == ["\U0001f404"]
 
 
 @pytest.mark.parametrize(
@@ -261,6 +319,7 @@ def test_unknown_are_pieces_that_training_never_has_and_a_lone_space_is_named_wi
     [
         ("\u9c7c\u770b\u732b\u3002", []),  # each character is known, and is a word
         ("\u9c7c\u72d7\u3002", ["\u9c7c\u72d7"]),  # the second one is not
+        ("\u9c7c.", ["."]),  # a mark that the text does not have
         ("abc", ["abc"]),
     ],
 )

@@ -1,7 +1,7 @@
 """The function `attention` and every term equal their equations.
 
-From top to bottom: the paper in one function; the precision of `attention` (its equation:
-test_cases.py); the terms of the score and of the values.
+From top to bottom: the paper in one function; the function `attention`; no Python loop over the
+positions; the terms of the score and of the values.
 """
 
 import doctest
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import attention
+import kernels
 import references
 from attention import TERMS, VARIANTS, Variant
 from helpers import (
@@ -23,16 +24,18 @@ from helpers import (
     assert_equals_loops,
     assert_near,
     assert_same_with_gradients,
+    attend,
+    attention_inputs,
     d,
     draw,
     every_beyond,
-    generator,
+    every_variant,
+    lines_run,
     mixer_config,
     random_mixer,
     randomise,
-    upstream_for,
+    results,
 )
-from kernels import Positions
 
 # --- The paper in one function --------------------------------------------------------------------
 
@@ -51,29 +54,71 @@ def test_the_growing_example_prints_what_the_four_docstrings_say():
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
+def numbers_below(heading, function):
+    """The four lines of numbers below a heading in the docstring of a function."""
+    text = function.__doc__.partition(f"{heading}\n")[2]
+    return [[int(number) for number in line.split()] for line in text.splitlines()[:4]]
+
+
+def test_the_matrices_of_the_growing_example_are_those_that_its_docstrings_draw():
+    """Side by side in three docstrings."""
+    q, k = torch.tensor([[1, -1, 0, 2]]).t(), torch.tensor([[0, 1, 0, 1]])
+    w, beta = torch.tensor([[-1, 0, 1]]), torch.tensor([[1, 0, 2]])
+    r = torch.tensor([[j - i for j in range(4)] for i in range(4)])
+    column = r.clamp(-1, 1) + 1
+    dynamic = references.relative_scores(q @ w, 4, "clip")
+    fixed = references.relative_scores(beta.expand(4, 3), 4, "clip")
+
+    lines = numbers_below("column      beta_(j-i)", attention.fixed_attention)
+    assert torch.cat([r, column, fixed], dim=1).tolist() == lines
+    lines = numbers_below("column      q_i . w_(j-i)", attention.dynamic_attention)
+    assert torch.cat([q @ w, column, dynamic], dim=1).tolist() == lines
+    lines = numbers_below("the sum a_ij", attention.composite_attention)
+    assert torch.cat([q @ k, dynamic, fixed, q @ k + dynamic + fixed], dim=1).tolist() == lines
+
+
+def test_attention_with_the_sum_of_both_biases_equals_composite_attention():
+    """The general form, as its docstring says."""
+    for N in (1, 9, 20):
+        q, k, v = (draw(2, N, C, seed=seed).requires_grad_() for seed in range(3))
+        w, beta = draw(d, K).requires_grad_(), draw(H, K, seed=1).requires_grad_()
+        expected = attention.composite_attention(q, k, v, w, beta)
+
+        by_head = [attention.split_heads(x, H) for x in (q, k, v)]  # (B, H, N, d) each
+        query_bias = by_head[0] @ w / math.sqrt(d) + beta[:, None]  # (B, H, N, K)
+        mask = torch.ones(2, N, dtype=torch.bool)
+        z = attention.attention(*by_head, mask, kernels.Positions(query_bias))
+        assert_same_with_gradients(attention.merge_heads(z), expected, [q, k, v, w, beta], 1e-12)
+
+
 # --- The attention function -----------------------------------------------------------------------
+
+
+@every_beyond
+@pytest.mark.parametrize("N", [7, 70])
+def test_attention_with_its_bias_matrices_equals_the_loops(N, beyond):
+    """Values and all gradients, with padding and all terms, together with kernels.py."""
+    inputs = attention_inputs(N, 7, B=1)
+    expected = results(attend, inputs, by=references.attention, beyond=beyond)
+    assert_near(results(attend, inputs, beyond=beyond), expected, 1e-10)
 
 
 @pytest.mark.parametrize("N", [40, 70])
 def test_in_bf16_attention_is_near_to_float64_and_returns_bf16(N):
-    """z and all gradients, without autocast and with it: within four steps of bf16."""
-    mask = torch.ones(1, N, dtype=torch.bool)
-    shapes = 3 * [(1, 2, N, 5)] + 2 * [(1, 2, N, 9)] + [(5, 9)]  # q, k, v; biases; values
-    numbers = generator(100 * N + 9)
-    given = [torch.randn(shape, generator=numbers, dtype=torch.float64) for shape in shapes]
-
-    def z_and_gradients(dtype):
-        q, k, v, *others = leaves = [x.bfloat16().to(dtype).requires_grad_() for x in given]
-        z = attention.attention(q, k, v, mask, Positions(*others))
-        return z, *torch.autograd.grad(z, leaves, upstream_for(z))
-
-    exact = z_and_gradients(torch.float64)
+    """Values and gradients, without autocast and with it: within four steps of bf16."""
+    inputs = attention_inputs(N, 9, dtype=torch.bfloat16, B=1)
+    exact_inputs = dict(inputs)
+    for name, x in inputs.items():
+        if x.dtype == torch.bfloat16:
+            exact_inputs[name] = x.detach().double().requires_grad_()
+    exact = results(attend, exact_inputs)
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            found = z_and_gradients(torch.bfloat16)
-        for x, expected in zip(found, exact, strict=True):
-            assert x.dtype == torch.bfloat16
-            assert (x - expected).abs().max() <= 4 * 2**-8 * expected.abs().max()
+            got = results(attend, inputs)
+        for name in got:
+            assert got[name].dtype == torch.bfloat16
+            error = (got[name] - exact[name]).abs().max()
+            assert error <= 4 * 2**-8 * exact[name].abs().max(), name
 
 
 @pytest.mark.parametrize(
@@ -90,6 +135,36 @@ def test_the_lowest_score_at_padding_cannot_overflow(dtype):
 
     p = (torch.tensor([-100.0, 100.0, 20000.0], dtype=dtype) + lowest).softmax(dim=-1)
     assert p[..., 2].eq(0).all()
+
+
+def test_heads_are_neighbouring_channels():
+    x = draw(2, 5, 12)
+    by_head = attention.split_heads(x, 3)  # (B, H, N, d)
+    assert by_head.shape == (2, 3, 5, 4)
+    for h in range(3):
+        assert torch.equal(by_head[:, h], x[:, :, 4 * h : 4 * h + 4])
+
+
+def test_merged_heads_are_neighbouring_channels():
+    by_head = draw(2, 3, 5, 4)  # (B, H, N, d)
+    x = attention.merge_heads(by_head)
+    assert x.shape == (2, 5, 12)
+    for h in range(3):
+        assert torch.equal(x[:, :, 4 * h : 4 * h + 4], by_head[:, h])
+
+
+# --- No Python loop over the positions ------------------------------------------------------------
+
+
+@every_variant
+def test_no_python_loop_over_the_positions_of_a_mixer(variant):
+    """More tokens do not run more lines."""
+    mixer = random_mixer(variant)
+
+    def lines_for(N):
+        return lines_run(mixer, draw(1, N, C), torch.ones(1, N, dtype=torch.bool))
+
+    assert lines_for(34) == lines_for(60)
 
 
 # --- Terms ----------------------------------------------------------------------------------------
@@ -157,6 +232,13 @@ def returned(term, **shapes):
             dict(query_bias=(31, 1, 4)),
             "query_bias returned (31, 1, 4), expected (H, 1, 31)",
         ),
+        ("alibi", dict(query_bias=(4, 1, 5)), "query_bias returned (4, 1, 5), expected (H, 1, 31)"),
+        (
+            "fixed",
+            dict(query_bias=(4, 1, 31)),
+            "query_bias returned (4, 1, 31), expected (H, 1, 5)",
+        ),
+        ("fixed", dict(query_bias=(4, 5)), "query_bias returned (4, 5), expected (H, 1, 5)"),
         ("fixed", dict(key_bias=(1, 1, 5)), "key_bias returned (1, 1, 5), expected (H, 1, 5)"),
         (
             "fixed",
@@ -176,6 +258,14 @@ def test_a_term_that_returns_a_wrong_shape_is_named_with_the_shape_that_is_right
         mixer(draw(1, 16, C))
 
 
+@pytest.mark.parametrize("shape", [(H, 1, K), (H, 16, K), (2, H, 1, K), (2, H, 16, K)], ids=str)
+def test_a_term_may_return_a_bias_for_all_for_each_query_or_for_each_sequence(monkeypatch, shape):
+    monkeypatch.setitem(TERMS, "mine", returned("fixed", query_bias=shape))
+    monkeypatch.setitem(VARIANTS, "mine", Variant(terms=("mine",)))
+    mixer = random_mixer("mine", kernel_size=K)
+    assert mixer(draw(2, 16, C)).shape == (2, 16, C)
+
+
 NARROW_AND_WIDE = {
     "fixed-alibi": ("fixed", "alibi"),
     "dynamic-t5": ("dynamic", "t5"),
@@ -193,7 +283,7 @@ def test_the_terms_of_a_variant_are_added_whatever_their_widths(monkeypatch, nam
         assert_equals_loops(name, N, beyond, kernel_size=kernel_size)
 
 
-def test_t5s_buckets_are_those_of_the_loops():
+def test_t5s_buckets_are_those_of_its_docstring():
     """Read off a bias whose table holds the number of each bucket."""
     term = TERMS["t5"](mixer_config("t5"))
     with torch.no_grad():
@@ -202,6 +292,12 @@ def test_t5s_buckets_are_those_of_the_loops():
     buckets = dict(zip(range(-299, 300), bias, strict=True))
     for r, bucket in buckets.items():
         assert bucket == references.t5_bucket(r), r
+
+    # where the wide buckets begin, and the last distance of each
+    table = " ".join(attention.T5.__doc__.split())
+    assert "8-11 12-15 16-22 23-31 32-45 46-63 64-90 91 and more" in table
+    for bucket, first in enumerate((8, 12, 16, 23, 32, 46, 64, 91), start=8):
+        assert (buckets[-first], buckets[1 - first]) == (bucket, bucket - 1)
 
 
 def test_fire_starts_with_the_papers_c_and_L():

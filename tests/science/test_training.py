@@ -7,6 +7,7 @@ device part of a step: test_cases.py); then the evaluation. Where the model does
 is `Simple`, so that a failure here is a mistake in the step and not in the model.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -198,6 +199,33 @@ def test_training_steps_are_those_of_a_plain_loop(make_model):
 # --- One step -------------------------------------------------------------------------------------
 
 
+def test_on_one_cpu_a_step_is_update_of_the_plain_model():
+    """What the Trainer puts around it changes nothing. Without dropout, whose seed it sets."""
+    make_model = partial(composite, dropout=0.0)
+    trainer = trainer_of(make_model)
+    model = trainer_of(make_model).model
+    optimizer = pretrain.make_optimizer(model, SETTINGS["weight_decay"])
+    for step in range(3):
+        pretrain.train_step(trainer, Sentences())
+        input_ids = Sentences().batch(SETTINGS["seed"], step, SETTINGS["batch_size"])
+        for group in optimizer.param_groups:
+            group["lr"] = RATES[step]
+        masked_ids, labels = masks_of(step, input_ids, SETTINGS["seed"])
+        loss, _ = pretrain.update(model, optimizer, masked_ids, labels)
+        assert loss.item() == pytest.approx(trainer.losses[step].item(), abs=1e-12)
+
+
+def test_the_loss_of_a_step_stays_on_the_device_and_keeps_no_graph():
+    """And the norm of its gradients.
+
+    A number would have been read, which waits for the device. A graph would hold all tensors.
+    """
+    trainer = trainer_of()
+    step_in_parts(trainer, OneBatch(), micro_batch=5)
+    for [number] in (trainer.losses, trainer.norms):
+        assert isinstance(number, torch.Tensor) and not number.requires_grad
+
+
 def test_a_step_in_which_no_token_is_masked_has_a_loss_of_0():
     source = OneBatch()
     source.table[:] = SEP
@@ -245,6 +273,12 @@ def test_dropout_differs_between_the_parts_of_a_batch_and_between_processes(monk
     monkeypatch.setattr(training, "rank", lambda: 1)
     [other] = dropped()
     assert one.shape == other.shape and not torch.equal(one, other)
+
+
+def test_a_new_trainer_trains_with_dropout():
+    model = Simple().eval()
+    trainer = pretrain.make_trainer(model, SETTINGS, CPU, torch.float32)
+    assert all(module.training for module in trainer.model.modules())
 
 
 # --- The update: learning rate, weight decay ------------------------------------------------------

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from attention import VARIANTS, Deberta, Variant
-from conftest import rows_of
+from attention import VARIANTS, ConvBert, Deberta, LightConv, Variant, make_mixer
+from conftest import ROOT, rows_of
 from helpers import H, K, d, random_mixer
 from model import BertConfig, BertForMaskedLM, parameter_count
 
@@ -137,16 +137,42 @@ def test_small_has_the_parameters_of_the_tables_and_of_the_paper_where_it_prints
     check_parameters("small", variant, *(SMALL | OTHERS | FAMILY)[variant])
 
 
+def test_a_layer_of_convbert_has_so_many_parameters_fewer_as_family_md_says():
+    with torch.device("meta"):
+        none, convbert = [
+            parameter_count(make_mixer(name, hidden_size=128, heads=4))
+            for name in ("none", "convbert")
+        ]
+    page = (ROOT / "docs/family.md").read_text("utf-8")
+    assert f"Parameters: {none - convbert:,} fewer than `none` for C = 128, H = 4" in page
+
+
 @pytest.mark.parametrize("variant", BASE)
 def test_base_has_the_parameters_of_the_paper(variant):
     check_parameters("base", variant, *BASE[variant])
+
+
+def test_the_table_has_the_fifteen_variants_of_the_paper_and_those_of_the_others():
+    assert set(SMALL) | set(OTHERS) | set(FAMILY) <= set(VARIANTS)
+    assert len(SMALL) == 15
+    assert set(HOLDS) == set(SMALL) - {"convbert"}
+    assert {name for name in SMALL if VARIANTS[name].absolute} == {"absolute", "convbert"}
+
+
+def test_exactly_none_and_absolute_and_terms_without_a_window_have_no_kernel():
+    without = {name for name in SMALL | OTHERS | FAMILY if not VARIANTS[name].has_kernel}
+    assert without == {"none", "absolute", "t5", "alibi", "fire", "xl", "rotary"}
 
 
 @pytest.mark.parametrize(
     "fields, message",
     [
         (dict(terms=("fixed", "fixd")), "unknown term 'fixd'; the terms are: fixed, dynamic, key_"),
+        (dict(terms="fixed"), r'terms must be a tuple, \("fixed",\), and not a text'),
         (dict(terms=("fixed",), mixer=Deberta), "Deberta does not use terms"),
+        (dict(depthwise=True, mixer=LightConv), "LightConv does not use terms, .* or depthwise"),
+        (dict(convolutional=("key",), mixer=ConvBert), "ConvBert does not use .*, convolutional"),
+        (dict(dilations=(1, 2), mixer=ConvBert), "ConvBert does not use dilations"),
         (dict(convolutional=("values",)), "unknown projection 'values'; they are: query, key, val"),
         (dict(terms=("rotary", "xl")), "only one of the terms .* may change the content term"),
     ],

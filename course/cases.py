@@ -91,9 +91,11 @@ def composite_cases():
         zeros = {"w": torch.zeros(d, K), "beta": torch.zeros(H, K)}
         return {"q": q, "k": content * k, "v": v, **zeros, **terms}
 
+    # all terms at once
     def whole(N):
         return given(N, H=2, d=4, content=1, w=randn(4, 5), beta=randn(2, 5))
 
+    # from the content alone to all terms, each alone where it is shown
     return {
         "softmax_is_over_the_keys": given(4, content=1),
         "content_is_divided_by_sqrt_d": given(5, d=4, content=1),
@@ -115,9 +117,11 @@ def matrix_cases():
     def given(bias, N, beyond="clip"):
         return {"bias": bias, "N": N, "beyond": beyond}
 
+    # a bias of its own for each query, in a batch
     def whole(N, beyond="clip"):
         return given(randn(2, 2, N, 5), N, beyond)
 
+    # a symmetric bias is the same mirrored: its case is not about the sign of r
     return {
         "every_query_reads_its_own_bias": given(randn(2, 6, 1), 6),
         "the_diagonal_reads_the_middle_column": given(randn(2, 2, 3) * MIDDLE, 2),
@@ -176,6 +180,7 @@ def convolve_cases():
     def whole(N):
         return given(randn(2, 2, N, 5))
 
+    # kernels that copy a value, then any
     return {
         "weights_are_taken_as_they_are": given(torch.full((1, 2, 5, 1), 3.0)),
         "the_middle_weight_meets_the_token_itself": given(MIDDLE.repeat(1, 2, 7, 1)),
@@ -264,9 +269,11 @@ def attention_cases():
         biases = {"query_bias": query_bias, "key_bias": key_bias, "beyond": beyond}
         return given(1, N, padding=1, **biases, value_table=randn(4, 5))
 
+    # inputs that several cases share, or that need a name
     shared = {"query_bias": randn(2, 1, 3), "value_table": randn(4, 3), "beyond": "zero"}
     opposite = {"v": torch.ones(2, 2, 7, 4), "value_table": -torch.ones(4, 3)}
     unit = torch.eye(4).expand(2, 2, 4, 4)  # with these values, the result lists the weights
+    # one argument at a time; with content=0 all scores are 0
     return {
         "content_is_divided_by_sqrt_d": given(1),
         "padding_gets_no_weight": given(padding=1),

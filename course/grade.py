@@ -227,9 +227,12 @@ def run_cases(files, cases, user=None):
     requests = [(case.function, case.inputs) for case in cases]
     answers = []
     with tempfile.TemporaryDirectory() as temporary:
+        # the worker, in a folder that another user may read
         folder = Path(temporary)
         folder.chmod(0o755)
         shutil.copy(ROOT / "course/worker.py", folder)
+
+        # the student's files, then what is ours: it cannot be replaced
         for name, text in files.items():
             path = folder / "code" / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -237,9 +240,11 @@ def run_cases(files, cases, user=None):
         shutil.copy(ROOT / "model.py", folder / "code")
         shutil.copytree(ROOT / "support", folder / "code/support", dirs_exist_ok=True)
 
+        # a worker that ends too early is followed by another one
         while len(answers) < len(requests):
             answers += ask_worker(folder, requests[len(answers) :], deadline, user)
 
+    # compared here, where the answers are known
     said = {}
     for case, answer in zip(cases, answers, strict=True):
         said.setdefault(case.function, {})[case.name] = difference(case, answer)[:LONGEST]
@@ -320,11 +325,13 @@ def difference(case, answer):
     if "error" in answer:
         return str(answer["error"])
     for name, expected in case.expected.items():
+        # the shape
         which = "" if name == "result" else f"{name}: "
         got = answer[name].double()
         if got.shape != expected.shape:
             return f"{which}its shape is {tuple(got.shape)}, and should be {tuple(expected.shape)}"
 
+        # the numbers, and the first that differs
         tolerance = 1e-10 if answer[name].dtype == torch.float64 else 1e-5
         near = (got - expected).abs() <= tolerance * (1 + expected.abs())  # False at NaN
         if not near.all():

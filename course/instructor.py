@@ -146,11 +146,13 @@ def check_command(args):
     cases = load_cases(seed=0)
     noticed = 0
 
+    # only the case that it names is run: the others say nothing about it
     def message_of(mistake):
         named = [c for c in cases if (c.function, c.name) == (mistake.function, mistake.case)]
         files = changed_files(mistake.function, mistake.put_into)
         return run_cases(files, named)[mistake.function][mistake.case]
 
+    # as many at once as there are cores
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for mistake, message in zip(mistakes, pool.map(message_of, mistakes), strict=True):
             noticed += bool(message)

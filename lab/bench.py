@@ -152,6 +152,7 @@ class FullSequences:
 
 def new_trainer(size, variant, mode, settings, vocab_size, device, dtype):
     """The Trainer of a row."""
+    # the model: the library's, or ours
     is_library = variant in LIBRARIES
     if is_library:
         model = OfLibrary(variant, size, settings, vocab_size)
@@ -162,10 +163,14 @@ def new_trainer(size, variant, mode, settings, vocab_size, device, dtype):
             size, variant, vocab_size, max_length=settings["seq_len"], dropout=settings["dropout"]
         )
         model = BertForMaskedLM(config)
+
+    # In pre-training all token types are 0: one vector is added, and its gradient is a sum.
     if mode == "embeddings":
         embeddings = model.bert.embeddings
         embeddings.token_type.forward = lambda ids: embeddings.token_type.weight[0]
         embeddings.compile(dynamic=False)
+
+    # how its steps are started
     is_eager = mode == "eager" or is_library
     compiles = mode not in ("eager", "recorded") and not is_library
     return make_trainer(model, settings, device, dtype, is_eager=is_eager, compiles=compiles)

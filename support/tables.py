@@ -114,8 +114,8 @@ def runs_of_row(label, group):
         names = differing(one, other)
         if names:
             raise UserError(
-                f"{other['run']} would be averaged with {one['run']} as {label}, but "
-                f"{', '.join(names)} differ: rename a folder, or use --name, to keep them apart"
+                f"{other['run']} would be averaged with {one['run']} as {label}, but they differ "
+                f"in {', '.join(names)}: rename a folder, or use --name, to keep them apart"
             )
 
     of_seed = {}

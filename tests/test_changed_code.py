@@ -230,7 +230,7 @@ def test_a_name_is_that_of_the_folders_and_all_seeds_of_a_label_have_one_code(
     # other code under the name of a row
     (tmp_path / f"{label}-seed1").rename(tmp_path / "mine-seed7")
     outcome = run_program(report.main, *tmp_path.glob("mine-seed?"))
-    assert "Dynamic in attention.py differ: rename" in outcome.error
+    assert "Dynamic in attention.py: rename" in outcome.error
 
 
 def test_a_stopped_run_is_continued_to_the_bit_after_an_edit_was_taken_back(

@@ -206,7 +206,7 @@ def test_a_row_has_one_way_of_training_and_a_line_says_in_what_rows_differ(chang
     assert differences_note(runs) == f"What differs from none: composite: {name}."
     change(runs[1])
     for compared in (None, ("composite", "none")):
-        with pytest.raises(UserError, match=f"{name} differ: rename"):
+        with pytest.raises(UserError, match=f"differ in {name}: rename"):
             glue_rows(runs, compared)
 
 

@@ -18,7 +18,6 @@ any step: the weights, the state of AdamW and the number of the step are all tha
 With one process, rank() is 0, process_count() is 1, and from_first_process(f) is f().
 """
 
-import gc
 import math
 import shlex
 import signal
@@ -474,44 +473,6 @@ def save_all(trainer, save_model, folder):
             checkpoint.unlink()
 
     from_first_process(write)
-
-
-# --- The dry run ----------------------------------------------------------------------------------
-
-
-def dry_run(trainer, one_step):
-    """Time some steps on a trainer that is then thrown away; print their time.
-
-    On CUDA, the memory that is reserved is printed, too. A shape of a batch that comes later may
-    need more.
-    """
-    device = trainer.device
-    steps = min(20, trainer.settings["steps"])
-
-    # What the trainer before has reserved is given back. (Compiled layers refer to themselves.)
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-
-    # The first time, these steps allocate memory, are recorded and compiled; then they are timed.
-    for _ in range(2):
-        trainer.step = 0
-        trainer.seconds = 0.0
-        for _ in range(steps):
-            one_step()
-        trainer.log()  # waits until the device has done these steps
-    trainer.recorded.forget()
-    per_step = trainer.seconds / steps
-    print(
-        f"dry run: {1000 * per_step:.1f} ms per step; "
-        f"all steps would take {tqdm.format_interval(per_step * trainer.settings['steps'])}"
-    )
-    if device.type == "cuda":
-        print(
-            f"memory: {torch.cuda.max_memory_reserved(device) / 2**20:,.0f} MiB reserved, "
-            "for the shapes that these steps met"
-        )
 
 
 # --- What is said of a run ------------------------------------------------------------------------

@@ -260,14 +260,12 @@ def test_other_options_are_other_runs_each_found_again_and_a_gap_is_filled(start
         assert log_of(tmp_path / f"corpus-composite{number}")[0]["settings"]["lr"] == lr
 
 
-def test_an_imported_model_keeps_its_folder_and_a_dry_run_takes_none(start, tmp_path):
+def test_an_imported_model_keeps_its_folder(start, tmp_path):
     """An imported model has no log."""
     base = tmp_path / "corpus-composite"
     write(base / "model.pt", "an imported model")
     write(tmp_path / "corpus-composite-2/process0.lock", "")
     before = content_of(base)
-    start("--dry_run")
-    assert len(runs_in(tmp_path)) == 2 and not (tmp_path / "corpus-composite-2/log.jsonl").exists()
     assert f"{base} is an imported model: {base}-2" in start()
     assert content_of(base) == before
 
@@ -276,7 +274,7 @@ def test_an_imported_model_keeps_its_folder_and_a_dry_run_takes_none(start, tmp_
 def test_commands_that_start_at_once_get_a_folder_each_and_the_same_one_is_refused(
     short_run, tmp_path, start
 ):
-    start("--lr 0.1 --dry_run")  # the text is prepared
+    start("--lr 0.1 --name first")  # the text is prepared
     rates = ["0.001", "0.002", "0.003"]
     processes = []
     for lr in rates:
@@ -284,6 +282,7 @@ def test_commands_that_start_at_once_get_a_folder_each_and_the_same_one_is_refus
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
+    shutil.rmtree(tmp_path / "first")
     logs = [log_of(tmp_path / name) for name in runs_in(tmp_path)]
     assert sorted(str(log[0]["settings"]["lr"]) for log in logs) == rates
     assert all(log[-1]["step"] == 4 for log in logs)

@@ -18,7 +18,6 @@ import re
 from collections import Counter
 from functools import lru_cache
 from random import Random
-from unicodedata import east_asian_width
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -352,38 +351,22 @@ class Encoder:
 
 
 def unknown_words(tokenizer, text, unseen=()):
-    """The words and marks of `text` that the model has not learned, each once.
+    """The words and marks of `text` of which the model has not learned a piece, each once.
 
-    A word is unknown if a part of it is [UNK] or unseen, or if its only pieces are single letters;
-    but in Chinese, Japanese and Korean a character is a word or a syllable. A mark (a comma, an
-    emoji) is unknown if it is [UNK] or unseen. An invisible mark is named by its number, "\\u200d";
-    a space that the model knows only before words, with its mark: " .".
+    A piece is not learned if it is [UNK], or if it is unseen. In the toy language each
+    word is one piece, so the letters of "zebra" are unseen.
 
     unseen: ids of pieces that do not occur in the text of training.
     """
     encoding = tokenizer.encode(text, add_special_tokens=False)
-    unknown = []
+    unknown = {}  # without values: a set in the order of the text
     for token, part in enumerate(encoding.word_ids):
-        # the tokenizer's own part of the text: a word, a number, or a group of marks
-        word = text[slice(*encoding.word_to_chars(part))].strip()
-        is_unknown = encoding.ids[token] in (UNK, *unseen)
+        if encoding.ids[token] in (UNK, *unseen):
+            # the tokenizer's own part of the text: a word, a number, or a group of marks; of marks
+            # with the space before it, which may be what is unknown: "the dog ."
+            form = text[slice(*encoding.word_to_chars(part))]
+            word = form.strip()
+            unknown[word if word.isalnum() else form] = None
 
-        if any(character.isalnum() for character in word):
-            pieces = encoding.tokens[slice(*encoding.word_to_tokens(part))]
-            lengths = [len(piece.strip("▁")) for piece in pieces]
-            has_letters = not any(east_asian_width(character) == "W" for character in word)
-            is_spelled = has_letters and sum(lengths) > 1 and max(lengths) == 1
-            if is_unknown or is_spelled:
-                unknown.append(word)
-
-        # of a group of marks, only some may be unknown
-        elif is_unknown:
-            mark = text[slice(*encoding.offsets[token])]
-            unknown.append(mark.strip() or f" {word}")
-
-    # each once, and of " ." and "." only the second
-    unknown = dict.fromkeys(unknown)
-    named = [word for word in unknown if word.strip() == word or word.strip() not in unknown]
-
-    # repr writes what is invisible as a number; [1:-1] are its quotation marks
-    return [repr(word)[1:-1] for word in named]
+    # repr writes what is invisible as a number, "\\u200d"; [1:-1] are its quotation marks
+    return [repr(word)[1:-1] for word in unknown]

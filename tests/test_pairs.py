@@ -200,14 +200,14 @@ def test_special_tokens_that_are_written_in_a_pair_are_text(runs, tmp_path, run_
 def test_pairs_of_equal_tokens_are_left_out_and_said_and_so_are_unknown_words(
     runs, tmp_path, run_program, refused
 ):
-    """Digits are [UNK]. A word of letters is unknown, too."""
+    """Digits are [UNK]."""
     equal = line("digits", "a", "the 0 dogs were tired.", "the 1 dogs were tired.")
     equal += line("u", "c", "the dog was tired. ", "The dog  was tired.")  # as it is normalised
     write(tmp_path / "some/1.jsonl", equal + line("u", "c") + line("u", "c", "the tac ran."))
     options = ["--device cpu --data", tmp_path / "some"]
     result = run_program(pairs.main, runs[0], *options)
     left_out = f"2 of 4 pairs are left out: equal tokens in {runs[0]}"
-    assert left_out in result.out and "2 of 4 pairs have a word unknown to" in result.out
+    assert left_out in result.out and "1 of 4 pairs have a word unknown to" in result.out
     assert "mean of 1 paradigms" in result.out
     assert left_out in run_program(pairs.main, runs[0], *options).out  # of a result that is kept
     record = json.loads((runs[0] / "pairs/some.json").read_text())

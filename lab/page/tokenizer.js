@@ -29,7 +29,7 @@ function tokenise(model, sentence) {
     }
     for (const form of formsOf(part, n === 0)) {
       const found = piecesOf(form, model);
-      if (isUnknown(form, found, model)) unknown.add(form.replace("▁", "") || "▁");
+      if (found.some((id) => isUnknown(id, model))) unknown.add(form.replace("▁", "") || "▁");
       ids.push(...found);
     }
   });
@@ -87,10 +87,7 @@ function piecesOf(form, { pieces, lowest, longest_piece }) {
   return ids;
 }
 
-// Whether a piece of a form is [UNK] or did not occur in training, or a word is spelled in letters.
-function isUnknown(form, ids, { vocabulary, unseen }) {
-  if (ids.some((id) => vocabulary[id][0] === "[UNK]" || unseen.includes(id))) return true;
-  const letters = (text) => text.replace("▁", "").length;
-  return /[\p{L}\p{N}]/u.test(form) && letters(form) > 1 &&
-    ids.every((id) => letters(vocabulary[id][0]) <= 1);
+// Whether a piece is [UNK] or did not occur in training.
+function isUnknown(id, { vocabulary, unseen }) {
+  return vocabulary[id][0] === "[UNK]" || unseen.includes(id);
 }

@@ -32,7 +32,7 @@ from model_helpers import (
     write_run,
 )
 from support.commands import UserError
-from support.tokenizer import train_tokenizer, unknown_words
+from support.tokenizer import SPECIAL_TOKENS, ids_of, train_tokenizer, unknown_words
 from support.weights import take
 
 
@@ -293,39 +293,21 @@ def test_fill_in_ranks_the_words_for_each_blank_by_the_model_s_own_probabilities
         ("The cat saw the [MASK].", []),
         ("The dot saw the [MASK], dot.", ["dot", ","]),  # every letter is known, the word is not
         ("zebra? [MASK] zebra", ["zebra", "?"]),
-        ("the cat.\u201d saw", ["\u201d"]),  # of two marks, the full stop is known
+        ("the cat.\u201d saw", [".\u201d"]),
         ("the cat\u200b saw", []),  # a space of no width is no mark
-        ("the cat\u200e saw \U0001f642 the dogs", ["\\u200e", "\U0001f642"]),
+        ("the cat\u200e saw", ["\\u200e"]),
+        ("the cat .", [" ."]),  # the full stop is known, the space before it is not
         ("the cafe\u0301", []),
     ],
 )
-def test_unknown_are_words_and_marks_without_a_piece_and_words_that_are_only_spelled(text, unknown):
+def test_unknown_are_words_and_marks_with_a_piece_that_the_text_of_training_does_not_have(
+    text, unknown
+):
     sample = ["the cat saw the dogs. the dogs saw the cat to and fro in the caf\u00e9."]
     tokenizer = train_tokenizer(sample, 60)
-    assert unknown_words(tokenizer, text) == unknown
-
-
-def test_unknown_are_pieces_that_training_never_has_and_a_lone_space_is_named_with_its_mark():
-    tokenizer = train_tokenizer(["the cat saw the dogs. the dogs saw the cat."], 60)
-    unseen = [tokenizer.token_to_id("\u2581"), tokenizer.token_to_id("\u2581dogs")]
-    assert unknown_words(tokenizer, "the cat saw the cat.", unseen) == []
-    assert unknown_words(tokenizer, "the dogs saw the cat .", unseen) == ["dogs", " ."]
-    assert unknown_words(tokenizer, "the dogs saw the cat .") == []
-    assert unknown_words(tokenizer, "the cat \U0001f404", unseen) == ["\U0001f404"]
-
-
-@pytest.mark.parametrize(
-    "text, unknown",
-    [
-        ("\u9c7c\u770b\u732b\u3002", []),  # each character is known, and is a word
-        ("\u9c7c\u72d7\u3002", ["\u9c7c\u72d7"]),  # the second one is not
-        ("\u9c7c.", ["."]),  # a mark that the text does not have
-        ("abc", ["abc"]),
-    ],
-)
-def test_where_characters_are_words_a_word_of_single_characters_is_known(text, unknown):
-    tokenizer = train_tokenizer(["\u732b\u770b\u9c7c\u3002 a b c"], 60)
-    assert unknown_words(tokenizer, text) == unknown
+    learned = ids_of(tokenizer, sample[0])
+    unseen = set(range(len(SPECIAL_TOKENS), tokenizer.get_vocab_size())).difference(learned)
+    assert unknown_words(tokenizer, text, unseen) == unknown
 
 
 # --- A run on disk --------------------------------------------------------------------------------

@@ -150,6 +150,7 @@ def sums_cases():
         "clip_adds_keys_on_the_right_to_the_last_column": given(randn(1, 7, 7).triu(2), 3),
         "clip_counts_each_key_once": given(randn(2, 9, 9), 5),
         "a_window_longer_than_the_text": given(randn(2, 4, 4), 21),
+        "the_only_column_of_K_1_is_the_sum_of_all_keys": given(randn(2, 5, 5), 1),
         **in_general(whole, beyond="zero"),
     }
 
@@ -232,7 +233,8 @@ def by_padding(attention_mask, scores):
 
 def lowest_cases():
     # a sequence with padding at its end, and one with padding at its beginning
-    mask = torch.tensor([[True, True, False], [False, True, True]])
+    mask = torch.tensor([[True, True, False, False], [False, False, True, True]])
+    only = torch.zeros_like(mask)
 
     def given(score=0.0, mask=mask, output="weights", dtype=torch.float32):
         scores = (score * ~mask[:, None, None]).to(dtype)
@@ -243,7 +245,8 @@ def lowest_cases():
         "it_is_0_at_real_tokens_and_only_there": given(output="is 0"),
         "padding_gets_no_weight_with_a_high_score": given(1e5),
         "padding_gets_no_weight_with_a_low_score": given(-1e5),
-        "padding_only_gives_no_nan": given(-1.0, torch.zeros_like(mask)),
+        "padding_only_gives_no_nan": given(-1.0, only),
+        "padding_only_gives_no_nan_in_float16": given(-1.0, only, dtype=torch.float16),
         "it_has_the_dtype_that_is_asked_for": given(output="dtype", dtype=torch.float64),
     }
 

@@ -46,3 +46,6 @@ YOURS = {
     "experiment": 30,
     "open end": 10,
 }
+
+# the columns of a table of points
+COLUMNS = [*(function.name for function in GRADED), *YOURS]

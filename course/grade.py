@@ -30,7 +30,7 @@ from zipfile import ZipFile
 
 import torch
 
-from course.assignment import GRADED, YOURS
+from course.assignment import COLUMNS, GRADED
 from course.source import ROOT, blank_body, change_body, file_of
 from support.commands import UserError
 
@@ -97,16 +97,15 @@ def grade_command(args):
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
         table = csv.writer(file)
-        table.writerow(["student", "what", "points", "of", "reason"])
+        table.writerow(["student", *COLUMNS])
         results = pool.map(lambda path: grade(path, cases, args.user), places)
         for path, grades in zip(places, results, strict=True):
             print(path)
             for function, points, reason in grades:
                 text = reason.replace("\n", "\n    ")
                 print(f"{function.name:<34}{points:>5.2f} of {function.points}   {text}")
-                table.writerow([path, function.name, round(points, 2), function.points, reason])
             print(f"code  {sum(points for _, points, _ in grades):.2f} of 40\n", flush=True)
-            table.writerows([path, what, "", of, ""] for what, of in YOURS.items())
+            table.writerow([path, *(round(points, 2) for _, points, _ in grades)])
             file.flush()
     return 0
 

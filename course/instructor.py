@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from course.assignment import GRADED, YOURS
+from course.assignment import COLUMNS
 from course.blank import new_folder
 from course.grade import changed_files, load_cases, run_cases
 from course.mistakes import LIST, read_blocks, read_mistakes
@@ -103,15 +103,14 @@ def marks_command(args):
         # as spreadsheets save it: a byte order mark, semicolons, decimal commas
         text = Path(path).read_text(encoding="utf-8-sig")
         delimiter = ";" if text.startswith("student;") else ","
-        students = {}
         for row in csv.DictReader(StringIO(text), delimiter=delimiter):
-            points = float((row["points"] or "0").replace(",", "."))
-            students.setdefault(row["student"], {})[row["what"]] = points
+            points = {what: float((row[what] or "0").replace(",", ".")) for what in COLUMNS}
 
-        for student, of in students.items():
-            code = sum(of[function.name] for function in GRADED)
-            total = min(code, 10 * of["talk"]) + sum(of[what] for what in YOURS)
-            print(f"{student}  {min(100, total):.1f}")
+            # what was done at home counts only as far as the talk allows
+            in_the_room = points["by hand"] + points["talk"]
+            at_home = sum(points.values()) - in_the_room
+            total = in_the_room + min(at_home, 20 * points["talk"])
+            print(f"{row['student']}  {min(100, total):.1f}")
     return 0
 
 

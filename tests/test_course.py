@@ -13,7 +13,7 @@ import attention
 from conftest import ROOT, write
 from course import grade, instructor
 from course.__main__ import main
-from course.assignment import GRADED
+from course.assignment import COLUMNS, GRADED, YOURS
 from course.cases import make_cases
 from course.mistakes import LIST, read_blocks, read_mistakes
 from course.personal import EXPONENTIALS, draw, seeds_of
@@ -78,13 +78,13 @@ def own_design(folder):
     files = files_with(
         {
             "kernels.convolve": "print(1)\nfrom mine.bands import of\nreturn of(kernels, value)",
-            "attention.lowest_at_padding": "return _low(attention_mask).to(dtype)",
+            "attention.lowest_at_padding": "return _low(attention_mask.to(dtype))",
             "attention.Fixed.query_bias": "return BETA(self)",
         }
     )
     files["attention.py"] += b"""
 def _low(mask):
-    return (mask.float() - 1)[:, None, None] * 1e38
+    return (mask - 1)[:, None, None] * torch.finfo(mask.dtype).max / 2
 BETA = lambda term: term.beta.unsqueeze(1)
 """
     files["mine/bands.py"] = b"""
@@ -106,7 +106,7 @@ def points_of(table):
     """{student: points} of a table of the grader."""
     points = {}
     for row in csv.DictReader(table.open()):
-        points[row["student"]] = points.get(row["student"], 0) + float(row["points"] or 0)
+        points[row["student"]] = sum(float(row[function.name]) for function in GRADED)
     return points
 
 
@@ -329,17 +329,16 @@ def test_the_answers_of_a_task_are_those_of_the_code_and_wrong_numbers_are_carri
 
 
 def test_marks_of_a_table_that_a_spreadsheet_has_saved(tmp_path, capsys):
-    table = "student;what;points;of;reason\n"
-    for student, talk in (("anna", "6"), ("b/anna", "1,5")):
-        for function in GRADED:
-            table += f"{student};{function.name};{function.points};{function.points};\n"
-        table += f"{student};by hand;7,5;8;\n{student};talk;{talk};6;\n"
-        for what in ("find the bug", "five questions", "experiment", "open end"):
-            table += f"{student};{what};;;\n"
+    table = ";".join(["student", *COLUMNS]) + "\n"
+    code = [str(function.points) for function in GRADED]
+    for student, talk in (("anna", "6"), ("b/anna", "1,5"), ("bert", "")):
+        row = {"by hand": "7,5", "talk": talk, "experiment": "20,5"}
+        table += ";".join([student, *code, *(row.get(what, "") for what in YOURS)]) + "\n"
     (tmp_path / "marks.csv").write_bytes(b"\xef\xbb\xbf" + table.encode())
     assert main(["marks", str(tmp_path / "marks.csv")]) == 0
-    # code counts at most ten times the points of the talk
-    assert capsys.readouterr().out.split() == ["anna", "53.5", "b/anna", "24.0"]
+    # what was done at home, here 40 + 20.5, counts at most 20 times the points of the talk
+    marks = ["anna", "74.0", "b/anna", "39.0", "bert", "7.5"]
+    assert capsys.readouterr().out.split() == marks
 
 
 def test_runs_of_others_and_other_seeds_are_named(tmp_path, capsys):

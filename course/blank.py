@@ -29,7 +29,14 @@ COPIED = (
 )
 # ... without what holds answers.
 LEFT_OUT = shutil.ignore_patterns(
-    "__pycache__", "instructor.*", "answers.md", "mistakes.*", "cases.py", "bank", "seq2seq.py"
+    "__pycache__",
+    "instructor.*",
+    "answers.md",
+    "mistakes.*",
+    "cases.py",
+    "bank",
+    "seq2seq.py",
+    "translation.*",
 )
 
 

@@ -106,4 +106,4 @@ def test_the_page_prints_every_function_with_its_points_and_100_in_all():
 
 def test_the_examples_of_the_handout_are_what_the_code_computes():
     found = doctest.testfile(str(ROOT / "course/handout.md"), module_relative=False)
-    assert found.attempted > 50 and found.failed == 0
+    assert found.attempted > 40 and found.failed == 0

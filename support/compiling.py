@@ -51,9 +51,9 @@ def compile_run(trainer, make_trainer, update, batches):
     shapes = sorted({(len(indices), width) for indices, width in epoch})
 
     # Layers of one kind share their code. There are at most five kinds: four dilations, and the
-    # attention of a hybrid, by default the last layer.
+    # attention of a hybrid, its last layer.
     model = trainer.model
-    config = replace(model.config, layers=min(model.config.layers, 5), attention_layer=None)
+    config = replace(model.config, layers=min(model.config.layers, 5))
     make_model = partial(type(model), config)
     as_in_the_run = partial(
         make_trainer,

@@ -21,7 +21,6 @@ class Different(argparse.Action):
 OF_SOME_VARIANTS = {
     "kernel_size": "has_kernel",
     "beyond": "uses_beyond",
-    "attention_layer": "hybrid",
 }
 
 
@@ -59,11 +58,6 @@ def add_model(variants, sizes, add):
         choices=("clip", "zero"),
         help="what is added to the score of a token beyond the window: the first or last number of "
         "the bias (clip) or 0 (zero); ignored by variants without a window (default: clip)",
-    )
-    add(
-        "--attention_layer",
-        type=positive_int,
-        help="which layer of a hybrid is self-attention, counted from 1 (default: the last layer)",
     )
     add(
         "--causal",

@@ -43,7 +43,7 @@ from support.commands import UserError, say_once
 from support.options import OF_SOME_VARIANTS
 from support.runs import changed, label_of
 
-# settings of fine-tuning that belong to a run or follow from others; two are digests of files
+# settings that belong to a run or follow from others; two are digests of its files
 OF_RUN = ("seed", "model", "tokenizer", "changed")
 
 # what a reader must know of several differences that were not planned, as a line below a table
@@ -137,20 +137,19 @@ def differing(one, other):
 
 def made_from(run):
     """{(name, of what): value}: what made a run, and what was measured with it."""
-    made = {(name, ""): value for name, value in {**run["settings"], **run.get("code", {})}.items()}
-    for result in run.get("glue", []):
-        task = result["settings"]["task"]
-        for name, value in {**result["settings"], **result.get("code", {})}.items():
-            if name not in OF_RUN:
-                made[f"{name} in fine-tuning", task] = value
-    for data, scored in run.get("scored", {}).items():
-        for name, value in scored.items():
-            made[f"{name} in pairs", data] = value
+    parts = [("", "", run)]
+    parts += [(" in fine-tuning", each["settings"]["task"], each) for each in run.get("glue", [])]
+    scored = run.get("scored", {})
+    parts += [(" in pairs", data, {"settings": scored[data]}) for data in scored]
 
-    # the seed is no difference, and neither is an option that the variant does not use: None
-    no_difference = [what for what in made if what[0] == "seed"]
-    no_difference += [what for what in made if what[0] in OF_SOME_VARIANTS and made[what] is None]
-    return {what: value for what, value in made.items() if what not in no_difference}
+    made = {}
+    for where, what, part in parts:
+        for name, value in {**part["settings"], **part.get("code", {})}.items():
+            # an option that the variant does not use is None, which is no difference
+            is_unused = name in OF_SOME_VARIANTS and value is None
+            if name not in OF_RUN and not is_unused:
+                made[name + where, what] = value
+    return made
 
 
 def differences_note(runs, labels=None):

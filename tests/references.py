@@ -15,7 +15,7 @@ a bias of K numbers: t = r + k within the window. Arguments that most functions 
     x               (B, N, C), the input of a mixer
     attention_mask  (B, N) bool, True at real tokens
     weights         the state_dict of a mixer: parameter names to tensors
-    config          .variant, .heads, .kernel_size, .beyond, .causal and .attention_layer
+    config          .variant, .heads, .kernel_size, .beyond, .causal and .layers
 
 At padding, where the output of a mixer has no meaning, the functions in MIXERS return 0.
 """
@@ -656,9 +656,9 @@ MIXERS = {
 
 def mixer(x, attention_mask, weights, config, layer):
     """The output of layer 0, 1, ... of a variant, (B, N, C), whatever its mixer is."""
-    # one layer of a hybrid is plain self-attention; attention_layer counts from 1
+    # the last layer of a hybrid is plain self-attention
     variant = VARIANTS[config.variant]
-    if variant.hybrid and layer == config.attention_layer - 1:
+    if variant.hybrid and layer == config.layers - 1:
         variant = VARIANTS["none"]
 
     function = MIXERS[variant.mixer.__name__]

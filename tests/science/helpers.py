@@ -57,7 +57,7 @@ def mixer_config(variant, **settings):
         beyond="clip",
         dropout=0.0,
         causal=False,
-        attention_layer=2,
+        layers=2,
     )
     if VARIANTS[variant].has_kernel:
         config["kernel_size"] = K

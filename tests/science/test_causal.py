@@ -37,8 +37,6 @@ def causal_model(variant, beyond="clip"):
     The L of fire is smaller than N: each query divides by what it sees.
     """
     settings = {"layers": 4, "kernel_size": 5, "beyond": beyond, "causal": True, "max_length": 60}
-    if VARIANTS[variant].hybrid:
-        settings["attention_layer"] = 2
     model = small_model(variant, **settings)
     for name, parameter in model.named_parameters():
         if name.endswith("log_L"):

@@ -255,20 +255,11 @@ def test_a_config_has_what_its_variant_uses():
     assert small_config("absolute", kernel_size=5).kernel_size is None
     assert small_config("composite", kernel_size=5).kernel_size == 5
     assert small_config("none", beyond="zero").beyond == "clip"
-    assert small_config("lightconv-hybrid").attention_layer == SMALL["layers"]
-    assert small_config("lightconv-hybrid", attention_layer=1).attention_layer == 1
 
 
 def test_a_config_of_an_unknown_variant_is_refused_in_one_line():
     with pytest.raises(UserError, match="^unknown variant 'compsite'; the variants are: none, abs"):
         BertConfig.from_size("tiny", "compsite")
-
-
-@pytest.mark.parametrize("number", [0, 5])
-def test_a_config_whose_attention_layer_is_not_one_of_its_layers_is_refused(number):
-    """A hybrid would silently have no layer of self-attention."""
-    with pytest.raises(UserError, match=f"^attention_layer {number}: .* 1 to 4$"):
-        BertConfig.from_size("tiny", "dilated-hybrid", attention_layer=number)
 
 
 # --- Fill in the blank ----------------------------------------------------------------------------

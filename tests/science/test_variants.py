@@ -205,7 +205,7 @@ def test_a_variant_that_cannot_be_is_refused_in_one_line(fields, message):
             VARIANTS["dilated-hybrid"],
             "z_i = sum_r softmax_r(weight) g_(i+D*r),  g = glu(input(x)),  "
             "D = 1, 2, 4, 8 by layer;  "
-            "one layer: a_ij = q_i.k_j/sqrt(d)",
+            "the last layer: a_ij = q_i.k_j/sqrt(d)",
         ),
     ],
 )

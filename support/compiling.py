@@ -47,7 +47,7 @@ def compile_run(trainer, make_trainer, update, batches):
     if not (trainer.recorded.is_on and trainer.environment["compiled"]):
         return
     settings = trainer.settings
-    epoch = batches.epoch(settings["batch_size"], settings["seed"], 0)
+    epoch = batches.batches_of_epoch(settings["batch_size"], settings["seed"], 0)
     shapes = sorted({(len(indices), width) for indices, width in epoch})
 
     # Layers of one kind share their code. There are at most five kinds: four dilations, and the

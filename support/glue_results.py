@@ -250,7 +250,7 @@ def write_submission(folder, tasks, answers, is_toy):
     print(f"wrote {out / 'submission.zip'}")
 
 
-def read_run(path):
+def run_for_table(path):
     """A run and its results, for the table (support/tables.py).
 
     path: a run, or one of its folders of results, such as RUN/glue-2, with a row of its own.
@@ -270,5 +270,5 @@ def read_run(path):
 
 def table_command(args):
     """Print the results of the runs: a row per label, or two labels compared."""
-    runs = [read_run(folder) for folder in args.runs]
+    runs = [run_for_table(folder) for folder in args.runs]
     print_glue_table(runs, args.compare, args.published)

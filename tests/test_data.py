@@ -447,7 +447,7 @@ def batches_of(lengths, seq_len=128):
 
 def epoch_of(batches, batch_size, epoch=0, seed=0):
     """The batches of an epoch: a list of (indices, width)."""
-    count = len(batches.epoch(batch_size, seed, epoch))
+    count = len(batches.batches_of_epoch(batch_size, seed, epoch))
     steps = range(epoch * count, (epoch + 1) * count)
     return [batches.batch(seed, step, batch_size) for step in steps]
 

@@ -220,7 +220,7 @@ def test_metrics_and_seeds_are_the_published_ones():
     assert (metrics.pop("cola"), metrics.pop("sts-b")) == ("matthews", "pearson spearman")
     assert metrics.pop("mrpc") == metrics.pop("qqp") == "accuracy f1"
     assert set(metrics.values()) == {"accuracy"}
-    assert (glue.LR, glue.LR_OF_BASE) == (3e-4, 1e-4)  # small, base
+    assert (glue.LR_OF_SMALL, glue.LR_OF_BASE) == (3e-4, 1e-4)  # small, base
     assert glue.SEEDS == (42, 97, 834, 622, 329, 75, 213, 101, 123, 57)
 
 
@@ -306,7 +306,7 @@ def test_sequences_are_not_longer_than_in_pre_training_and_a_line_says_so(run, c
     args = glue.parse_arguments(words_of("finetune", run, f"--seq_len {longest + 1}"))
     splits = {"train": Examples(["a"] * 200, None, [0] * 200)}
     assert glue.settings_for("sst-2", splits, run, args, torch.float32)["seq_len"] == longest
-    assert f"--seq_len is {longest}, as in pre-training" in capsys.readouterr().out
+    assert f"--seq_len is {longest}, the length in pre-training" in capsys.readouterr().out
 
 
 def test_a_renamed_weight_of_the_encoder_is_refused_and_does_not_stay_random(tokenizer):
@@ -437,7 +437,7 @@ def test_a_result_that_another_command_has_made_meanwhile_stays_and_no_lock_is_l
     out = published[0] / "glue"
     before = results(published[0])
     settings, _ = before["cola-seed42.json"]
-    glue.make_result(None, out, settings, {"train": None}, new_trainer=None)
+    glue.make_result(None, out, settings, {"train": None}, trainer_of=None)
     assert results(published[0]) == before
     assert not list(out.glob("running-*"))
 

@@ -74,7 +74,7 @@ def test_a_batch_has_pairs_whose_two_texts_have_the_width_of_the_longer_one(long
     batches = seq2seq.PairBatches(pairs, seq_len=30)  # a few texts are longer, and cut
 
     seen = set()
-    for step, (indices, width) in enumerate(batches.batches.epoch(16, 0, 0)):
+    for step, (indices, width) in enumerate(batches.batches.batches_of_epoch(16, 0, 0)):
         source, target = batches.batch(0, step, 16)
         assert source.shape == target.shape == (len(indices), width)
         assert torch.equal(source[:, 1], target[:, 1])

@@ -91,13 +91,25 @@ def test_a_wider_bias_says_the_same_at_every_offset(beyond):
 
 def test_skew_moves_the_rows_as_drawn():
     """skew copies nothing."""
-    x = torch.arange(18.0).view(3, 6)  # the numbers in memory, in order
+    drawing = " ".join(kernels.skew.__doc__.split())
+    before = ["a a a 0 0 0", "b b b 0 0 0", "c c c - - -"]
+    after = ["a a a 0 0", "0 b b b 0", "0 0 c c c"]
+    for line in (
+        f"{before[0]} {after[0]}",
+        f"{before[1]} -> {after[1]}",
+        f"{before[2]} {after[2]}",
+    ):
+        assert line in drawing
+
+    def numbers(rows):
+        values = {"a": 1.0, "b": 2.0, "c": 3.0, "0": 0.0, "-": 0.0}
+        return torch.tensor([[values[letter] for letter in row.split()] for row in rows])
+
+    x = numbers(before)
     skewed = kernels.skew(x)
     assert skewed.data_ptr() == x.data_ptr()
-    assert skewed.tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12, 13, 14]]
-    drawing = kernels.skew.__doc__
-    for line in ("a a a a a a", "b b b b b b -> a b b b b", "c c c - - - b b c c c"):
-        assert line in " ".join(drawing.split())
+    assert torch.equal(skewed, numbers(after))
+    assert kernels.skew(torch.arange(18.0).view(3, 6)).flatten().tolist() == list(range(15))
 
 
 def test_the_matrix_of_the_keys_is_drawn_at_key_dynamic():

@@ -353,7 +353,7 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
 
     pairs, held_out, *_ = sets.values()
     batches = PairBatches(pairs[: settings["examples"]], settings["seq_len"])
-    place, result = train(
+    place, _ = train(
         trainer,
         folder,
         one_step=lambda: train_step(trainer, batches),
@@ -361,8 +361,6 @@ def fit(model, settings, sets, tokenizer, folder, device, dtype, args):
         save_model=partial(save_run, model=model, tokenizer=tokenizer),
         eval_every=args.eval_every,
     )
-    if result["held_out_loss"] > math.log(model.config.vocab_size):
-        print("  the loss is above that of guessing: a lower --lr may help")
 
     # it may be finished already
     model.load_state_dict(load_checkpoint(place / "model.pt"))

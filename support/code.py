@@ -1,13 +1,13 @@
-"""The code of a result: a digest of every file of this project that was loaded.
+"""The code of a result: a digest of every file of this project that was loaded and can change it.
 
     "model.py"                         a file as a whole; so "support/tokenizer.py" and all others
     "class Dynamic in attention.py"    attention.py by what it defines and imports at its top level
     "split_heads in attention.py"
     "list of layers"                   the modules of the model, by name, class and dilation
 
-Nothing is listed by hand: Python knows what it has loaded. Comments, docstrings and layout do not
-count. Two results are compared by the names that both have. So a new file makes no run old, and
-neither does a new class or function of attention.py.
+Python knows what it has loaded; only the few files that do not count are listed (WITHOUT_RESULT).
+Comments, docstrings and layout do not count. Two results are compared by the names that both have.
+So a new file makes no run old, and neither does a new class or function of attention.py.
 """
 
 import ast
@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = Path(sysconfig.get_path("stdlib")).name  # such as "python3.12"
 
 BY_DEFINITION = "attention.py"
-# The list of layers says what becomes of an entry in a table. `name` is that of loops over entries.
-TABLES = {"TERMS", "VARIANTS", "name"}
+# The list of layers says what becomes of an entry in a table.
+TABLES = {"TERMS", "VARIANTS"}
 
 # These files cannot change a result, so an edit of them makes none old.
 WITHOUT_RESULT = (

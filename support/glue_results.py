@@ -1,6 +1,6 @@
 """The results of fine-tuning on disk: where they lie, which are missing, and what is made of them.
 
-RUN/glue/ gets three files for each task and seed that is finished:
+RUN/glue/ has a log, and for each task and seed that is finished three files:
 
     cola-seed42.json    its settings, its scores, the curve of its loss, and what made it
     cola-seed42.tsv     each development example: its split, its label, what was predicted
@@ -41,7 +41,6 @@ from support.runs import (
     is_run,
     label_of,
     numbered,
-    place_for,
     read_log,
     read_records,
     warn_about_run,
@@ -157,11 +156,6 @@ def made_from(folder, tasks, code):
     return {"settings": settings, "code": code}
 
 
-def claim_folder(folder, made):
-    """The folder of results that are made now: RUN/glue, or RUN/glue-2 if others are there."""
-    return place_for(folder / RESULTS, made)
-
-
 def fullest_results(folder):
     """The results of a run that a table shows, (folder, records).
 
@@ -175,7 +169,7 @@ def fullest_results(folder):
     # max takes the first of those that are equal, so the newest comes first
     out = max(reversed(found), key=tasks.get, default=folder / RESULTS)
     if len(found) > 1:
-        say_once(f"of {', '.join(map(str, found))}: {out}")
+        say_once(f"{folder} has results in {', '.join(map(str, found))}; shown are those in {out}")
     return out, found.get(out, [])
 
 
@@ -209,7 +203,8 @@ def missing_results(folder, seeds, tasks, code):
 
 def origin_of(folder, splits, is_toy):
     """Digests of the files from which fine-tuning starts. splits: {split: Examples} of a task."""
-    return {"data": f"{'toy' if is_toy else 'GLUE'} {digest_of(splits)}", **files_of(folder)}
+    kind = "toy" if is_toy else "GLUE"
+    return {"data": f"{kind} {digest_of(splits)}", **files_of(folder)}
 
 
 def files_of(folder):
@@ -255,20 +250,22 @@ def run_for_table(path):
 
     path: a run, or one of its folders of results, such as RUN/glue-2, with a row of its own.
     """
-    is_results = is_run(path) and path.name.startswith(RESULTS)
-    folder = path.resolve().parent if is_results else path
-    label = f"{label_of(folder)}/{path.name}" if is_results else label_of(folder)
+    if "model" in read_log(path)[0]["settings"]:  # the log of results names their model
+        folder = path.resolve().parent
+        label = f"{label_of(folder)}/{path.name}"
+        records = read_results(path)
+    else:
+        folder = path
+        label = label_of(path)
+        records = fullest_results(path)[1]
 
-    made = read_log(folder)[0]
     warn_about_run(folder)
-    records = read_results(path) if is_results else fullest_results(folder)[1]
     if not records:
         raise UserError(f"{folder} has no results: python glue.py finetune {quote(str(folder))}")
-    run = {"run": folder, "label": label, "glue": records}
-    return {**run, "settings": made["settings"], "code": made["code"]}
+    return {**read_log(folder)[0], "run": folder, "label": label, "glue": records}
 
 
 def table_command(args):
     """Print the results of the runs: a row per label, or two labels compared."""
     runs = [run_for_table(folder) for folder in args.runs]
-    print_glue_table(runs, args.compare, args.published)
+    print_glue_table(runs, args.compare)

@@ -203,5 +203,4 @@ def add_settings(seeds, add):
 
 
 def add_columns(add):
-    add("--published", action="store_true", help="also the paper's rows")
     add("--compare", nargs=2, metavar=("A", "B"), help="A - B, with 95 %% intervals")

@@ -14,8 +14,8 @@ The first line of the log holds what the run depends on and what made it: "setti
 were recorded and compiled). Each further line holds the number of the step ("step"), and a
 loss, an evaluation, or what made the steps after it.
 
-place_for returns the folder whose log has the settings and the code of a command, or a new one. So
-results of fine-tuning and of minimal pairs are found, too, in RUN/glue and RUN/pairs.
+place_for returns the folder whose log has the settings and the code of a command, or a new one.
+Fine-tuning (RUN/glue) and minimal pairs (RUN/pairs) use it, too.
 """
 
 import json
@@ -130,6 +130,7 @@ def place_for(base, made):
         first, *lines = read_log(folder) if is_run(folder) else [{"settings": {}}]
         settings = {**first["settings"], **made["settings"]}
         if settings != first["settings"]:
+            # a new log gets all of `made`; an old one keeps its code and gets new settings
             write_records(folder / LOG, [{**made, **first, "settings": settings}, *lines])
     say_once(why and f"{why}: {folder}")
     return folder
@@ -137,21 +138,23 @@ def place_for(base, made):
 
 def find_place(base, made):
     """(folder, why it is not base)."""
-    runs = {}  # {label: its runs}
-    for log in sorted(base.parent.glob(f"*/{LOG}")):
-        runs.setdefault(label_of(log.parent), []).append(log.parent)
+    runs = sorted(path.parent for path in base.parent.glob(f"*/{LOG}"))
+    imported = {path.parent for path in base.parent.glob("*/model.pt")} - set(runs)
+    of_label = {}
+    for run in runs:
+        of_label.setdefault(label_of(run), []).append(run)
 
     def against(folder):
         """What speaks against a folder: the first of its label's runs that others have made."""
-        for run in runs.get(label_of(folder), []):
+        for run in of_label.get(label_of(folder), []):
             texts = differences(run, made, with_seed=run == folder)
             if texts:
                 return "; ".join(texts[:2])
-        has_no_log = (folder / "model.pt").exists() and not is_run(folder)
-        return f"{folder} is an imported model" if has_no_log else ""
+        return f"{folder} is an imported model" if folder in imported else ""
 
     fitting = [folder for folder in numbered(base) if not against(folder)]
-    return next(filter(is_run, fitting), fitting[0]), against(base)
+    made_before = [folder for folder in fitting if folder in runs]
+    return (made_before or fitting)[0], against(base)
 
 
 def numbered(base):

@@ -6,7 +6,7 @@ A run is a dictionary. Tables read these entries of it, the last ones only where
     settings    what its pre-training depends on: {"variant": "none", "seed": 0, "steps": 2000, ...}
     result      of pre-training: {"loss": 2.392, "accuracy": 0.423, "parameters": 849584}
     glue        the results of fine-tuning, records of glue.py
-    code        {name: digest} of the code that pre-trained it (support/code.py); not in old records
+    code        {name: digest} of the code that pre-trained it; some records of results/ have none
     scored      {data: settings and code} of minimal pairs
     label       of its row, if that is not the name of the folder without the seed
 
@@ -159,9 +159,9 @@ def differences_note(runs, labels=None):
     for run, *_ in others:
         label = label_in_table(run)
         names = differing(first, run)
-        # where the label says it already
-        if run["settings"]["variant"] in label:
-            names = [name for name in names if name != "variant"]
+        # another variant has other layers; its label names it
+        if "variant" in names and run["settings"]["variant"] in label:
+            names = [name for name in names if not name.startswith(("variant", "list of layers"))]
         if names:
             parts.append(f"{label}: {', '.join(names)}")
     return f"What differs from {label_in_table(first)}: {'; '.join(parts)}." if parts else ""
@@ -400,59 +400,7 @@ COLUMNS = {
     "SST": ("sst-2", "dev"),
     "STS": ("sts-b", "dev"),
 }
-# printed after the GLUE score and not part of it; Chang et al. leave it out
-OUTSIDE = {"WNLI": ("wnli", "dev")}
 
-
-# Chang table 6, development scores: means over ten fine-tuning seeds of one model, and below them
-# the standard errors. The order is that of COLUMNS, then GLUE. The GLUE scores of BERT-base are 0.1
-# to 0.4 below the means of their columns.
-#
-#                    CoLA MNLI  -mm MRPC QNLI  QQP  RTE  SST  STS GLUE
-PUBLISHED = {
-    "small": """\
-none                  7.0 73.0 73.0 80.9 80.1 84.4 61.0 80.9 83.7 69.3
-                      2.4  0.1  0.1  0.4  0.2  0.1  0.5  0.9  0.1  0.3
-absolute             33.5 75.8 76.1 83.3 78.2 84.9 64.4 85.0 82.4 73.7
-                      0.4  0.1  0.1  0.4  0.3  0.0  0.5  0.2  0.1  0.1
-fixed                38.3 77.2 77.2 84.0 82.1 86.2 64.7 86.9 85.2 75.7
-                      0.8  0.1  0.1  0.5  0.1  0.0  0.9  0.2  0.1  0.2
-dynamic              38.4 77.9 77.6 85.6 82.8 87.2 65.1 86.8 85.6 76.3
-                      0.7  0.1  0.1  0.5  0.1  0.0  0.9  0.2  0.1  0.1
-composite            40.9 77.9 78.0 86.2 83.0 87.3 66.1 86.9 85.9 76.9
-                      0.7  0.1  0.1  0.3  0.1  0.0  0.7  0.1  0.1  0.1
-composite-key        40.0 77.9 77.7 86.3 83.3 87.4 66.3 86.5 86.1 76.8
-                      0.6  0.1  0.1  0.3  0.1  0.0  0.4  0.3  0.2  0.1
-depthwise            38.0 76.9 76.8 82.8 81.9 86.1 64.2 87.2 84.4 75.4
-                      0.6  0.0  0.1  0.5  0.1  0.1  0.7  0.2  0.1  0.1
-composite-depthwise  40.4 77.2 77.4 85.0 83.3 87.3 63.5 87.1 86.1 76.4
-                      0.7  0.1  0.1  0.3  0.1  0.0  0.8  0.2  0.1  0.1
-conv-qk              33.4 76.3 76.4 83.3 81.3 85.1 63.0 86.1 84.5 74.4
-                      0.4  0.1  0.1  0.2  0.2  0.1  1.0  0.2  0.1  0.1
-conv-v               34.7 76.2 76.6 83.4 82.4 86.6 65.2 87.2 85.0 75.2
-                      0.9  0.0  0.1  0.4  0.1  0.0  0.7  0.3  0.1  0.1
-conv-qkv             31.9 76.3 76.3 83.7 80.4 84.6 66.1 86.4 84.4 74.4
-                      0.7  0.1  0.1  0.4  0.2  0.2  0.9  0.1  0.1  0.1
-composite-conv-qk    39.3 77.4 77.2 85.4 81.9 86.7 64.0 87.5 85.7 76.1
-                      0.8  0.1  0.1  0.3  0.1  0.0  0.9  0.2  0.1  0.1
-composite-conv-v     37.9 77.8 78.1 85.6 83.6 87.5 65.1 87.5 86.4 76.6
-                      0.7  0.1  0.1  0.4  0.1  0.0  0.5  0.1  0.1  0.1
-composite-conv-qkv   38.2 77.4 77.3 85.3 82.8 87.0 64.9 86.9 85.9 76.2
-                      1.0  0.1  0.1  0.4  0.1  0.0  0.8  0.1  0.1  0.2
-convbert             33.3 76.7 76.8 83.9 77.1 85.1 64.6 86.3 84.0 74.2
-                      1.5  0.1  0.1  0.5  0.8  0.1  0.5  0.3  0.2  0.3
-""",
-    "base": """\
-absolute             57.6 82.0 81.9 88.4 84.7 88.7 69.9 90.4 88.4 81.0
-                      0.6  0.1  0.1  0.2  0.3  0.0  0.5  0.1  0.1  0.2
-fixed                58.9 81.9 81.6 87.7 86.2 88.8 70.9 90.8 88.1 81.3
-                      0.5  0.1  0.1  0.3  0.1  0.0  0.7  0.1  0.1  0.2
-dynamic              58.4 81.8 81.8 86.7 85.6 88.7 70.6 91.1 87.7 81.1
-                      0.5  0.1  0.1  0.4  0.2  0.0  0.6  0.1  0.3  0.2
-composite            58.5 81.9 81.6 86.0 85.0 88.7 71.0 90.5 88.4 81.2
-                      0.5  0.1  0.1  1.2  0.3  0.0  0.7  0.1  0.1  0.2
-""",
-}
 
 SCORES = (
     "Scores on the development examples, times 100. CoLA: Matthews correlation; STS: mean of "
@@ -493,7 +441,7 @@ def split_measure(title, task, split):
 GLUE_MEASURES = (
     *[split_measure(title, *part) for title, part in COLUMNS.items()],
     Measure("GLUE", 1, glue_scores, tuple(task for task, _ in COLUMNS.values())),
-    *[split_measure(title, *part) for title, part in OUTSIDE.items()],
+    split_measure("WNLI", "wnli", "dev"),  # not part of the GLUE score; Chang et al. leave it out
 )
 
 
@@ -512,35 +460,14 @@ def marks_of(runs, tasks):
     return "".join(sorted(marks))
 
 
-def glue_rows(runs, compared=None, published=False):
-    """GLUE's table: a row per label and, if `published`, the paper's rows of these variants."""
-    rows = table_rows(runs, GLUE_MEASURES, compared)
-    if published:
-        for variant in dict.fromkeys(run["settings"]["variant"] for run in runs):
-            rows += published_rows(variant)
-    return without_empty_columns(rows)
+def glue_rows(runs, compared=None):
+    """GLUE's table: a row per label."""
+    return without_empty_columns(table_rows(runs, GLUE_MEASURES, compared))
 
 
-def published_rows(variant):
-    """Yield the rows of Chang table 6 for a variant: small, then base."""
-    for size, table in PUBLISHED.items():
-        lines = [line.split() for line in table.splitlines()]
-        for (name, *means), errors in zip(lines[::2], lines[1::2], strict=True):
-            if name == variant:
-                cells = [f"{mean} +- {error}" for mean, error in zip(means, errors, strict=True)]
-                yield [
-                    f"Chang BERT-{size} {variant}",
-                    "1^ (10 seeds)",
-                    *cells,
-                    *[""] * len(OUTSIDE),
-                ]
-
-
-def print_glue_table(runs, compared=None, published=False):
+def print_glue_table(runs, compared=None):
     """Print GLUE's table; of two labels compared, with a row per task."""
-    if published and has_toy_results(runs):
-        raise UserError("these are results of the toy tasks; the published rows are those of GLUE")
-    rows = glue_rows(runs, compared, published)
+    rows = glue_rows(runs, compared)
     notes = [*glue_notes(rows, runs), differences_note(runs, compared)]
     if compared:
         print_table(transposed(rows), *notes, INTERVAL_NOTE)
@@ -551,7 +478,8 @@ def print_glue_table(runs, compared=None, published=False):
 def glue_notes(rows, runs):
     """Yield what must be known about the numbers, the runs, the marks in the cells, the columns."""
     yield SCORES
-    if has_toy_results(runs):
+    results = [result for run in runs for result in run["glue"]]
+    if any(result["settings"]["data"].startswith("toy") for result in results):
         yield "results of the toy tasks: no GLUE scores"
     yield from meanings_of_marks(rows)
     if {"GLUE", "WNLI"} <= set(rows[0]):
@@ -564,13 +492,3 @@ def meanings_of_marks(rows):
     for mark, meaning in NOTES.items():
         if mark in text:
             yield f"`{mark}` {meaning}"
-
-
-def all_results(runs):
-    """The results of all runs, of all tasks."""
-    return [result for run in runs for result in run["glue"]]
-
-
-def has_toy_results(runs):
-    """Whether a result is one of the toy tasks."""
-    return any(result["settings"]["data"].startswith("toy") for result in all_results(runs))

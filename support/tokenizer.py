@@ -350,7 +350,7 @@ class Encoder:
 # --- What a model has not learned -----------------------------------------------------------------
 
 
-def unknown_words(tokenizer, text, unseen=()):
+def unknown_words(tokenizer, text, unseen):
     """The words and marks of `text` of which the model has not learned a piece, each once.
 
     A piece is not learned if it is [UNK], or if it is unseen. In the toy language each

@@ -96,7 +96,7 @@ class Prepared(nn.Module):
     and `loss.backward()` are also right in parts, and with several processes.
 
     Args:
-        model: BertForMaskedLM, or any other.
+        model: BertForMaskedLM, or another one with the methods that are called.
         device, dtype: where and in which precision it runs.
         micro_batch: sequences that are computed at once, at most; None: all.
         label_share: the share of the tokens that have a label (prediction_count).
@@ -136,7 +136,7 @@ class Prepared(nn.Module):
         return loss + self.part_loss(*last, count)
 
 
-def own_parts(batch, micro_batch=None):
+def own_parts(batch, micro_batch):
     """The sequences that this process computes, a list of parts of at most micro_batch of them.
 
     Example: 5 sequences, 2 processes, at most 2 sequences at a time.
@@ -184,7 +184,7 @@ class Trainer:
         device, dtype: where and in which precision it runs.
         micro_batch, label_share: as in Prepared.
         is_eager: True: no step is recorded (support/devices.py).
-        is_compiled: whether kernels.compile_model was called.
+        is_compiled: whether layers and head are compiled (kernels.compile_model).
     """
 
     def __init__(

@@ -8,9 +8,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from attention import VARIANTS, mixer_of_layer
-from data import TOY
 from model import BertConfig, BertForMaskedLM, Layer, save_run
 from support.corpus import read_lines
+from support.prepared import TOY
 from support.tokenizer import SPECIAL_TOKENS, train_tokenizer
 
 WORDS = [*SPECIAL_TOKENS, "the", "cat", "dogs", "was", "were", "tired", "."]

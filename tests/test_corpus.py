@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import data
 from conftest import write
 from data import prepare_corpus
 from model import with_end_mark
-from support import corpus, files
+from support import corpus, files, prepared
 from support.commands import UserError, say_once
 from support.corpus import find_text_files, read_lines, read_paragraphs, sentences_of
 from support.tokenizer import (
@@ -375,7 +374,7 @@ def test_a_full_disk_is_named_and_leaves_no_corpus(tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(data, "write_arrays", full)
+    monkeypatch.setattr(prepared, "write_arrays", full)
     text = str(text_file(tmp_path, "One.\nTwo.\nThree.\nFour.\n"))
     with pytest.raises(OSError, match=r"No space left on device: '.*cache.*'"):
         prepare_corpus([text], tmp_path / "cache", 32)
@@ -390,7 +389,7 @@ def test_a_text_that_grows_while_it_is_read_is_said_in_a_line(tmp_path, monkeypa
             text.write("Five.\n")
         return train_tokenizer(sample, vocab_size)
 
-    monkeypatch.setattr(data, "train_tokenizer", growing)
+    monkeypatch.setattr(prepared, "train_tokenizer", growing)
     prepare_corpus([str(path)], tmp_path / "cache", 32)
     assert f"{path} has changed while it was read" in capsys.readouterr().out
 

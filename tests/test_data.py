@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 import data
 from conftest import Killed, start_process, write
 from data import prepare_corpus
+from support import prepared
 from support.commands import UserError
 from support.corpus import read_lines, split_sentences, wikitext_paragraphs
 from support.tokenizer import CLS, PAD, SEP, SPECIAL_TOKENS, Encoder
@@ -72,8 +73,8 @@ def small(tmp_path_factory):
 @pytest.fixture
 def toy_corpus(monkeypatch, tmp_path):
     """The corpus of the built-in language, which is short enough for a test."""
-    text = "\n".join(islice(read_lines(data.TOY), 2002))
-    monkeypatch.setattr(data, "TOY", write(tmp_path / "text.txt", text))
+    text = "\n".join(islice(read_lines(prepared.TOY), 2002))
+    monkeypatch.setattr(prepared, "TOY", write(tmp_path / "text.txt", text))
     return prepare_corpus(["toy"], tmp_path, 32)
 
 
@@ -142,7 +143,7 @@ def test_quotes_of_any_language_footnotes_and_ellipses_stand_at_sentence_ends(se
 
 
 def test_every_toy_word_is_one_token(toy_corpus):
-    words = re.findall(r"\w+|[.,?]", data.TOY.read_text("utf-8"))
+    words = re.findall(r"\w+|[.,?]", prepared.TOY.read_text("utf-8"))
     ids = toy_corpus.tokens
     tokens = [toy_corpus.tokenizer.id_to_token(token_id) for token_id in ids.tolist()]
     assert [token.removeprefix("\u2581") for token in tokens] == words
@@ -198,7 +199,7 @@ def test_one_thread_prepares_the_same_corpus_as_several(tmp_path, monkeypatch):
     arguments = [str(tmp_path / "text.txt"), tmp_path / "alone"]
     start_process(prepare_with_one_thread, *arguments).join()
     with monkeypatch.context() as patch:
-        patch.delattr(data, "fill_cache")  # what it has prepared is read
+        patch.delattr(prepared, "fill_cache")  # what it has prepared is read
         alone = prepare_corpus(arguments[:1], arguments[1], 32, 800)
     assert alone.fingerprint == corpus.fingerprint
 
@@ -207,10 +208,10 @@ def test_the_vocabulary_is_small_if_the_text_is_unless_another_one_is_asked_for(
     tmp_path, monkeypatch
 ):
     text = text_of_many_words()
-    monkeypatch.setattr(data, "SMALL_VOCABULARY", 800)
+    monkeypatch.setattr(prepared, "SMALL_VOCABULARY", 800)
     assert corpus_of(tmp_path, text).vocab_size == 800
     assert corpus_of(tmp_path, text, vocab_size=900).vocab_size == 900
-    monkeypatch.setattr(data, "LARGE_TEXT", len(text))
+    monkeypatch.setattr(prepared, "LARGE_TEXT", len(text))
     assert corpus_of(tmp_path, text).vocab_size > 900
 
 
@@ -226,7 +227,7 @@ def test_the_cache_is_read_again_until_the_text_changes(tmp_path, monkeypatch):
     text = numbered_text(36)
     first = corpus_of(tmp_path, text)
     with monkeypatch.context() as patch:
-        patch.delattr(data, "fill_cache")  # nothing can be prepared
+        patch.delattr(prepared, "fill_cache")  # nothing can be prepared
         again = corpus_of(tmp_path, seq_len=16)
     assert np.array_equal(again.tokens, first.tokens)
 
@@ -243,7 +244,7 @@ def test_a_preparation_that_is_killed_leaves_nothing_that_looks_finished(tmp_pat
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(data, "write_meta", killed)
+        patch.setattr(prepared, "write_meta", killed)
         corpus_of(tmp_path, numbered_text(36))
     assert corpus_of(tmp_path).counts["sentences"] == 36
 
@@ -321,7 +322,7 @@ def test_rows_hold_both_sentences_marks_and_padding_and_are_cut_to_the_length():
 
 @pytest.mark.parametrize("count", [2, 3, 100, 100_000, 1_000_000])
 def test_held_out_and_training_pairs_share_none_and_leave_none_out(count):
-    train, held_out = data.train_and_held_out(count)
+    train, held_out = prepared.train_and_held_out(count)
     together = np.sort(np.concatenate([train, held_out]))
     assert np.array_equal(together, np.arange(count))
 
@@ -340,9 +341,9 @@ def test_held_out_and_training_pairs_share_none_and_leave_none_out(count):
 
 def test_the_choice_of_held_out_pairs_has_not_changed():
     """Otherwise losses could not be compared with recorded ones."""
-    _, held_out = data.train_and_held_out(100)
+    _, held_out = prepared.train_and_held_out(100)
     assert held_out.tolist() == [36, 82]
-    _, held_out = data.train_and_held_out(1_000)  # blocks of two pairs
+    _, held_out = prepared.train_and_held_out(1_000)  # blocks of two pairs
     starts = np.array([142, 218, 362, 410, 442, 580, 668, 750, 756, 868])
     assert held_out.reshape(-1, 2).tolist() == np.stack([starts, starts + 1], axis=1).tolist()
 
@@ -372,7 +373,7 @@ def test_held_out_pairs_that_occur_in_training_are_left_out_and_a_line_says_how_
     # 1,000 equal pairs, and 3,000 pairs of which each occurs only once
     repeated = "one two\nthree four\n" * 1_000
     corpus = corpus_of(tmp_path, repeated + numbered_text(6_000))
-    train, chosen = data.train_and_held_out(4_000)
+    train, chosen = prepared.train_and_held_out(4_000)
     expected = [pair for pair in chosen if pair >= 1_000]
     assert corpus.held_out.tolist() == expected
     assert corpus.train.tolist() == train.tolist()
@@ -394,7 +395,7 @@ def test_all_held_out_pairs_stay_if_fewer_than_32_would_be_left_and_a_line_says_
 ):
     # 1,000 pairs, of which 20 are held out in any case
     corpus = corpus_of(tmp_path, "one two\nthree four\n" * 400 + numbered_text(1_200))
-    _, chosen = data.train_and_held_out(1_000)
+    _, chosen = prepared.train_and_held_out(1_000)
     assert corpus.held_out.tolist() == chosen.tolist()
     in_both = int((chosen < 400).sum())
     assert corpus.counts["in_both"] == in_both > 0
@@ -404,12 +405,12 @@ def test_all_held_out_pairs_stay_if_fewer_than_32_would_be_left_and_a_line_says_
 
 def test_pairs_of_the_same_tokens_with_another_border_are_different():
     """Of 2,000 pairs of the tokens 5 6 7, those held out are 5 6 | 7 and the others 5 | 6 7."""
-    _, chosen = data.train_and_held_out(2_000)
+    _, chosen = prepared.train_and_held_out(2_000)
     begins = 3 * np.arange(2_000)
     middles = begins + 1
     middles[chosen] += 1
     starts = np.append(np.stack([begins, middles], axis=1), 6_000)
-    assert data.choose_held_out(np.tile([5, 6, 7], 2_000), starts) == (chosen.tolist(), 0)
+    assert prepared.choose_held_out(np.tile([5, 6, 7], 2_000), starts) == (chosen.tolist(), 0)
 
 
 # --- Batches --------------------------------------------------------------------------------------

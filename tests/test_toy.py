@@ -49,12 +49,14 @@ def test_the_tasks_have_the_rows_of_their_page_and_its_labels_in_equal_parts(fol
 
     task = FORMATS[name]
     for split in task.splits:
-        header = task.columns_without_header(split)
-        rows = list(read_rows(file_path(task, folder, split), task.columns_to_read(split), header))
+        is_labelled = has_labels(split)
+        names = [*task.texts, task.label] if is_labelled else task.texts
+        header = task.columns if is_labelled else None
+        rows = list(read_rows(file_path(task, folder, split), names, header))
         assert len(rows) == int(count[split.split("_")[0]]), split
 
         # the last column is the label
-        if has_labels(split):
+        if is_labelled:
             found = Counter(row[-1] for row in rows)
             assert set(found) == set(labels.split(", "))
             assert max(found.values()) - min(found.values()) <= 1

@@ -164,7 +164,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "at once":
         trainer.recorded.is_on = True  # as on a GPU
         epoch = lambda *given: [(range(B), N) for B, N in SHAPES]
-        batches = SimpleNamespace(epoch=epoch)
+        batches = SimpleNamespace(batches_of_epoch=epoch)
         compile_run(trainer, pretrain.make_trainer, pretrain.update, batches)
         trainer.recorded.is_on = False
     counters.clear()
@@ -222,7 +222,7 @@ if __name__ == "__main__":
     trainer = pretrain.make_trainer(small_model(), settings, device, torch.float32)
     trainer.environment["compiled"] = trainer.recorded.is_on = True
     epoch = lambda *given: [(range(4), 12), (range(2), 20)]
-    compile_run(trainer, make_trainer, update, SimpleNamespace(epoch=epoch))
+    compile_run(trainer, make_trainer, update, SimpleNamespace(batches_of_epoch=epoch))
 """
 
 

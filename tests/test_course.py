@@ -132,7 +132,7 @@ def test_a_reason_is_given_and_other_functions_keep_their_points(monkeypatch):
     files = files_with({name: body for name, (body, _) in REASONS.items()})
     lines = files["attention.py"].decode().splitlines()
     first = {case.function: case for case in reversed(CASES)}
-    monkeypatch.setattr(grade, "CASE_SECONDS", 3)
+    monkeypatch.setattr(grade, "CASE_SECONDS", 6)
     said = grade.run_cases(files, list(first.values()))
     assert {name for name, messages in said.items() if any(messages.values())} == {*REASONS}
     for name, (_, reason) in REASONS.items():

@@ -116,7 +116,7 @@ def points_of(table):
 REASONS = {  # what a student wrote, and what is said
     "attention.composite_attention": ("raise SystemExit", "SystemExit: "),
     "kernels.bias_matrix": ("import os\nos._exit(0)", "it ended Python"),
-    "kernels.sum_by_offset": ("while True:\n    pass", "or computes for more than 3 seconds"),
+    "kernels.sum_by_offset": ("while True:\n    pass", "or computes for more than 6 seconds"),
     "kernels.convolve": ("return torch.zeros(2**32)", "can't allocate memory"),
     "attention.depthwise_convolution": ("raise BaseException('x' * 10**6)", "BaseException: xxx"),
     "attention.attention": ("return v.sum()", "its shape is (), and should be (2, 2, 7, 4)"),

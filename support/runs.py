@@ -138,8 +138,11 @@ def place_for(base, made):
 
 def find_place(base, made):
     """(folder, why it is not base)."""
+    # what is there: the folders with a log, and those of imported models
     runs = sorted(path.parent for path in base.parent.glob(f"*/{LOG}"))
     imported = {path.parent for path in base.parent.glob("*/model.pt")} - set(runs)
+
+    # the runs of each label
     of_label = {}
     for run in runs:
         of_label.setdefault(label_of(run), []).append(run)
@@ -152,6 +155,7 @@ def find_place(base, made):
                 return "; ".join(texts[:2])
         return f"{folder} is an imported model" if folder in imported else ""
 
+    # of base, base-2, ... those that nothing speaks against; better one that was made before
     fitting = [folder for folder in numbered(base) if not against(folder)]
     made_before = [folder for folder in fitting if folder in runs]
     return (made_before or fitting)[0], against(base)

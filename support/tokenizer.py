@@ -353,8 +353,8 @@ class Encoder:
 def unknown_words(tokenizer, text, unseen):
     """The words and marks of `text` of which the model has not learned a piece, each once.
 
-    A piece is not learned if it is [UNK], or if it is unseen. In the toy language each
-    word is one piece, so the letters of "zebra" are unseen.
+    A piece is not learned if it is [UNK], or if it is unseen. In the toy language each word is one
+    piece, so the letters of "zebra" are unseen.
 
     unseen: ids of pieces that do not occur in the text of training.
     """

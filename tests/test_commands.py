@@ -32,6 +32,7 @@ pretrain TEXT --kernel_size 8                                   | odd
 pretrain --variant none absolute --kernel_size 9                | --kernel_size has no use
 pretrain --variant none canon --beyond zero                     | --beyond has no use
 pretrain --variant none --beyond clip                           | --beyond has no use
+pretrain --steps 5 --warmup_steps 6                             | --warmup_steps 6 is above
 pretrain --lr nan                                               | --lr
 pretrain --device abacus                                        | --device abacus
 pretrain --corpus no-such-corpus                                | no-such-corpus

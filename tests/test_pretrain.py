@@ -25,7 +25,7 @@ from conftest import (
     start_process,
     write,
 )
-from model import BertForMaskedLM, load_run
+from model import BertConfig, BertForMaskedLM, load_run
 from support import training
 from support.files import load_checkpoint
 from support.tokenizer import PAD
@@ -61,6 +61,12 @@ def test_a_recipe_is_that_of_size_and_corpus_with_the_given_values():
     # a shorter run warms up for a tenth of its steps
     assert recipe_of("--steps 500").warmup_steps == 50
     assert recipe_of("--steps 500 --warmup_steps 9").warmup_steps == 9
+
+
+def test_a_model_of_another_size_is_trained_further_by_the_recipe_of_the_next_smaller_one():
+    """An imported BERT-large with the rate of tiny would forget what it has learned."""
+    for width, size in ((64, "tiny"), (128, "tiny"), (384, "small"), (768, "base"), (1024, "base")):
+        assert pretrain.size_of(BertConfig.from_size("tiny", hidden_size=width)) == size
 
 
 def test_on_a_gpu_more_logits_are_computed_than_any_number_of_masked_tokens(monkeypatch):

@@ -129,7 +129,7 @@ def pairs_measure(title, data, paradigms=None):
 
     def accuracy(record):
         accuracies = []
-        for paradigm, (right, pairs) in record["pairs"].get(data, {}).items():
+        for paradigm, (right, pairs) in record.get("pairs", {}).get(data, {}).items():
             if paradigms is None or paradigm in paradigms:
                 accuracies.append(100 * right / pairs)
         return mean_of(accuracies)
@@ -143,7 +143,7 @@ def glue_score(record):
     There is one result for each task and fine-tuning seed. The score of a task is the mean of its
     metrics, and for MNLI of its two halves.
     """
-    return mean_of([result["result"]["score"] for result in record["glue"]])
+    return mean_of([result["result"]["score"] for result in record.get("glue", [])])
 
 
 def mean_of(values):
@@ -193,7 +193,7 @@ def scored_on(record):
     for data, paradigms in record.get("pairs", {}).items():
         parts[data] = {paradigm: pairs for paradigm, (_, pairs) in paradigms.items()}
     if record.get("glue"):
-        parts["GLUE"] = sorted(result["settings"]["task"] for result in record["glue"])
+        parts["GLUE"] = sorted(result["settings"]["task"] for result in record.get("glue", []))
     return parts
 
 

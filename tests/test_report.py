@@ -77,6 +77,12 @@ def test_the_record_of_a_run_has_what_pretraining_finetuning_and_pairs_found(
     assert f"| corpus-fixed | 1 | {cells} | 60.0 | 50.0 | 15.0 |" in printed
     assert record["code"] == first["code"]
 
+    # an older record lacks what was not measured, and has a row, too
+    older = {name: record[name] for name in ("settings", "result", "made_by")}
+    report.write_records(out, [{**older, "run": "older"}, record])
+    printed = re.sub(" +", " ", run_program(report.main, out).out)
+    assert f"| older | 1 | {cells} | | | |" in printed
+
 
 def test_an_unfinished_run_is_refused_and_nothing_is_written(trained, tmp_path, refused):
     first = (trained / "log.jsonl").read_text().splitlines()[0]

@@ -54,7 +54,7 @@ from model import (
 from pretrain import MAX_GRADIENT_NORM, Recipe, learning_rate, make_trainer, with_options
 from support.code import digest_of
 from support.commands import UserError, positive_int, run_command
-from support.devices import autocast, choose_device, to_device
+from support.devices import autocast, choose_device, evaluating, to_device
 from support.files import load_checkpoint, write_text
 from support.options import add_device, add_dtype, add_eager, add_training
 from support.runs import read_records, say_unknown_words
@@ -310,7 +310,6 @@ def update_with(smoothing):
     return update
 
 
-@torch.no_grad()
 def evaluate(trainer, pairs):
     """Of pairs of token ids: {"loss" in nats, "accuracy" of tokens, share of "exact" targets}.
 
@@ -318,14 +317,13 @@ def evaluate(trainer, pairs):
     right, greedy search predicts them from the same beginnings, so it writes the same target (if
     that is within its limit, and has no [UNK], which is never written).
     """
-    was_training = trainer.model.training
-    model = trainer.model.eval()
+    model = trainer.model
     sums = torch.zeros(4, dtype=torch.float64)  # loss, labels, right tokens, exact targets
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
         batch = padded_pairs(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
         source, target = (to_device(x, trainer.device) for x in batch)
         labels = next_tokens(target)  # (B, N)
-        with autocast(trainer.device, trainer.dtype):
+        with evaluating(model), autocast(trainer.device, trainer.dtype):
             logits = model(source, target)  # (B, N, V)
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
 
@@ -334,7 +332,6 @@ def evaluate(trainer, pairs):
         is_right = logits.argmax(dim=-1) == labels  # (B, N), False without a label
         exact = (is_right == is_label).all(dim=1)  # (B,)
         sums += torch.tensor([loss, is_label.sum(), is_right.sum(), exact.sum()])
-    model.train(was_training)
 
     # means over all labels, and over all targets
     loss, labels, right, exact = sums.tolist()

@@ -52,7 +52,7 @@ from support.commands import UserError, run_command
 from support.corpus import read_lines
 from support.devices import choose_device, made_by
 from support.files import download, sha256_of, write_text
-from support.options import add_device
+from support.options import add_columns, add_device
 from support.runs import (
     find_place,
     label_of,
@@ -357,7 +357,7 @@ def parse_arguments(arguments):
     add("--data", default="toy", help="toy, blimp, or a folder (%(default)s)")
     add("--cache_dir", type=Path, default="cache", help="for the download (%(default)s)")
     add_device(add)
-    add("--compare", nargs=2, metavar=("A", "B"), help="two labels, and their difference A - B")
+    add_columns(add)
     return parser.parse_args(arguments)
 
 

@@ -36,6 +36,7 @@ from model import model_without_weights, parameter_count
 from support.commands import UserError, run_command
 from support.glue_files import FORMATS
 from support.glue_results import fullest_results, places_of_model
+from support.options import add_columns
 from support.runs import (
     code_changes,
     read_log,
@@ -224,7 +225,7 @@ def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description="A table of runs, or their records.")
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="finished runs, or files of records")
-    add("--compare", nargs=2, metavar=("A", "B"), help="two labels, and their difference A - B")
+    add_columns(add)
     add("--out", metavar="FILE.jsonl", type=Path, help="write the records to this new file")
     return parser.parse_args(arguments)
 

@@ -3,9 +3,11 @@
     "model.py"                         a file as a whole; so "support/tokenizer.py" and all others
     "class Dynamic in attention.py"    attention.py by what it defines and imports at its top level
     "split_heads in attention.py"
-    "list of layers"                   the modules of the model, by name, class and dilation
+    "statements in attention.py"       those at its top level that define nothing
+    "list of layers"                   the entry in VARIANTS, and the modules of the model
 
 Python knows what it has loaded; only the few files that do not count are listed (WITHOUT_RESULT).
+A file outside of the project does not count.
 Comments, docstrings and layout do not count. Two results are compared by the names that both have.
 So a new file makes no run old, and neither does a new class or function of attention.py.
 """
@@ -46,13 +48,16 @@ def code_of(model):
     Of the modules in attention.py, those count of which the model holds an object, and those that
     they extend. So to edit Rotary changes nothing for dynamic. All other code counts.
     """
+    attention = sys.modules["attention"]
+    variant = vars(attention.VARIANTS[model.config.variant])
+    # a class by its name, because its own text also has its module
+    layers = [(field, getattr(value, "__name__", value)) for field, value in variant.items()]
     used = set()
-    layers = []
     for name, module in model.named_modules():
-        layers.append((name, type(module).__name__, getattr(module, "dilation", 1)))
+        layers.append((name, type(module).__name__))
         used.update(each.__name__ for each in type(module).__mro__)
 
-    modules = {name for name, each in vars(sys.modules["attention"]).items() if is_module(each)}
+    modules = {name for name, each in vars(attention).items() if is_module(each)}
     unused = {f"class {name} in {BY_DEFINITION}" for name in modules - used}
     digests = {"list of layers": digest_of(layers)}
     for name, digest in code_now().items():
@@ -75,8 +80,11 @@ def code_now():
     digests = {}
     for module in list(sys.modules.values()):
         path = Path(getattr(module, "__file__", None) or "").resolve()
-        if path.is_file() and path.is_relative_to(ROOT) and LIBRARY not in path.parts:
-            digests |= digests_of(path.relative_to(ROOT).as_posix())
+        if not path.is_file() or not path.is_relative_to(ROOT):
+            continue
+        file = path.relative_to(ROOT)
+        if LIBRARY not in file.parts:
+            digests |= digests_of(file.as_posix())
     return digests
 
 
@@ -90,6 +98,7 @@ def digests_of(file):
         return {file: digest_of(parts_of(tree))}
 
     digests = {}
+    without_name = []
     for statement in tree.body:
         # the names that it defines or imports: Python finds them itself
         symbols = symtable(ast.unparse(statement), file, "exec").get_symbols()
@@ -99,7 +108,10 @@ def digests_of(file):
         kind = "class " if isinstance(statement, ast.ClassDef) else ""
         for name in names - TABLES:
             digests[f"{kind}{name} in {file}"] = digest_of(parts_of(statement))
-    return digests
+        # such as Fixed.query_bias = ..., and not VARIANTS["mine"] = ...
+        if not names and not TABLES & {name.get_name() for name in symbols}:
+            without_name.append(parts_of(statement))
+    return {**digests, f"statements in {file}": digest_of(without_name)}
 
 
 def parts_of(code):

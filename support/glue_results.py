@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from support.code import code_now, digest_of
 from support.commands import UserError, say_once
-from support.files import load_checkpoint, lock, save_checkpoint, sha256_of, write_text
+from support.files import finite, load_checkpoint, lock, save_checkpoint, sha256_of, write_text
 from support.glue_files import SUBMISSION, write_zip
 from support.runs import (
     code_changes,
@@ -109,7 +109,8 @@ def read_results(out, name="*", seed="*"):
 
 def load_weights(out, name, seed):
     """The weights of a result, {name: tensor}."""
-    return load_checkpoint(path_of(out, name, seed, "pt"))
+    path = path_of(out, name, seed, "pt")
+    return finite(load_checkpoint(path), path)
 
 
 def say_result(out, name, seed, metrics, left):
@@ -127,14 +128,14 @@ def best_result(records, split):
 
 
 def remove_worse_weights(out, name):
-    """Delete the weights of a task that `predict` cannot need.
+    """Delete the weights of a task that `predict` cannot need: it takes the best of each split.
 
     Several processes may do this at once: a result that is worse than another one stays worse.
     """
     records = read_results(out, name)
-    best = best_result(records, "dev")
+    best = [best_result(records, split) for split in records[0]["result"]["scores"]]
     for record in records:
-        if record is not best:
+        if record not in best:
             path_of(out, name, record["settings"]["seed"], "pt").unlink(missing_ok=True)
 
 

@@ -203,4 +203,10 @@ def add_settings(seeds, add):
 
 
 def add_columns(add):
-    add("--compare", nargs=2, metavar=("A", "B"), help="A - B, with 95 %% intervals")
+    add(
+        "--compare",
+        nargs=2,
+        action=Different,
+        metavar=("A", "B"),
+        help="two labels, and their difference A - B, with 95 %% intervals",
+    )

@@ -93,7 +93,8 @@ class Prepared(nn.Module):
     """A model that is computed in a precision, in parts, and by several processes.
 
     A call is that of the model, in this precision. `loss = model.loss(ids, mask, labels, count)`
-    and `loss.backward()` are also right in parts, and with several processes.
+    and `loss.backward()` are also right in parts, and with several processes. A factor of this loss
+    would be missing from the gradients of all parts but the last: it belongs in model.loss.
 
     Args:
         model: BertForMaskedLM, or another one with the methods that are called.

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import traceback
+from dataclasses import dataclass
 
 import pytest
 
@@ -53,6 +54,13 @@ class Mean(Mixer):
 '''
 
 
+@dataclass(frozen=True)
+class ScaledVariant(attention.Variant):
+    """A Variant with a field that a mixer of its user reads."""
+
+    scale: float = 1.0
+
+
 @pytest.fixture
 def digests_of(monkeypatch, tmp_path):
     """digests_of("attention.py", "A = 1") -> {name: digest} of a file with this text."""
@@ -75,9 +83,22 @@ def test_every_constant_and_import_of_attention_py_counts(text, digests_of):
     assert before != digests_of("attention.py", text.replace("1", "3"))
 
 
+@pytest.mark.parametrize(
+    "statement, counts", [("Fixed.d = 1", True), ("use(1)", True), ('VARIANTS["mine"] = 1', False)]
+)
+def test_a_statement_without_a_name_counts_but_not_an_entry_of_a_table(
+    statement, counts, digests_of
+):
+    before = digests_of("attention.py", "A = 1")
+    after = digests_of("attention.py", f"A = 1\n{statement}")
+    assert before.keys() == after.keys()
+    assert (before != after) == counts
+
+
 @pytest.mark.parametrize("start", ["{}/pretrain.py", "{}/../{}/pretrain.py", "link/pretrain.py"])
 def test_the_started_program_counts_by_whatever_path_it_is_started(start, tmp_path):
-    """Of a copy of support/code.py with a program of two lines."""
+    """Of a copy of support/code.py with a program of two lines, in a folder named as Python's."""
+    tmp_path = tmp_path / code.LIBRARY
     for name in ("code.py", "__init__.py"):
         write(tmp_path / "project/support" / name, (ROOT / "support" / name).read_text("utf-8"))
     program = "from support.code import code_now\nprint(*code_now())\n"
@@ -198,9 +219,13 @@ def test_a_run_is_found_by_its_code_whatever_happened_in_between(
     assert f"support/tokenizer.py has changed since {first}: {first}-3" in start()
     assert content_of(first) == before
 
-    # another entry of the table
+    # another entry of the table, also in a field that somebody adds
     monkeypatch.setitem(attention.VARIANTS, "composite", attention.Variant(terms=("fixed",)))
     assert "list of layers" in start()
+    for scale in (1.0, 2.0):
+        entry = ScaledVariant(terms=("fixed",), scale=scale)
+        monkeypatch.setitem(attention.VARIANTS, "composite", entry)
+        assert "list of layers" in start()
 
 
 def test_a_name_is_that_of_the_folders_and_all_seeds_of_a_label_have_one_code(

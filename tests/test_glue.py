@@ -501,10 +501,29 @@ def test_rte_starts_from_the_pre_trained_model_if_it_is_asked_for_and_is_marked(
     "line, words",
     [
         ("table RUN --compare run fixed", "no run of fixed"),
+        ("table RUN --compare run run", "run is given twice"),
     ],
 )
 def test_a_user_s_mistake_in_a_table_is_one_line(published, refused, line, words):
     assert words in refused(glue.main, line, RUN=published[0])
+
+
+def test_the_weights_of_the_best_result_of_each_split_stay(tmp_path):
+    for seed, matched, mismatched in ((1, 70, 60), (2, 60, 70), (3, 50, 50)):
+        scores = {"dev_matched": {"score": matched}, "dev_mismatched": {"score": mismatched}}
+        record = {"settings": {"seed": seed}, "result": {"scores": scores}}
+        path = glue_results.path_of(tmp_path, "mnli", seed)
+        path.write_text(json.dumps(record), "utf-8")
+        path.with_suffix(".pt").touch()
+    glue_results.remove_worse_weights(tmp_path, "mnli")
+    kept = sorted(path.name for path in tmp_path.glob("*.pt"))
+    assert kept == ["mnli-seed1.pt", "mnli-seed2.pt"]
+
+
+def test_fine_tuned_weights_that_are_not_finite_are_refused(tmp_path):
+    torch.save({"a": torch.tensor(float("nan"))}, tmp_path / "mnli-seed1.pt")
+    with pytest.raises(UserError, match="not finite"):
+        glue_results.load_weights(tmp_path, "mnli", 1)
 
 
 def test_answers_to_the_development_examples_are_kept_and_a_submission_of_some_tasks_is_made(

@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import multiprocessing
@@ -31,6 +31,24 @@ COMPILE_FROM = 15_000
 def is_worth_compiling(device, steps):
     """Whether pretrain.py compiles a run without being asked."""
     return device.type == "cuda" and steps >= COMPILE_FROM
+
+
+@cache
+def can_compile(device):
+    """Whether torch.compile works here, tried with a small function. If not, a line says why.
+
+    It also allows more versions of a function than torch's 8. One is needed for each shape of a
+    batch (12 for sequences of up to 128 tokens) and each kind of layer (five at most: four
+    dilations, and the attention of a hybrid).
+    """
+    try:
+        torch.compile(lambda x: x + 1)(torch.zeros(1, device=device))
+    except Exception as error:
+        first_line = str(error).partition("\n")[0]
+        print(f"nothing is compiled: {first_line}")
+        return False
+    torch._dynamo.config.recompile_limit = 256
+    return True
 
 
 def compile_run(trainer, make_trainer, update, batches):

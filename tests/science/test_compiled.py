@@ -24,7 +24,7 @@ import pretrain
 from helpers import assert_near, every_variant, random_tokens, small_model
 from model import BertForClassification
 from model_helpers import assert_dropout_follows_from_the_seed, small_config
-from recorded_programs import train, trainer_of
+from recorded_programs import SETTINGS, train, trainer_of
 from support import compiling
 from support.tokenizer import IGNORED
 
@@ -55,7 +55,8 @@ def assert_compiled_equals_eager(variant, lengths=(40, 70, 16), causal=False):
         mask = torch.arange(N)[None, :] < torch.tensor([[N], [N - 5]])
         batches.append((random_tokens(2, N), mask))
     eager = [loss_and_gradients(model, *batch) for batch in batches]
-    kernels.compile_model(model, CPU)
+    assert compiling.can_compile(CPU)
+    kernels.compile_model(model)
     before = graphs_compiled()
     for batch, expected in zip(batches, eager, strict=True):
         compiled = loss_and_gradients(model, *batch)
@@ -85,7 +86,7 @@ def test_compiled_layers_and_loss_equal_eager_ones_and_evaluations_compile_nothi
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     model = assert_compiled_equals_eager("composite-key", lengths=(24, 16))
     classifier = BertForClassification(model.config, 2)
-    kernels.compile_model(classifier, CPU)
+    kernels.compile_model(classifier)
     before = graphs_compiled()
     pretrain.evaluate(model, OtherLengths(), 3, CPU, torch.float32)
     glue.predict(classifier, OtherLengths(), CPU, torch.float32)
@@ -104,12 +105,13 @@ def test_without_a_compiler_a_model_stays_eager_and_one_line_says_so(monkeypatch
         raise RuntimeError("no C++ compiler\nfurther lines")
 
     monkeypatch.setattr(torch, "compile", no_compiler)
-    kernels.start_compiler.cache_clear()
+    compiling.can_compile.cache_clear()
     model = small_model("composite")
-    assert not kernels.compile_model(model, CPU)
-    kernels.start_compiler.cache_clear()
+    trainer = pretrain.make_trainer(model, SETTINGS, CPU, torch.float32, compiles=True)
+    compiling.can_compile.cache_clear()
     assert capsys.readouterr().out == "nothing is compiled: no C++ compiler\n"
     assert model.bert.layers[0]._compiled_call_impl is None
+    assert not trainer.records[0]["made_by"]["compiled"]
 
 
 # --- Dropout --------------------------------------------------------------------------------------
@@ -130,7 +132,7 @@ def test_compiled_steps_with_dropout_follow_from_the_seed(monkeypatch):
     found = []
     for seed in (3, 3, 4):
         trainer = trainer_of("pretrain.py", small_config(dropout=0.1), seed=seed)
-        kernels.compile_model(trainer.model, CPU)
+        kernels.compile_model(trainer.model)
         train(trainer, "pretrain.py", 4)
         weights = torch.cat([x.detach().flatten() for x in trainer.model.parameters()])
         found.append((torch.stack(trainer.losses), weights))

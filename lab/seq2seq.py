@@ -319,19 +319,20 @@ def evaluate(trainer, pairs):
     """
     model = trainer.model
     sums = torch.zeros(4, dtype=torch.float64)  # loss, labels, right tokens, exact targets
-    for start in range(0, len(pairs), PAIRS_AT_ONCE):
-        batch = padded_pairs(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
-        source, target = (to_device(x, trainer.device) for x in batch)
-        labels = next_tokens(target)  # (B, N)
-        with evaluating(model), autocast(trainer.device, trainer.dtype):
-            logits = model(source, target)  # (B, N, V)
-        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+    with evaluating(model):
+        for start in range(0, len(pairs), PAIRS_AT_ONCE):
+            batch = padded_pairs(pairs[start : start + PAIRS_AT_ONCE], model.config.max_length)
+            source, target = (to_device(x, trainer.device) for x in batch)
+            labels = next_tokens(target)  # (B, N)
+            with autocast(trainer.device, trainer.dtype):
+                logits = model(source, target)  # (B, N, V)
+            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
 
-        # a target is exact if its tokens are right wherever it has labels
-        is_label = labels != IGNORED  # (B, N)
-        is_right = logits.argmax(dim=-1) == labels  # (B, N), False without a label
-        exact = (is_right == is_label).all(dim=1)  # (B,)
-        sums += torch.tensor([loss, is_label.sum(), is_right.sum(), exact.sum()])
+            # a target is exact if its tokens are right wherever it has labels
+            is_label = labels != IGNORED  # (B, N)
+            is_right = logits.argmax(dim=-1) == labels  # (B, N), False without a label
+            exact = (is_right == is_label).all(dim=1)  # (B,)
+            sums += torch.tensor([loss, is_label.sum(), is_right.sum(), exact.sum()])
 
     # means over all labels, and over all targets
     loss, labels, right, exact = sums.tolist()

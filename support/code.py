@@ -4,7 +4,7 @@
     "class Dynamic in attention.py"    attention.py by what it defines and imports at its top level
     "split_heads in attention.py"
     "statements in attention.py"       those at its top level that define nothing
-    "list of layers"                   the entry in VARIANTS, and the modules of the model
+    "entry in VARIANTS"                that of the variant, and the modules that it becomes
 
 Python knows what it has loaded; only the few files that do not count are listed (WITHOUT_RESULT).
 A file outside of the project does not count.
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = Path(sysconfig.get_path("stdlib")).name  # such as "python3.12"
 
 BY_DEFINITION = "attention.py"
-# The list of layers says what becomes of an entry in a table.
+# "entry in VARIANTS" says what becomes of an entry in a table.
 TABLES = {"TERMS", "VARIANTS"}
 
 # These files cannot change a result, so an edit of them makes none old.
@@ -51,15 +51,15 @@ def code_of(model):
     attention = sys.modules["attention"]
     variant = vars(attention.VARIANTS[model.config.variant])
     # a class by its name, because its own text also has its module
-    layers = [(field, getattr(value, "__name__", value)) for field, value in variant.items()]
+    entry = [(field, getattr(value, "__name__", value)) for field, value in variant.items()]
     used = set()
     for name, module in model.named_modules():
-        layers.append((name, type(module).__name__))
+        entry.append((name, type(module).__name__))
         used.update(each.__name__ for each in type(module).__mro__)
 
     modules = {name for name, each in vars(attention).items() if is_module(each)}
     unused = {f"class {name} in {BY_DEFINITION}" for name in modules - used}
-    digests = {"list of layers": digest_of(layers)}
+    digests = {"entry in VARIANTS": digest_of(entry)}
     for name, digest in code_now().items():
         if name not in unused:
             digests[name] = digest

@@ -159,9 +159,10 @@ def differences_note(runs, labels=None):
     for run, *_ in others:
         label = label_in_table(run)
         names = differing(first, run)
-        # another variant has other layers; its label names it
+        # another variant has another entry; its label names it
         if "variant" in names and run["settings"]["variant"] in label:
-            names = [name for name in names if not name.startswith(("variant", "list of layers"))]
+            of_variant = ("variant", "entry in VARIANTS")
+            names = [name for name in names if not name.startswith(of_variant)]
         if names:
             parts.append(f"{label}: {', '.join(names)}")
     return f"What differs from {label_in_table(first)}: {'; '.join(parts)}." if parts else ""

@@ -221,11 +221,11 @@ def test_a_run_is_found_by_its_code_whatever_happened_in_between(
 
     # another entry of the table, also in a field that somebody adds
     monkeypatch.setitem(attention.VARIANTS, "composite", attention.Variant(terms=("fixed",)))
-    assert "list of layers" in start()
+    assert "entry in VARIANTS" in start()
     for scale in (1.0, 2.0):
         entry = ScaledVariant(terms=("fixed",), scale=scale)
         monkeypatch.setitem(attention.VARIANTS, "composite", entry)
-        assert "list of layers" in start()
+        assert "entry in VARIANTS" in start()
 
 
 def test_a_name_is_that_of_the_folders_and_all_seeds_of_a_label_have_one_code(

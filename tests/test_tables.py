@@ -198,7 +198,7 @@ def test_a_row_has_one_way_of_training_and_a_line_says_in_what_rows_differ(chang
         run["code"]["model.py"] = "one"
         run["settings"]["init"] = None
         run["glue"][-1]["settings"]["start"] = "mnli"
-        run["code"]["list of layers"] = run["settings"]["variant"]
+        run["code"]["entry in VARIANTS"] = run["settings"]["variant"]
     # the label says the variant, and this its layers
     assert differences_note(runs) == ""
 
